@@ -18,40 +18,14 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/standalone.sh
 source "$ROOT/scripts/lib/standalone.sh"
 
-OUTPUT=''
-GLIBC=2.28
-SOURCE=$ROOT
-
-read_arguments() {
-  local source=''
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --output | --glibc)
-      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
-      if [[ $1 == --output ]]; then OUTPUT=$2; else GLIBC=$2; fi
-      shift
-      ;;
-    -*) wrong_usage "unknown option \"$1\"" ;;
-    *)
-      [[ -z $source ]] || wrong_usage "more than one source: \"$source\" and \"$1\""
-      source=$1
-      ;;
-    esac
-    shift
-  done
-  [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] || wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
-  [[ -z $source ]] || SOURCE=$source
-}
-
 main() {
-  read_arguments "$@"
+  read_build_arguments "$@"
   have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
   have objdump || die "no objdump was found (Debian package binutils)"
   find_rust || die "nothing was built"
   choose_target_dir
   TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
-  open_source "$SOURCE"
+  open_source "${SOURCE:-$ROOT}"
   build_tools
   build_programs
   OUTPUT=${OUTPUT:-$TARGET/gda-probe-standalone}

@@ -5,7 +5,7 @@
 #   install.sh --prefix DIR      DIR is created if it does not exist
 #
 #   DIR/include/efa_gda.h, efa_gda_nvshmem.h    functions for host programs
-#   DIR/include/efa_gda/*.h              device code, for kernels
+#   DIR/include/efa_gda/*.h, *.cuh       device code, for kernels
 #   DIR/include/efa_io_defs.h            the adapter's descriptors, which the device code includes
 #   DIR/lib/libefa_gda.so                with symbol versions (efa-gda-capi/efa_gda.map)
 #   DIR/lib/libefa_gda.a
@@ -133,7 +133,7 @@ main() {
   for file in "$ROOT"/efa-gda-capi/include/*.h; do
     put "$file" "$PREFIX/include"
   done
-  for file in "$ROOT"/kernels/include/efa_gda/*.h; do
+  for file in "$ROOT"/kernels/include/efa_gda/*.{h,cuh}; do
     put "$file" "$PREFIX/include/efa_gda"
   done
   put "$ROOT/third_party/efa_gda/efa_io_defs.h" "$PREFIX/include"

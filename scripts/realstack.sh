@@ -21,8 +21,6 @@ source "$ROOT/scripts/lib/fetch.sh"
 # Time limits of the probe that suit a busy machine.
 PATIENT=(--time-limit 60000)
 
-PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
-
 # failed NAME REASON: prints the log of NAME and ends the script.
 failed() {
   echo "FAILED: $1 $2; its log:"
@@ -364,7 +362,7 @@ main() {
   find_rust
   choose_target_dir
   local reason
-  if ! reason=$(fetch_suite sid "${PACKAGES[@]}" 2>&1); then
+  if ! reason=$(fetch_suite sid "${STACK_PACKAGES[@]}" 2>&1); then
     echo "SKIPPED: $reason"
     exit 77
   fi

@@ -22,24 +22,6 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 source "$ROOT/scripts/lib/standalone.sh"
 
 SBOM_VERSION=0.10.0
-OUTPUT=''
-GLIBC=2.28
-
-read_arguments() {
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --output | --glibc)
-      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
-      if [[ $1 == --output ]]; then OUTPUT=$2; else GLIBC=$2; fi
-      shift
-      ;;
-    *) wrong_usage "unknown argument \"$1\"" ;;
-    esac
-    shift
-  done
-  [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] || wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
-}
 
 # stage: builds everything and lays it out in STAGE as an installation has it.
 stage() {
@@ -102,7 +84,8 @@ bill_of_materials() {
 }
 
 main() {
-  read_arguments "$@"
+  read_build_arguments "$@"
+  [[ -z $SOURCE ]] || wrong_usage "unknown argument \"$SOURCE\""
   have dpkg-deb || die 'no dpkg-deb was found (Debian package dpkg)'
   have_cxx_compiler || die 'no C++ compiler was found (Debian package g++)'
   have objdump || die 'no objdump was found (Debian package binutils)'

@@ -130,7 +130,10 @@ set_up() {
   if have apt-get && can_be_root; then
     if is_chosen shellcheck; then want shellcheck have shellcheck; fi
     if is_chosen install; then want pkgconf have pkg-config; fi
-    if is_chosen containers && have docker; then want debootstrap have debootstrap; fi
+    if is_chosen containers && have docker; then
+      want debootstrap have debootstrap
+      want docker-compose have_compose
+    fi
     if is_chosen bindings || is_chosen upstream; then want libclang-dev have_libclang; fi
   fi
   if [[ ${#MISSING[@]} -gt 0 ]]; then

@@ -25,7 +25,7 @@
  * Ownership
  * - Functions that open or register return a handle that the caller owns and must close.
  * - The caller owns registered memory, and must keep it allocated until the region is closed.
- * - A wait that times out or is aborted poisons its queue: the adapter may still access the memory of its requests. The
+ * - A wait for requests that times out or is aborted poisons its queue: the adapter may still access the memory of its requests. The
  *   queue retains the regions of the requests that it posted. Later posts and waits return EFA_GDA_ERROR_DEVICE, and
  *   only efa_gda_mapped_destroy releases the queue.
  *
@@ -617,7 +617,7 @@ int efa_gda_mapped_snapshot(efa_gda_mapped *queue, char *text, size_t size, size
 
 /*
  * With `raise` other than 0, ends the queue's waits, in kernels and in other threads, until it is called with 0. An
- * aborted wait poisons the queue, which a call with 0 does not undo.
+ * aborted wait for requests poisons the queue, which a call with 0 does not undo.
  * Threads: any, also during another call on the queue.
  */
 int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);

@@ -12,7 +12,7 @@ use crate::domain::{OpenDomain, Opened, Parts};
 use crate::driven::{HOST, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::{Handle, call, refuse_null, write_struct};
+use crate::{Handle, call, call_for, refuse_null, write_struct};
 
 static COUNTERS: Table<OpenCounter> = Table::new("counter", 4 << 32);
 
@@ -128,15 +128,14 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
 /// `counter` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_counter_open(domain: Handle, gpu: c_int, counter: *mut Handle) -> c_int {
-    call(|| {
-        refuse_null(counter, "the pointer to the counter")?;
+    let body = || {
         let parts = OpenDomain::parts(domain)?;
         let opened = open(&parts, &Processor::open(gpu)?)?;
         let open = OpenCounter { counter: Mutex::new(Some(opened)), users: Arc::new(()), _parts: parts };
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { counter.write(COUNTERS.insert(open)) };
-        Ok(())
-    })
+        Ok(COUNTERS.insert(open))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(counter, "the pointer to the counter", body) }
 }
 
 /// Calls `body` with an open counter.

@@ -11,7 +11,7 @@ use efa_gda_sys::fi;
 use crate::error::{Code, Fault};
 use crate::foreign;
 use crate::handles::Table;
-use crate::{Handle, call, refuse_null};
+use crate::{Handle, call, call_for};
 
 const WIDE_ENTRIES: u32 = 1 << 0;
 const GPU_MEMORY: u32 = 1 << 1;
@@ -115,8 +115,7 @@ pub unsafe extern "C" fn efa_gda_domain_open(
     flags: u32,
     domain: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(domain, "the pointer to the domain")?;
+    let body = || {
         refuse_unknown_flags(flags)?;
         let mut query =
             Query::new().wide_entries(flags & WIDE_ENTRIES != 0).gpu_memory(flags & GPU_MEMORY != 0);
@@ -127,10 +126,10 @@ pub unsafe extern "C" fn efa_gda_domain_open(
         let library = Library::load()?;
         let info = query.first(&library)?;
         let opened = Fabric::open(&library, &info)?.domain(&info)?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { domain.write(OpenDomain::insert_fabric(opened, info)?) };
-        Ok(())
-    })
+        OpenDomain::insert_fabric(opened, info)
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(domain, "the pointer to the domain", body) }
 }
 
 /// See `efa_gda.h`.
@@ -143,8 +142,7 @@ pub unsafe extern "C" fn efa_gda_domain_open_verbs(
     flags: u32,
     domain: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(domain, "the pointer to the domain")?;
+    let body = || {
         refuse_unknown_flags(flags)?;
         // SAFETY: the caller guarantees a string.
         let name = unsafe { adapter_name(device) }?;
@@ -152,10 +150,10 @@ pub unsafe extern "C" fn efa_gda_domain_open_verbs(
         library.exposes_queues()?;
         let opened = ProtectionDomain::allocate(&library.adapter(name)?)?;
         let layer = Opened::Verbs { domain: opened, wide_entries: flags & WIDE_ENTRIES != 0 };
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { domain.write(OpenDomain::insert(layer)) };
-        Ok(())
-    })
+        Ok(OpenDomain::insert(layer))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(domain, "the pointer to the domain", body) }
 }
 
 /// See `efa_gda.h`.
@@ -168,8 +166,7 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
     info: *mut fi::fi_info,
     domain: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(domain, "the pointer to the domain")?;
+    let body = || {
         let fid = foreign::domain(fid)?;
         let info = NonNull::new(info).ok_or_else(|| Fault::null("the fi_info"))?;
         foreign::refuse_unreadable(info, "the fi_info")?;
@@ -180,10 +177,10 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
             (Domain::borrow(fid, Some(info.clone())), info)
         };
         foreign::refuse_other_provider(&info)?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { domain.write(OpenDomain::insert_fabric(borrowed, info)?) };
-        Ok(())
-    })
+        OpenDomain::insert_fabric(borrowed, info)
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(domain, "the pointer to the domain", body) }
 }
 
 /// See `efa_gda.h`.

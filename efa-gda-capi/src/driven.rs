@@ -172,6 +172,34 @@ fn describe<B: Layer>(queue: &MappedQueue<B>, store_bytes: u32) -> MappedInfo {
     }
 }
 
+/// The calls that both queues have under the same names, with errors of their own.
+macro_rules! same_calls {
+    ($queue:ident) => {
+        fn retain(&mut self, region: &Region) -> Result<(), Fault> {
+            $queue::retain(self, of_layer(region)?)?;
+            Ok(())
+        }
+
+        fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
+            $queue::execute(self, &request::<B>(work)?)?;
+            Ok(())
+        }
+
+        fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
+            $queue::quiet(self, timeout)?;
+            Ok(())
+        }
+
+        fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
+            Ok($queue::post_receives(self, &receives::<B>(posted)?)?)
+        }
+
+        fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
+            Ok(self.receive_many(most, timeout)?)
+        }
+    };
+}
+
 impl<B: Layer> Driven for MappedQueue<B> {
     fn describe(&self) -> MappedInfo {
         // The host's processor stores 8 bytes at a time.
@@ -198,28 +226,7 @@ impl<B: Layer> Driven for MappedQueue<B> {
         Launch::Host
     }
 
-    fn retain(&mut self, region: &Region) -> Result<(), Fault> {
-        MappedQueue::retain(self, of_layer(region)?)?;
-        Ok(())
-    }
-
-    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
-        MappedQueue::execute(self, &request::<B>(work)?)?;
-        Ok(())
-    }
-
-    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
-        MappedQueue::quiet(self, timeout)?;
-        Ok(())
-    }
-
-    fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
-        Ok(MappedQueue::post_receives(self, &receives::<B>(posted)?)?)
-    }
-
-    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
-        Ok(self.receive_many(most, timeout)?)
-    }
+    same_calls!(MappedQueue);
 
     fn state(&self) -> Result<efa_gda_queue, Fault> {
         Ok(MappedQueue::state(self))
@@ -266,28 +273,7 @@ impl<B: Layer> Driven for GpuQueue<B> {
         Launch::Gpu { _guard: GpuQueue::begin_launch(self) }
     }
 
-    fn retain(&mut self, region: &Region) -> Result<(), Fault> {
-        GpuQueue::retain(self, of_layer(region)?)?;
-        Ok(())
-    }
-
-    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
-        GpuQueue::execute(self, &request::<B>(work)?)?;
-        Ok(())
-    }
-
-    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
-        GpuQueue::quiet(self, timeout)?;
-        Ok(())
-    }
-
-    fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
-        Ok(GpuQueue::post_receives(self, &receives::<B>(posted)?)?)
-    }
-
-    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
-        Ok(self.receive_many(most, timeout)?)
-    }
+    same_calls!(GpuQueue);
 
     fn state(&self) -> Result<efa_gda_queue, Fault> {
         Ok(GpuQueue::state(self)?)

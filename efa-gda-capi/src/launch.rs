@@ -7,7 +7,7 @@ use efa_gda_sys::device::efa_gda_queue;
 
 use crate::error::Fault;
 use crate::queue::{QUEUES, with};
-use crate::{Handle, call, refuse_null, write_struct};
+use crate::{Handle, call, call_for, write_struct};
 
 /// `struct efa_gda_progress`.
 #[repr(C)]
@@ -34,16 +34,14 @@ pub unsafe extern "C" fn efa_gda_mapped_begin_launch(
     queue: Handle,
     device: *mut *mut efa_gda_queue,
 ) -> c_int {
-    call(|| {
-        refuse_null(device, "the pointer to the queue's address")?;
-        let address = with(queue, |open, driven| {
+    let body = || {
+        with(queue, |open, driven| {
             open.launches().push(driven.begin_launch());
             Ok(driven.device_address())
-        })?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { device.write(address) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(device, "the pointer to the queue's address", body) }
 }
 
 /// See `efa_gda.h`.

@@ -77,6 +77,21 @@ fn call(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
     fault.store()
 }
 
+/// As [`call`], for a body that returns a result: `name` is what messages call the pointer to it. A null pointer is
+/// refused before the body creates an object that would be lost.
+///
+/// # Safety
+/// `result` must be null or writable.
+unsafe fn call_for<T>(result: *mut T, name: &str, body: impl FnOnce() -> Result<T, Fault>) -> c_int {
+    call(|| {
+        refuse_null(result, name)?;
+        let value = body()?;
+        // SAFETY: it is not null, and the caller guarantees that it is writable.
+        unsafe { result.write(value) };
+        Ok(())
+    })
+}
+
 /// Converts the bound of a wait. 0 selects the default.
 fn bound(timeout_ns: u64) -> Duration {
     match timeout_ns {
@@ -85,7 +100,7 @@ fn bound(timeout_ns: u64) -> Duration {
     }
 }
 
-/// Refuses a null pointer. Functions call this for their results before they create an object that would be lost.
+/// Refuses a null pointer.
 fn refuse_null<T>(pointer: *const T, name: &str) -> Result<(), Fault> {
     if pointer.is_null() { Err(Fault::null(name)) } else { Ok(()) }
 }

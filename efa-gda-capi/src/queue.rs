@@ -14,7 +14,7 @@ use crate::error::{Code, Fault};
 use crate::handles::Table;
 use crate::open::{self, Wanted};
 use crate::region;
-use crate::{Handle, call, read_struct, refuse_null, write_struct};
+use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
 
 pub(crate) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
@@ -181,15 +181,14 @@ pub unsafe extern "C" fn efa_gda_mapped_open(
     attr: *const MappedAttr,
     queue: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(queue, "the pointer to the queue")?;
+    let body = || {
         // SAFETY: the caller guarantees a struct with its size.
         let attr = unsafe { read_struct(attr, "the queue's attributes") }?;
         let opened = open_queue(OpenDomain::parts(domain)?, &attr)?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { queue.write(QUEUES.insert(opened)) };
-        Ok(())
-    })
+        Ok(QUEUES.insert(opened))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(queue, "the pointer to the queue", body) }
 }
 
 /// Opens a queue with the caller's attributes.
@@ -276,8 +275,7 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
     length: usize,
     peer: *mut efa_gda_peer,
 ) -> c_int {
-    call(|| {
-        refuse_null(peer, "the pointer to the peer")?;
+    let body = || {
         refuse_null(address, "the peer's address")?;
         if length > MAX_ADDRESS {
             return Err(Fault::argument(format_args!(
@@ -288,10 +286,10 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
         // SAFETY: it is not null, and the caller guarantees the length.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
         let inserted = with(queue, |_, driven| driven.insert_peer(bytes))?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { peer.write(device_peer(inserted)) };
-        Ok(())
-    })
+        Ok(device_peer(inserted))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(peer, "the pointer to the peer", body) }
 }
 
 /// See `efa_gda.h`.

@@ -12,7 +12,7 @@ use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 use crate::domain::{OpenDomain, Opened, Parts};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::{Handle, call, refuse_null, write_struct};
+use crate::{Handle, call, call_for, write_struct};
 
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
 
@@ -77,8 +77,7 @@ pub unsafe extern "C" fn efa_gda_region_register(
     access_bits: u64,
     region: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(region, "the pointer to the region")?;
+    let body = || {
         let parts = OpenDomain::parts(domain)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Fault::null("the memory"))?;
         let access = access(access_bits)?;
@@ -94,10 +93,10 @@ pub unsafe extern "C" fn efa_gda_region_register(
             }
         };
         let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf: false, parts };
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { region.write(REGIONS.insert(open)) };
-        Ok(())
-    })
+        Ok(REGIONS.insert(open))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(region, "the pointer to the region", body) }
 }
 
 /// See `efa_gda.h`.
@@ -116,8 +115,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
     access_bits: u64,
     region: *mut Handle,
 ) -> c_int {
-    call(|| {
-        refuse_null(region, "the pointer to the region")?;
+    let body = || {
         let parts = OpenDomain::parts(domain)?;
         let access = access(access_bits)?;
         if gpu < 0 {
@@ -148,10 +146,10 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
             }
         };
         let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf, parts };
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { region.write(REGIONS.insert(open)) };
-        Ok(())
-    })
+        Ok(REGIONS.insert(open))
+    };
+    // SAFETY: the caller guarantees that it is null or writable.
+    unsafe { call_for(region, "the pointer to the region", body) }
 }
 
 /// Duplicates the caller's descriptor of a dmabuf. The inner error is the reason why there is none.

@@ -135,7 +135,9 @@ pub enum ExposureError {
         address: usize,
     },
     /// The queue has no entries.
-    #[error("the {queue} has 0 entries, but needs a power of two; set its depth when the endpoint is opened")]
+    #[error(
+        "the {queue} has 0 entries; a power of two was expected: set its depth when the endpoint is opened"
+    )]
     NoEntries {
         /// The queue.
         queue: Queue,

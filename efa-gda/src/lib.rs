@@ -27,7 +27,7 @@
 //! The text of an error does not contain the texts of its sources. [`error_chain`] joins them.
 //!
 //! # An RDMA write, from beginning to end
-//! `examples/put.rs` is a whole program. Its steps, in order:
+//! The steps of `examples/put.rs`, which stands below:
 //!
 //! 1. [`fabric::Library`] → [`fabric::Query`] → [`fabric::Fabric`] → [`fabric::Domain`].
 //! 2. An [`fabric::AddressVector`], and one [`fabric::CompletionQueue`] that is bound to both sides of the
@@ -47,6 +47,9 @@
 //! cargo build -p softefa && mkdir -p target/soft && ln -sf "$PWD/target/debug/libsoftefa.so" target/soft/softefa-fi.so
 //! FI_PROVIDER_PATH="$PWD/target/soft" cargo run -p efa-gda --example put
 //! ```
+//!
+//! # The program
+#![doc = concat!("```no_run\n", include_str!("../examples/put.rs"), "```\n")]
 
 pub mod doorbell;
 pub mod executor;

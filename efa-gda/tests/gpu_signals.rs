@@ -107,7 +107,7 @@ fn groups_of_a_gpu_wait_for_their_own_requests() {
 #[test]
 fn a_warp_of_a_gpu_waits_for_its_calls_while_others_post_on() {
     with_gpu(&UNORDERED, |adapter, gpu| {
-        let load = calls(32, 50, 13, WHILE_OTHERS_POST);
+        let load = calls(32, 10, 13, WHILE_OTHERS_POST);
         let (results, _) = run_waits((adapter, gpu, &waits_kernel()), load, 4, 128);
         assert!(results.iter().all(|result| *result == GOOD), "{results:?}");
     });

@@ -27,8 +27,9 @@ struct Local {
     spill_stores: u32,
 }
 
-/// Bounds of put.cu, as the pinned ptxas compiles it: the arguments that functions out of line take by reference.
-const PUT: Local = Local { stack_frame: 112, spill_stores: 0 };
+/// Bounds of put.cu, as the pinned ptxas compiles it: second halves of entries, and what polls and waits keep in the
+/// thread's memory.
+const PUT: Local = Local { stack_frame: 288, spill_stores: 0 };
 /// One kernel contains every kind of group, so it uses all registers and spills.
 const LOAD: [Local; 3] = [
     Local { stack_frame: 512, spill_stores: 642 },
@@ -37,12 +38,12 @@ const LOAD: [Local; 3] = [
 ];
 /// The kernel puts with a signal: two posts of a warp and a wait; and it waits for a signal.
 const EXAMPLE: [Local; 3] = [
-    Local { stack_frame: 336, spill_stores: 92 },
-    Local { stack_frame: 320, spill_stores: 102 },
-    Local { stack_frame: 464, spill_stores: 264 },
+    Local { stack_frame: 384, spill_stores: 0 },
+    Local { stack_frame: 384, spill_stores: 0 },
+    Local { stack_frame: 416, spill_stores: 560 },
 ];
-/// The kernel passes the completions that it reads by reference.
-const RECEIVE: Local = Local { stack_frame: 64, spill_stores: 0 };
+/// The kernel's waits and polls keep their state in the thread's memory.
+const RECEIVE: Local = Local { stack_frame: 240, spill_stores: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);
@@ -297,4 +298,68 @@ impl Nvrtc {
             bytes
         }
     }
+}
+
+/// The folders for sources that use the functions of `ibgda_compat.cuh`.
+fn compat_options() -> Vec<String> {
+    let deepep = format!("-I{}", root().join("kernels/deepep").display());
+    include_options().into_iter().chain([deepep]).collect()
+}
+
+fn compat_source(name: &str) -> PathBuf {
+    root().join("efa-gda/tests/ibgda").join(name)
+}
+
+/// Calls in DeepEP's shapes from two files, one of them with blocks of 1,024 threads. The device linker refuses a second
+/// definition of the state, and functions that need more registers than such a block has.
+#[test]
+fn two_files_that_use_the_compatibility_functions_link_with_one_definition_of_the_state() {
+    let Some(toolkit) = toolkit() else { return };
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let nvcc = |arguments: &[&str], last: &[&Path]| {
+        let mut command = Command::new(toolkit.join("bin/nvcc"));
+        output(command.args(["-std=c++17", "-arch=sm_90"]).args(compat_options()).args(arguments).args(last))
+    };
+    let objects = ["compat-low-latency.o", "compat-normal.o", "compat-state.o"].map(|name| out.join(name));
+    let state = root().join("kernels/deepep/efa_device_state.cu");
+    let sources = [compat_source("low_latency.cu"), compat_source("normal.cu"), state];
+    for (source, object) in sources.iter().zip(&objects) {
+        // The callers' own code may use more.
+        let registers: &[&str] = if object.ends_with("compat-state.o") { &["-maxrregcount=64"] } else { &[] };
+        let compiled = nvcc(&[registers, &["-dc", "-o"]].concat(), &[object, source]);
+        assert!(compiled.status.success(), "{source:?}: {}", String::from_utf8_lossy(&compiled.stderr));
+    }
+    let [low_latency, normal, state] = objects.each_ref().map(PathBuf::as_path);
+    let linked = out.join("compat-linked.o");
+    let link = |objects: &[&Path]| nvcc(&["-dlink", "-o"], &[&[linked.as_path()], objects].concat());
+    let result = link(&[low_latency, normal, state]);
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    let without = link(&[low_latency, normal]);
+    let text = String::from_utf8_lossy(&without.stderr);
+    assert!(!without.status.success() && text.contains("efa_gda_ibgda_state_d"), "no definition: {text}");
+    let again = out.join("compat-state-again.o");
+    fs::copy(state, &again).expect("the object is there");
+    let twice = link(&[low_latency, normal, state, &again]);
+    let text = String::from_utf8_lossy(&twice.stderr);
+    assert!(!twice.status.success() && text.contains("efa_gda_ibgda_state_d"), "two definitions: {text}");
+}
+
+#[test]
+fn a_file_that_uses_the_compatibility_functions_compiles_without_separate_compilation() {
+    let Some(toolkit) = toolkit() else { return };
+    let cubin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compat.cubin");
+    let mut command = Command::new(toolkit.join("bin/nvcc"));
+    command.args(["-cubin", "-std=c++17", "-arch=sm_90", "-Xptxas", "-v", "-o"]).arg(&cubin);
+    let output = output(command.args(compat_options()).arg(compat_source("low_latency.cu")));
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}");
+    // What a block of 1,024 threads has.
+    assert!(report.contains("Used 64 registers"), "{report}");
+}
+
+#[test]
+fn a_host_compiler_sees_no_device_code_in_the_compatibility_header() {
+    let mut command = efa_gda_test_support::compile::cxx();
+    command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).args(compat_options());
+    efa_gda_test_support::compile::compile(command.arg(compat_source("host_only.cpp")));
 }

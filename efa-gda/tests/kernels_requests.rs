@@ -9,7 +9,7 @@ use efa_gda_sys::device::{
     EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_TIMEOUT_SLOTS, EFA_GDA_UNSUPPORTED,
 };
 use kernels_support::waits::{
-    DEFER, EACH_CALL, Ended, FOR_NONE, GOOD, LATE, MIXED, NEVER, OWN_EVERY_THIRD, TEST_EACH,
+    DEFER, EACH_CALL, Ended, FOR_NONE, GOOD, LATE, MIXED, NEVER, OWN_EVERY_THIRD, POLL_OWN, TEST_EACH,
     WHILE_OTHERS_POST, Waits, calls,
 };
 use kernels_support::{Bench, SECOND, Shape, remotes, waits};
@@ -52,6 +52,14 @@ fn each_kind_of_wait_returns_when_the_requests_are_done() {
             run_and_check(tracked(), calls(group, 30, 7, mode), 2, lanes, 0..1);
             run_and_check(tracked(), Waits { owned: 1, ..calls(group, 30, 7, mode) }, 1, group.max(1), 0..1);
         }
+    }
+}
+
+#[test]
+fn a_wait_that_returns_early_is_called_again_for_the_same_requests() {
+    for (group, lanes) in [(1, 1), (32, 32), (0, 40)] {
+        let load = Waits { owned: 1, timeout_ns: 0, ..calls(group, 1, 40, POLL_OWN) };
+        run_and_check(tracked(), load, 1, lanes, 0..20);
     }
 }
 

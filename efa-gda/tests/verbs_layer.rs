@@ -3,10 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs)]
 
+#[path = "verbs_layer/counters.rs"]
+mod counters;
 mod verbs_fake;
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
 
 use efa_gda::exposure::ExposureError;
 use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
@@ -406,38 +407,6 @@ fn a_read_is_refused_by_a_queue_of_an_adapter_without_rdma_reads() {
     assert_eq!(queue.in_flight(), 0);
 }
 
-#[test]
-fn a_counter_accepts_host_memory_and_a_dmabuf_for_its_words() {
-    let context = context();
-    let mut word = 0_u64;
-    let file = std::fs::File::open("/dev/null").unwrap();
-    let completions = CounterMemory::host(NonNull::from(&mut word));
-    let errors = CounterMemory::dmabuf(file.as_fd(), 64, std::ptr::null_mut());
-    unsafe { CompletionCounter::create_external(&context, completions, errors) }.unwrap();
-    let attr = state(|state| state.counter.unwrap());
-    assert_eq!(attr.flags, 3);
-    let (completions, errors) = (attr.comp_cntr_ext_mem, attr.err_cntr_ext_mem);
-    assert_eq!(
-        (u32::from(completions.type_), completions.ptr),
-        (sys::EFADV_MEMORY_LOCATION_VA, (&raw mut word).cast())
-    );
-    assert_eq!((u32::from(errors.type_), errors.dmabuf.offset), (sys::EFADV_MEMORY_LOCATION_DMABUF, 64));
-    assert_eq!(errors.dmabuf.fd, file.as_raw_fd());
-}
-
-#[test]
-fn a_counter_value_of_2_to_the_31_is_read_unchanged() {
-    let counter = CompletionCounter::create(&context()).unwrap();
-    assert_eq!(counter.successes().unwrap(), 1 << 31);
-}
-
-#[test]
-fn reading_a_counter_in_unmapped_memory_is_an_error() {
-    let counter = CompletionCounter::create(&context()).unwrap();
-    fail("ibv_read_comp_cntr", libc::EOPNOTSUPP);
-    assert_eq!(counter.successes().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
-}
-
 /// Threads can send objects to each other and share them.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
@@ -450,26 +419,6 @@ const _: () = {
     shared::<QueuePair<Created>>();
     shared::<QueuePair<Ready>>();
 };
-
-#[test]
-fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
-    let mut created = queue_pair(&QueuePairOptions::new()).unwrap();
-    let counter = CompletionCounter::create(created.context()).unwrap();
-    created.attach(&counter, CountedOperations::WRITE | CountedOperations::SEND).unwrap();
-    drop(counter);
-    assert_eq!(state(|state| state.live["counter"]), 1);
-    drop(created);
-    let calls = state(|state| state.calls.clone());
-    let position_of = |name| calls.iter().position(|call| *call == name).unwrap();
-    assert!(position_of("ibv_destroy_qp") < position_of("ibv_destroy_comp_cntr"), "{calls:?}");
-}
-
-#[test]
-fn rdma_core_before_65_refuses_counters_and_names_release_65() {
-    let library = library(|_, efadv| efadv.efadv_create_comp_cntr = None);
-    let error = CompletionCounter::create(&library.adapter(None).unwrap()).unwrap_err();
-    assert!(matches!(error, Error::FunctionMissing(call) if call.since == 65), "{error}");
-}
 
 #[test]
 fn objects_of_two_contexts_cannot_be_combined() {

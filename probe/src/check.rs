@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use crate::model::text::visible;
-use crate::model::{Finding, Kind, NO_GPU, SOFTWARE_ADAPTER, State, Who};
+use crate::model::{Finding, Kind, NO_GPU, NOT_LOADED, SOFTWARE_ADAPTER, State, Who};
 
 /// What a check examines, which decides when it is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,12 +159,14 @@ impl From<Outcome> for Checked {
 }
 
 /// The checks that a run skips by the choice of the user.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Policy {
     /// The software adapter replaces hardware.
     pub(crate) soft: bool,
     /// No GPU takes part.
     pub(crate) no_gpu: bool,
+    /// Codes of the checks that would load a library of this container, which is not a part of what `--root` names.
+    pub(crate) not_loaded: Vec<String>,
 }
 
 /// Runs checks and collects their findings.
@@ -216,6 +218,12 @@ impl Runner {
         let gpu = matches!(check.nature, Nature::Gpu | Nature::GpuHardware);
         if gpu && self.policy.no_gpu {
             return Some((NO_GPU.to_owned(), "no GPU takes part".to_owned()));
+        }
+        if self.policy.not_loaded.iter().any(|code| code == check.code) {
+            return Some((
+                NOT_LOADED.to_owned(),
+                "with --root, this container's libraries are left out".to_owned(),
+            ));
         }
         check.needs.iter().find_map(|need| self.unmet(need, subject))
     }
@@ -338,7 +346,7 @@ mod tests {
 
     #[test]
     fn hardware_checks_are_skipped_under_the_software_adapter() {
-        let mut runner = Runner::new(Policy { soft: true, no_gpu: false });
+        let mut runner = Runner::new(Policy { soft: true, ..Policy::default() });
         runner.run(&Unit { check: check("A-1", Nature::Hardware, &[]), run: fails }, None, &mut ());
         assert_eq!(runner.findings[0].blocked_by.as_deref(), Some("ENV-000"));
     }

@@ -22,6 +22,7 @@ use crate::model::Finding;
 pub(crate) fn registry() -> Vec<&'static Check> {
     let mut all: Vec<&'static Check> = Vec::new();
     all.extend(env::CHECKS.iter().chain(dev::CHECKS).map(|unit| &unit.check));
+    all.push(&library::CHOICE.check);
     all.extend(fabric::start::CHECKS.iter().take(2).map(|unit| &unit.check));
     all.extend(library::OF_LIBFABRIC.iter().chain(library::OF_LIBEFA).map(|unit| &unit.check));
     all.extend(stacks::CHECKS.iter().map(|unit| &unit.check));

@@ -33,6 +33,8 @@ pub(crate) const CATEGORIES: [(&str, &str); 9] = [
 pub(crate) const SOFTWARE_ADAPTER: &str = "ENV-000";
 /// The code that blocks checks of a GPU when no GPU takes part.
 pub(crate) const NO_GPU: &str = "CUDA-000";
+/// The code that blocks checks of libraries that the run does not load (`--root`).
+pub(crate) const NOT_LOADED: &str = "LIB-000";
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +80,7 @@ impl Who {
     /// The word for the role, and the person who has it.
     pub(crate) fn person(self) -> &'static str {
         match self {
-            Self::Host => "host: the operator of the machine",
+            Self::Host => "host: the operator of the machine and its network",
             Self::Image => "image: the author of the container image",
             Self::Pod => "pod: the author of the pod or job",
             Self::Code => "code: the author of the program or the command line",

@@ -35,6 +35,7 @@ macro_rules! remedies {
 
 const NEW_LIBFABRIC: &str = "install the EFA installer's libfabric in the image, and remove older copies";
 const ADAPTER_REFUSED: &str = "search dmesg on the host for efa; restart the host if its driver is stuck";
+const GEOMETRY: &str = "install the current EFA installer's libfabric and rdma-core; if they are current, report it (gda-probe report)";
 const REPORT: &str = "report it with the versions of the provider and of gda-probe (gda-probe report)";
 
 /// All remedies, in the order of a report.
@@ -64,6 +65,7 @@ pub(crate) static ALL: &[Remedy] = remedies! {
     "DEV-007" [Pod] FixHost: "add all adapters' nodes to the container, or name the adapters that the program uses";
     "DEV-008" [Host] Isolate:
         "wait a few minutes after the boot; attach the missing EFA interfaces; replace an instance that lost a GPU";
+    "LIB-000" [Code] FixHost: "run gda-probe without --root in the container whose libraries matter";
     "LIB-001" [Image] FixHost: "install libfabric 1.17 or newer in the image, such as the EFA installer's";
     "LIB-002" [Image] FixHost: NEW_LIBFABRIC;
     "LIB-003" [Image] FixHost: "put /opt/amazon/efa/lib first on the loader's path (LD_LIBRARY_PATH or ld.so.conf)";
@@ -133,9 +135,9 @@ pub(crate) static ALL: &[Remedy] = remedies! {
     "VRB-013" [Host] Restart: ADAPTER_REFUSED;
     "VRB-014" [Host] FixHost: "run the EFA installer on the host";
     "VRB-015" [Host] FixHost: "run the EFA installer on the host";
-    "QUE-001" [Image] FixHost: REPORT;
-    "QUE-002" [Image] FixHost: REPORT;
-    "QUE-003" [Image] FixHost: REPORT;
+    "QUE-001" [Image] FixHost: GEOMETRY;
+    "QUE-002" [Image] FixHost: GEOMETRY;
+    "QUE-003" [Image] FixHost: GEOMETRY;
     "QUE-004" [Code] FixHost: "open the completion queue with at least as many entries as the send queue";
     "QUE-005" [Image] FixHost: REPORT;
     "QUE-006" [Image] FixHost: REPORT;

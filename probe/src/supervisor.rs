@@ -1,18 +1,23 @@
 //! Starts worker processes, enforces their time limits, and turns a worker that crashed or hung into
 //! findings.
 
+mod cpu;
+mod crash;
+
 use std::ffi::OsStr;
 use std::io::{BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crate::check::{Check, Outcome, Problem, Runner, concerns};
+pub(crate) use self::crash::describe;
+use self::crash::{Crash, End};
+use crate::check::{Check, Outcome, Runner, concerns};
 use crate::checks;
 use crate::checks::groups::{Plan, plan};
 use crate::exchange;
 use crate::model::bench::Bench;
-use crate::model::{DEFAULT_TIME_LIMIT, Finding, Gpu, Pair, Put, Queues, Who};
+use crate::model::{Finding, Gpu, Pair, Put, Queues};
 use crate::progress::{Progress, TICK};
 use crate::worker::{COMMAND, Event, Executor, Group, Request, events};
 
@@ -60,15 +65,6 @@ pub(crate) struct Results {
     pub(crate) bench: Option<Bench>,
 }
 
-/// How a worker ended before it had run all checks.
-struct Crash {
-    /// The check that was running.
-    code: Option<String>,
-    subject: Option<String>,
-    observed: String,
-    timed_out: bool,
-}
-
 /// Runs the checks of `request` in workers and adds their findings to `runner`. When a worker crashes on
 /// one adapter, GPU or pair, another worker runs the rest.
 pub(crate) fn run(
@@ -82,13 +78,12 @@ pub(crate) fn run(
         request.findings.clone_from(&runner.findings);
         let ended = run_worker(runner, &request, limits, provider_path, &mut results);
         let Some(crash) = ended.map_err(|source| StartError { group: request.group, source })? else { break };
-        let Crash { code, subject, observed, timed_out } = crash;
+        let Crash { code, subject, end } = crash;
         let plan = plan(&request);
         let code = code.unwrap_or_else(|| plan.once[0].code.to_owned());
-        tracing::warn!(code, ?subject, observed, "a worker process ended before its checks");
+        tracing::warn!(code, ?subject, observed = end.observed(), "a worker process ended before its checks");
         if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
-            let problem = crash_problem(request.group, observed, timed_out);
-            runner.record(check, subject.clone(), Outcome::Fail(problem));
+            runner.record(check, subject.clone(), Outcome::Fail(crash::problem(request.group, &end)));
         }
         let subjects = subjects(&request, &results);
         skip_rest(runner, &plan, &code, subject.as_deref(), &subjects);
@@ -120,41 +115,6 @@ fn subjects(request: &Request, results: &Results) -> Vec<String> {
             results.adapters.iter().map(|adapter| pair(adapter).subject()).collect()
         }
         _ => results.adapters.clone(),
-    }
-}
-
-/// The problem of a check in which a worker crashed, or exceeded its time limit.
-fn crash_problem(group: Group, observed: String, timed_out: bool) -> Problem {
-    if group == Group::Nodes {
-        return Problem {
-            observed,
-            required: "a device node that opens or returns an error".to_owned(),
-            why: "every program that opens this node hangs, libfabric included".to_owned(),
-            fix: "search dmesg on the host for efa; reload the driver, or restart the host".to_owned(),
-            who: Who::Host,
-        };
-    }
-    let first = match timed_out {
-        true => format!("raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT}); if it is reached again, "),
-        // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
-        false if observed.contains("(SIGKILL)") => {
-            "search dmesg on the host for the limit that was reached (the container's memory, ulimit -t); otherwise "
-                .to_owned()
-        }
-        false => String::new(),
-    };
-    let why = match timed_out {
-        true => "the library or its provider is hung in this step, or the machine is busy",
-        false => "the library or its provider crashed in this step, and would do the same in any program",
-    };
-    Problem {
-        observed,
-        required: "the check ends and its process continues".to_owned(),
-        why: why.to_owned(),
-        fix: first
-            + "run again with -v and FI_LOG_LEVEL=warn for the library's last messages; compare the library's version \
-               with the adapter's driver, and report it to the library's maintainer",
-        who: Who::Image,
     }
 }
 
@@ -233,26 +193,25 @@ fn run_worker(
             return Err(error);
         }
     }
-    let mut dispatch = Dispatch::new(runner, results, limits);
+    let mut dispatch = Dispatch::new(runner, results, limits, worker.id());
     let end = dispatch.run(&received);
     let running = dispatch.running.take();
-    let timed_out = matches!(end, StreamEnd::TimedOut(_));
-    let observed = match end {
+    let end = match end {
         StreamEnd::Done => {
             reap(&mut worker, DONE_WAIT);
             return Ok(None);
         }
-        StreamEnd::TimedOut(limit) => {
+        StreamEnd::TimedOut(end) => {
             reap(&mut worker, Duration::ZERO);
-            format!("no result within {} ms; the worker process was killed", limit.as_millis())
+            end
         }
-        StreamEnd::Closed => match reap(&mut worker, KILL_WAIT) {
+        StreamEnd::Closed => End::Ended(match reap(&mut worker, KILL_WAIT) {
             Some(status) => describe(status),
             None => "the worker process closed its output and did not end".to_owned(),
-        },
+        }),
     };
     let (code, subject) = running.unzip();
-    Ok(Some(Crash { code, subject: subject.flatten(), observed, timed_out }))
+    Ok(Some(Crash { code, subject: subject.flatten(), end }))
 }
 
 /// The option that gives the worker this process's verbosity.
@@ -264,17 +223,17 @@ fn verbosity() -> Option<&'static str> {
 }
 
 /// Why no more events come.
-pub(crate) enum StreamEnd {
+enum StreamEnd {
     /// The worker reported that all checks have ended.
     Done,
     /// The worker's output ended before that.
     Closed,
-    /// No event came within this time.
-    TimedOut(Duration),
+    /// No event came within a time limit.
+    TimedOut(End),
 }
 
 /// Handles a worker's events.
-pub(crate) struct Dispatch<'a> {
+struct Dispatch<'a> {
     runner: &'a mut Runner,
     results: &'a mut Results,
     limits: Limits,
@@ -283,16 +242,18 @@ pub(crate) struct Dispatch<'a> {
     /// Time that the running check requested.
     additional_time: Duration,
     progress: Progress,
+    /// The worker's process number.
+    process: u32,
 }
 
 impl<'a> Dispatch<'a> {
-    pub(crate) fn new(runner: &'a mut Runner, results: &'a mut Results, limits: Limits) -> Self {
+    fn new(runner: &'a mut Runner, results: &'a mut Results, limits: Limits, process: u32) -> Self {
         let (additional_time, progress) = (Duration::ZERO, Progress::new());
-        Self { runner, results, limits, running: None, additional_time, progress }
+        Self { runner, results, limits, running: None, additional_time, progress, process }
     }
 
     /// Handles events until no more come.
-    pub(crate) fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
+    fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
         loop {
             // Libraries start in checks without a subject.
             let starting = self.running.as_ref().is_none_or(|(_, subject)| subject.is_none());
@@ -301,25 +262,25 @@ impl<'a> Dispatch<'a> {
             match self.next(events, limit) {
                 Ok(Event::Done) => return StreamEnd::Done,
                 Ok(event) => self.handle(event),
-                Err(RecvTimeoutError::Timeout) => return StreamEnd::TimedOut(limit),
-                Err(RecvTimeoutError::Disconnected) => return StreamEnd::Closed,
+                Err(end) => return end,
             }
         }
     }
 
     /// Waits for an event, and shows the elapsed time meanwhile.
-    fn next(&mut self, events: &Receiver<Event>, limit: Duration) -> Result<Event, RecvTimeoutError> {
-        if !self.progress.is_live() {
-            return events.recv_timeout(limit);
-        }
-        let begun = Instant::now();
-        loop {
-            let left = limit.saturating_sub(begun.elapsed());
-            match events.recv_timeout(left.min(TICK)) {
-                Err(RecvTimeoutError::Timeout) if left > TICK => self.progress.tick(),
-                event => return event,
+    fn next(&mut self, events: &Receiver<Event>, limit: Duration) -> Result<Event, StreamEnd> {
+        let process = self.process;
+        let mut wait = cpu::Limit::new(limit, || cpu::waits(process));
+        while let Some(left) = wait.left() {
+            let left = if self.progress.is_live() { left.min(TICK) } else { left };
+            match events.recv_timeout(left) {
+                Ok(event) => return Ok(event),
+                Err(RecvTimeoutError::Disconnected) => return Err(StreamEnd::Closed),
+                Err(RecvTimeoutError::Timeout) => self.progress.tick(),
             }
         }
+        let (without_cpu, starved) = (wait.without_cpu, wait.starved());
+        Err(StreamEnd::TimedOut(End::TimedOut { limit, without_cpu, starved }))
     }
 
     fn handle(&mut self, event: Event) {
@@ -375,19 +336,6 @@ pub(crate) fn reap(worker: &mut Child, patience: Duration) -> Option<ExitStatus>
     }
 }
 
-/// How a worker ended that did not report all of its results.
-pub(crate) fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.signal(), status.code()) {
-        (Some(number), _) => {
-            let name = nix::sys::signal::Signal::try_from(number).map_or("unknown", |signal| signal.as_str());
-            format!("the worker process was ended by signal {number} ({name})")
-        }
-        (None, Some(code)) => format!("the worker process exited with status {code} before its checks ended"),
-        (None, None) => "the worker process ended before its checks did".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -422,6 +370,7 @@ mod tests {
             root: PathBuf::new(),
             soft: false,
             no_gpu: false,
+            not_loaded: Vec::new(),
             provider: None,
             device: None,
             avoid: Vec::new(),
@@ -450,7 +399,7 @@ mod tests {
             runner.record(check, of.map(str::to_owned), Outcome::pass(""));
         }
         let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
-        let problem = crash_problem(Group::Fabric, String::new(), false);
+        let problem = crash::problem(Group::Fabric, &End::Ended(String::new()));
         runner.record(check, Some(subject.to_owned()), Outcome::Fail(problem));
         skip_rest(&mut runner, &plan, code, Some(subject), &["0/a".to_owned()]);
         runner.findings

@@ -45,7 +45,12 @@ impl System {
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         let path = path.strip_prefix("/").unwrap_or(path);
-        if self.root.parent().is_none() { self.root.join(path) } else { below(&self.root, path) }
+        if self.is_foreign() { below(&self.root, path) } else { self.root.join(path) }
+    }
+
+    /// Whether the files are another system's (`--root`), and not those of this process.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.root.parent().is_some()
     }
 
     /// The text of a file without white space around it; None if the file cannot be read.

@@ -4,10 +4,13 @@
 pub(crate) mod stack;
 
 use crate::checks::registry;
-use crate::model::{Finding, Gpu, NO_GPU, Pair, Put, Reach, State, Verdict};
+use crate::model::{Finding, Gpu, NO_GPU, NOT_LOADED, Pair, Put, Reach, State, Verdict};
 
 /// The check that queues map into a GPU.
 pub(crate) const MAPS: &str = "CUDA-008";
+/// The next step if `--root` left libraries out.
+pub(crate) const WITHOUT_ROOT: &str =
+    "run gda-probe in the container of the job, which has its own libraries";
 /// The check that bytes moved through the queues arrive.
 const MOVED: &str = "PUT-002";
 
@@ -86,6 +89,9 @@ fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
         Some(failure) => fix(failure) + without_libfabric(findings, adapter),
         None if state(findings, MOVED, adapter) == Some(State::Pass) => {
             format!("the adapter's queues work from the host; to check a GPU, {}", find_gpu(findings))
+        }
+        None if findings.iter().any(|one| one.blocked_by.as_deref() == Some(NOT_LOADED)) => {
+            WITHOUT_ROOT.to_owned()
         }
         None => "run on a machine with a GPU and an EFA adapter".to_owned(),
     };

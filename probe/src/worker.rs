@@ -44,6 +44,8 @@ pub(crate) struct Request {
     pub(crate) soft: bool,
     /// Whether GPUs are left out.
     pub(crate) no_gpu: bool,
+    /// Codes of checks that would load a library that the run leaves out.
+    pub(crate) not_loaded: Vec<String>,
     /// The software adapter's provider.
     pub(crate) provider: Option<PathBuf>,
     /// The adapter named by `--device`.

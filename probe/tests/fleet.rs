@@ -189,10 +189,9 @@ fn the_manual_page_has_every_command_and_option_and_the_exit_statuses() {
     assert!(!page.contains("__worker") && !page.contains("\\-\\-plant"));
 }
 
-/// The status of the prolog in the operators' guide, and what it asked `scontrol` for.
+/// The status of the prolog, and what it asked `scontrol` for.
 fn prolog(machine: &Machine) -> (i32, String) {
-    let guide = include_str!("../docs/fleets.md");
-    let script = guide.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let script = include_str!("../../deploy/slurm/prolog.sh");
     let directory = TempDir::new("prolog");
     let asked = directory.path().join("asked");
     let make = |name: &str, text: &str| {

@@ -231,12 +231,43 @@ fn soft_skips_the_checks_of_hardware() {
 fn a_variable_that_aborts_libfabric_blocks_its_loading() {
     let machine = Machine::new("aborts");
     let mut command = probe(&["--json", "--root", machine.arg()]);
-    command.env("FI_EFA_MTU_SIZE", "4096");
+    command.env("FI_EFA_MTU_SIZE", "4096").env("LIBFABRIC_PATH", "libfabric.so.1");
     let document = document(&output(&mut command));
     assert_eq!(state(&document, "ENV-005"), "fail");
     for code in ["LIB-001", "FAB-001", "PUT-002"] {
         assert_eq!(check(&document, code)["blocked_by"], "ENV-005", "{code}");
     }
+}
+
+#[test]
+fn a_root_is_judged_by_its_files_and_by_no_library_of_this_container() {
+    let machine = support::sound::sound("root");
+    let on = |set: &[(&str, &str)]| {
+        let mut command = probe(&["--json", "--root", machine.arg(), "--gpu", "none"]);
+        document(&output(command.args(support::PATIENT).envs(set.iter().copied())))
+    };
+    let files = on(&[]);
+    says(&files, "LIB-000", "observed", &["none: --root"]);
+    for code in ["LIB-001", "FAB-001", "PUT-002"] {
+        assert_eq!(check(&files, code)["blocked_by"], "LIB-000", "{code}");
+    }
+    assert!(
+        files["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| !one["code"].as_str().unwrap().starts_with("VRB"))
+    );
+    says(&files, "LIB-004", "observed", &["libfabric 2.6.0"]);
+    let next = files["verdict"][0]["next"].as_str().unwrap();
+    assert!(next.contains("in the container of the job"), "{next}");
+    let named = on(&[("LIBFABRIC_PATH", "/nonexistent"), ("RDMA_CORE_LIBDIR", "/nonexistent")]);
+    assert_eq!((state(&named, "LIB-001"), state(&named, "VRB-001")), ("fail", "fail"));
+    let own = document(&output(
+        probe(&["--json", "--gpu", "none"]).args(support::PATIENT).env("FI_PROVIDER", "tcp"),
+    ));
+    says(&own, "LIB-000", "observed", &["those of this machine"]);
+    assert_ne!(check(&own, "LIB-001")["blocked_by"], "LIB-000");
 }
 
 #[test]
@@ -356,7 +387,7 @@ fn absolute_links_lead_below_the_root() {
     machine.link("/sys/module/efa/version", "/elsewhere/version");
     machine.link("/sys/module/efa/circle", "/sys/module/efa/circle");
     let document = machine.check(&[]);
-    assert_eq!(check(&document, "DEV-002")["observed"], "2.0.0");
+    assert_eq!(check(&document, "DEV-002")["observed"], "efa 2.0.0");
     // A link to a file of the machine that runs the probe leads to no file of the machine that is examined.
     std::fs::remove_file(machine.path().join("elsewhere/version")).unwrap();
     machine.link("/elsewhere/version", env!("CARGO_MANIFEST_PATH"));

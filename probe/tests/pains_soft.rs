@@ -5,10 +5,10 @@ mod support;
 use efa_gda_test_support::cuda;
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::sound::{Stack, alone, healthy, pass, reported_alone, sound};
+use support::sound::{self, Stack, alone, healthy, pass, reported_alone, sound};
 use support::{check, document, ended, output, probe, says, state};
 
-use Stack::{Soft, SoftAndGpu};
+use Stack::{Adapters, Soft, SoftAndGpu};
 
 /// [`reported_alone`] on the software adapter with these variables.
 fn soft_alone(set: &[(&str, &str)], codes: &[&str], fix: &str, who: &str) {
@@ -97,10 +97,16 @@ fn a_thread_without_a_context_is_the_programs() {
 }
 
 /// A put's document and status. A wait that nothing ends takes half of the limit.
-fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
-    let mut command = probe(&["put", "--soft", "--json", "--time-limit", "10000"]);
-    command.args(args).env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2");
+fn put_on(stack: Stack, args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
+    let machine = sound("put");
+    let (mut command, _folder) = sound::command(stack, &machine, &["put", "--executor", "host", "--json"]);
+    command.args(["--time-limit", "10000"]).args(args).env("SOFTEFA_ADAPTERS", "2");
     ended(command.envs(set.iter().copied()))
+}
+
+/// The same on the software adapter.
+fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
+    put_on(Soft, args, set)
 }
 
 /// The observed text of PUT-001.
@@ -108,27 +114,35 @@ fn observed(document: &Value) -> &str {
     check(document, "PUT-001")["observed"].as_str().expect("a text")
 }
 
-const ON_HOST: [&str; 2] = ["--executor", "host"];
+const DEAD: (&str, &str) = ("SOFTEFA_BREAK", "dead-endpoint");
 const DROPPED: (&str, &str) = ("SOFTEFA_DROP_LOOPBACK", "1");
 
 #[test]
 fn a_network_that_drops_everything_is_the_security_groups() {
-    let dead = ("SOFTEFA_BREAK", "dead-endpoint");
-    let ((document, _), (healthy, _)) = (put(&ON_HOST, &[dead]), put(&ON_HOST, &[]));
+    let ((document, _), (healthy, _)) = (put_on(Adapters, &[], &[DEAD]), put_on(Adapters, &[], &[]));
     alone(&document, &healthy, &["PUT-001"], "security group", "host");
     assert!(
-        observed(&document).starts_with("no write completed, neither to this adapter nor to softefa1-rdm"),
+        observed(&document)
+            .starts_with("no write completed within 5000 ms, neither to this adapter nor to softefa1-rdm"),
         "{document:#}"
     );
     assert_eq!((state(&document, "PUT-001"), state(&document, "PUT-005")), ("fail", "pass"));
 }
 
 #[test]
+fn lost_requests_of_the_software_adapter_are_no_matter_of_a_network() {
+    for defect in [&[DEAD][..], &[DROPPED, ("SOFTEFA_ADAPTERS", "1")]] {
+        let (document, _) = put(&[], defect);
+        alone(&document, &put(&[], &[]).0, &["PUT-001"], "unset SOFTEFA_BREAK", "code");
+        assert!(!document.to_string().contains("security group"), "{document:#}");
+    }
+}
+
+#[test]
 fn loopback_that_a_platform_drops_is_a_warning_and_puts_go_to_another_adapter() {
-    let (healthy, _) = put(&ON_HOST, &[]);
+    let (healthy, _) = put(&[], &[]);
     for op in ["write", "write-imm", "inline-write", "read", "send"] {
-        let args = [&ON_HOST[..], &["--op", op, "--count", "300", "--bytes", "48"]].concat();
-        let (document, status) = put(&args, &[DROPPED]);
+        let (document, status) = put(&["--op", op, "--count", "300", "--bytes", "48"], &[DROPPED]);
         alone(&document, &healthy, &["PUT-001"], "fi_pingpong -p efa HOST", "code");
         assert!(observed(&document).starts_with("a write to softefa1-rdm completed"), "{document:#}");
         let put = &document["put"];
@@ -143,8 +157,7 @@ fn loopback_that_a_platform_drops_is_a_warning_and_puts_go_to_another_adapter() 
 
 #[test]
 fn puts_to_another_adapter_have_the_requested_doorbell_mode() {
-    let args = [&ON_HOST[..], &["--doorbell", "staged"]].concat();
-    let (document, status) = put(&args, &[DROPPED]);
+    let (document, status) = put(&["--doorbell", "staged"], &[DROPPED]);
     assert_eq!(
         (&document["put"]["verified"], &document["put"]["doorbell"], status),
         (&true.into(), &"staged".into(), 4)
@@ -154,10 +167,10 @@ fn puts_to_another_adapter_have_the_requested_doorbell_mode() {
 #[test]
 fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer() {
     for (args, set, why) in [
-        (&ON_HOST[..], ("SOFTEFA_ADAPTERS", "1"), "this node shows no other adapter"),
-        (&["--executor", "host", "--device", "softefa1"], ("SOFTEFA_ADAPTERS", "2"), "--device leaves"),
+        (&[][..], ("SOFTEFA_ADAPTERS", "1"), "this node shows no other adapter"),
+        (&["--device", "softefa1"], ("SOFTEFA_ADAPTERS", "2"), "--device leaves"),
     ] {
-        let (document, status) = put(args, &[DROPPED, set]);
+        let (document, status) = put_on(Adapters, args, &[DROPPED, set]);
         assert_eq!((state(&document, "PUT-001"), status), ("fail", 3));
         assert!(observed(&document).contains(why), "{document:#}");
         says(&document, "PUT-001", "fix", &["fi_pingpong -p efa HOST"]);

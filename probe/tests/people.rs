@@ -97,6 +97,11 @@ const BROKEN: &[Broken] = broken! {
         |m| _ = m.capabilities("00000000a80465fb"), [("SOFTEFA_BREAK", "gpu-memory-14")];
     "old-provider" (Whole) "image" "GDA-001" "libfabric 2.3":
         |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"), [("SOFTEFA_PROV_VERSION", "202.0")];
+    "gin-type-of-the-past" (Whole) "pod" "ENV-007" "set it to 5": |_| {}, [("NCCL_GIN_TYPE", "3")];
+    "lost-gpu" (Whole) "host" "DEV-008" "fallen off the bus":
+        |m| _ = m.remove("/sys/bus/pci/devices/0000:18:00.0"), [];
+    "queues-of-another-kind" (Adapters) "image" "QUE-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "depth3")];
+    "crash" (Adapters) "image" "FAB-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "crash-getinfo")];
     "security-group" (Adapters) "host" "PUT-001" "security group": |_| {}, [("SOFTEFA_BREAK", "dead-endpoint")];
     "no-adapter" (Files) "host" "DEV-001" "EFA": |m| _ = m.remove("/sys/bus/pci"), [];
     "no-driver" (Files) "host" "DEV-003" "driver":
@@ -105,7 +110,8 @@ const BROKEN: &[Broken] = broken! {
         |m| _ = m.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"), [];
     "closed-node" (Files) "pod" "DEV-006" "device":
         |m| _ = m.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1"), [];
-    "no-libfabric" (Files) "image" "LIB-001" "libfabric": |m| _ = m.remove("/usr/lib/libfabric.so.1"), [];
+    "no-libfabric" (Files) "image" "LIB-001" "libfabric":
+        |m| _ = m.remove("/usr/lib/libfabric.so.1"), [("LIBFABRIC_PATH", "nonexistent-libfabric.so")];
 };
 
 /// The reports stay in cargo's directory of temporary files, for readers.
@@ -119,7 +125,8 @@ fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
         let (mut command, _providers) = sound::command(stack, &machine, &["check"]);
         // Waits for an adapter that does not answer take half of the limit.
         command.args(["--time-limit", if name == "security-group" { "10000" } else { PATIENT[1] }]);
-        command.env("SOFTEFA_ADAPTERS", "2").envs(set.iter().copied());
+        let adapters = if name == "no-peer-mapping" { "1" } else { "2" };
+        command.env("SOFTEFA_ADAPTERS", adapters).envs(set.iter().copied());
         let shown = lines(&mut command, 80);
         std::fs::write(folder.join(format!("{name}.txt")), shown.join("\n") + "\n").expect("a file");
         let begins = |line: &&String| line.get(6..).is_some_and(|rest| rest.starts_with(code));

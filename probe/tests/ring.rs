@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -306,6 +307,27 @@ fn without_a_launcher_or_a_token_the_command_is_refused_with_what_to_do() {
         let document = document(&output);
         assert_eq!(status(&output), 2, "{document:#}");
         assert!(document["error"].as_str().unwrap().contains(expected), "{document:#}");
+    }
+}
+
+#[test]
+fn a_token_file_that_others_can_read_is_accepted_with_a_warning() {
+    let folder = TempDir::new("ring-token");
+    let file = folder.path().join("token");
+    std::fs::write(&file, TOKEN.1).unwrap();
+    for (mode, warned) in [(0o600, false), (0o400, false), (0o644, true), (0o640, true)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        // No connection goes there, so that the command ends at once.
+        let mut command =
+            clean(soft(&["ring", "--rank", "1", "--ranks", "2", "--rendezvous", "255.255.255.255:9"]));
+        let output = output(command.arg("--token-file").arg(&file));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(text.contains(&format!("has mode {mode:o}")), warned, "{mode:o}: {text}");
+        assert!(!text.contains(TOKEN.1) && (!warned || text.contains("chmod 600")), "{text}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("cannot reach 255.255.255.255:9"),
+            "the token was accepted: {output:?}"
+        );
     }
 }
 

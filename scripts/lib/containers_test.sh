@@ -21,6 +21,7 @@ skipped() { echo "SKIPPED: $*"; exit 77; }
 
 clean_up() {
   local containers images
+  [[ ! -e $SCRATCH/stack ]] || compose down --volumes --timeout 1 >/dev/null 2>&1 || true
   mapfile -t containers < <(docker ps -aq --filter "label=$TAG")
   [[ ${#containers[@]} -eq 0 ]] || docker rm -f "${containers[@]}" >/dev/null || true
   mapfile -t images < <(docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}')
@@ -234,6 +235,59 @@ stops() {
   [[ -z $(find "$SCRATCH/tmp" "$SCRATCH/shm" -mindepth 1) ]] || die "files are left: $(find "$SCRATCH/tmp" "$SCRATCH/shm")"
 }
 
+# ---- two containers -----------------------------------------------------------------
+
+compose() {
+  local command=(docker compose)
+  docker compose version >/dev/null 2>&1 || command=(docker-compose)
+  EFA_GDA_JOB_TOKEN=0123456789abcdef GDA_PROBE_IMAGE=$TAG:stack PUTS=${PUTS:-100} timeout --kill-after=5 300 \
+    "${command[@]}" --project-name "$TAG" --file "$ROOT/deploy/compose/compose.yaml" "$@"
+}
+
+# stack: the image probe with the C library and the rdma-core of Debian sid.
+stack() {
+  local why
+  have_compose || { echo 'not run: compose, which is missing'; return 1; }
+  why=$(fetch_suite sid "${STACK_PACKAGES[@]}" 2>&1) || { echo "not run: compose, because $why"; return 1; }
+  mkdir "$SCRATCH/stack"
+  cp -a -- "$(suite_dir sid)/root/usr" "$SCRATCH/stack/usr"
+  rm -rf -- "$SCRATCH"/stack/usr/{include,share}
+  printf 'FROM %s\nCOPY usr /usr\nRUN ldconfig\n' "$TAG:probe" >"$SCRATCH/stack/Dockerfile"
+  docker build --quiet --network none --label "$TAG" --tag "$TAG:stack" "$SCRATCH/stack" >"$SCRATCH/log" 2>&1 ||
+    { cat "$SCRATCH/log"; die 'the image with rdma-core of sid could not be built'; }
+}
+
+# service NAME: the container of a service.
+service() { docker ps -aq --filter "label=com.docker.compose.project=$TAG" --filter "label=com.docker.compose.service=$1"; }
+
+# Two containers put to each other over a broker in a third; then one of them is killed, and the other names it.
+pair() {
+  local turn status
+  stack || return 0
+  compose up --exit-code-from first >"$SCRATCH/log" 2>&1 || { cat "$SCRATCH/log"; die 'two containers: a put failed'; }
+  for line in '1000 × 65536 bytes (write) on rdmap0s7' 'PE 0\] PASS - Got expected value 100 from PE 1' \
+    'PE 1\] PASS - Got expected value 0 from PE 0'; do
+    grep -q "$line" "$SCRATCH/log" || { cat "$SCRATCH/log"; die "two containers: no line \"$line\""; }
+  done
+  compose down --volumes --timeout 1 >/dev/null 2>&1
+  # More puts than end before the kill.
+  PUTS=1000000000 compose up --detach >"$SCRATCH/log" 2>&1 || { cat "$SCRATCH/log"; die 'two containers do not start'; }
+  for ((turn = 0; turn < 600; turn++)); do
+    [[ $(docker top "$(service second)" -o pid,args) != *' ring '*__ranks* ]] || break
+    sleep 0.1
+  done
+  sleep 2
+  docker kill "$(service second)" >/dev/null
+  # A rank waits for the others for 30 s, and the puts end after 600 s.
+  status=$(timeout 300 docker wait "$(service first)") || die 'the other container did not end'
+  docker logs "$(service first)" >"$SCRATCH/log" 2>&1
+  if [[ $status -ne 3 ]] || ! grep -q 'rank 1 left the exchange' "$SCRATCH/log"; then
+    cat "$SCRATCH/log"
+    die "one of two containers was killed: the other ended with $status; expected 3, and a line on rank 1"
+  fi
+  echo 'ran: two containers, and one that is killed'
+}
+
 main() {
   have docker || skipped 'no docker on this machine'
   timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not answer'
@@ -252,9 +306,10 @@ main() {
   restrictions
   libraries
   stops
+  pair
   # A container's programs and headers are found where the documentation states them.
-  docker run --rm --network none --entrypoint /workspace/gda_probe "$TAG:probe" --version | grep -q '^softefa: built in'
-  docker run --rm --network none --entrypoint softefa "$TAG:probe" --version | grep -q '^softefa '
+  [[ $(docker run --rm --network none --entrypoint /workspace/gda_probe "$TAG:probe" --version) == *$'\nsoftefa: built in'* ]]
+  [[ $(docker run --rm --network none --entrypoint softefa "$TAG:probe" --version) == 'softefa '* ]]
   docker run --rm --network none "$TAG:transport" sh -c 'test -e /usr/local/include/efa_gda.h &&
     test -e /usr/local/share/efa_gda/kernels/put.cu && ldconfig -p | grep -q libefa_gda.so'
 }

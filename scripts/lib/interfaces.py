@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-from layouts import DebugInfo
+from layouts import CannotCompare, DebugInfo
 
 LIBFABRIC_HEADERS = (
     "rdma/fabric.h",
@@ -57,10 +57,6 @@ IO_PRELUDE = """#include <stdint.h>
 #define BIT(n) (1u << (n))
 #define GENMASK(h, l) ((~0u >> (31 - (h))) & (~0u << (l)))
 """
-
-
-class CannotCompare(Exception):
-    """An upstream that cannot be read or compiled; the message says what to do."""
 
 
 # ---- one side of a comparison ------------------------------------------------

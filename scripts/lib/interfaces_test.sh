@@ -45,6 +45,26 @@ plant() {
   fi
 }
 
+# A member as clang describes an _Atomic one; gcc omits the qualifier.
+refuses_unknown_type() {
+  PYTHONPATH=$ROOT/scripts/lib python3 -B - <<'PYTHON'
+import sys
+from layouts import CannotCompare, DebugInfo
+try:
+    DebugInfo(""" <0><b>: Abbrev Number: 1 (DW_TAG_structure_type)
+    <c>   DW_AT_name        : s
+    <d>   DW_AT_byte_size   : 4
+ <1><10>: Abbrev Number: 2 (DW_TAG_member)
+    <11>   DW_AT_name        : m
+    <12>   DW_AT_type        : <0x20>
+ <0><20>: Abbrev Number: 3 (DW_TAG_atomic_type)
+""")
+except CannotCompare as error:
+    sys.exit("DW_TAG_atomic_type" not in str(error))
+sys.exit(1)
+PYTHON
+}
+
 main() {
   SCRATCH=$(mktemp -d)
   trap 'rm -rf -- "$SCRATCH"' EXIT
@@ -52,6 +72,7 @@ main() {
   expect 0 '0 differences' "$SCRATCH/same"
   expect 0 '0 differences' "$SCRATCH/same/efa_io_defs.h"
   expect 2 'cannot compare' "$SCRATCH/absent.h"
+  refuses_unknown_type || { echo 'a type that the tool does not know is not refused by name'; FAILED=1; }
 
   plant efa_io_defs.h 's/uint16_t dest_qp_num;/uint32_t dest_qp_num;/' 'efa_io_tx_meta_desc.length: offset 6 here, 8 upstream'
   plant efa_io_defs.h 's/uint16_t ah;/uint8_t ah[2];/' 'efa_io_tx_meta_desc.ah: int16 here'

@@ -4,6 +4,10 @@
 import re
 
 
+class CannotCompare(Exception):
+    """An upstream that cannot be read or compiled; the message says what to do."""
+
+
 class Struct:
     """Size and flattened members of one structure: {path: (offset, size, type)}, and which members are in a union."""
 

@@ -66,6 +66,8 @@ says 'SKIPPED  tests: takes an hour (1 test)'
 # The build, 13 tests that passed less 3 that were skipped, and 3 examples.
 [[ $(tail -n 1 "$SCRATCH/output") == '14 passed, 1 failed, 4 skipped' ]] || problem 'a wrong summary'
 
+grep -qE -- '--test memory_model( |$)' "$CALLS" || problem 'a test target in a folder of its own does not run'
+
 for arguments in --nonsense -x nonsense '--all tests' 'tests nonsense'; do
   # shellcheck disable=SC2086 # words
   expect 2 $arguments

@@ -63,6 +63,8 @@ have_cxx_compiler() {
     printf '#include <atomic>\nint main(){}\n' | c++ -x c++ -fsyntax-only - >/dev/null 2>&1
 }
 
+have_compose() { docker compose version >/dev/null 2>&1 || have docker-compose; }
+
 # bindgen needs libclang and the compiler's own headers.
 have_libclang() {
   [[ -n ${LIBCLANG_PATH:-} ]] && return 0

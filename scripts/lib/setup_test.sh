@@ -28,7 +28,8 @@ ends() {
   [[ ! -e $SCRATCH/calls ]] || problem "$* started $(cat "$SCRATCH/calls")"
 }
 
-for script in cuda_toolchain.sh check_interfaces.sh realstack.sh footprint.sh; do
+for script in cuda_toolchain.sh check_interfaces.sh realstack.sh footprint.sh install_into_nvshmem.sh overlay_deepep.sh \
+  nvshmem_gpu.sh; do
   ends 0 "$script" --help
   grep -q "scripts/$script" "$SCRATCH/output" || problem "$script --help does not name its usage"
   ends 2 "$script" --nonsense

@@ -150,3 +150,139 @@ fn keys_are_random_unless_a_seed_is_given() {
     let random: Vec<_> = (0..4).map(|_| key(new().with_environment().unwrap())).collect();
     assert!(random.iter().any(|other| *other != random[0]), "{random:?}");
 }
+
+/// Memory of a client whose accesses do not return until it is released.
+#[derive(Default)]
+struct BlockedMemory {
+    accesses: AtomicU64,
+    is_free: AtomicBool,
+}
+
+/// The client that has the memory.
+const BLOCKED: u64 = 7;
+
+impl BlockedMemory {
+    fn access(&self) -> Result<(), MemoryFault> {
+        self.accesses.fetch_add(1, Ordering::AcqRel);
+        until("the release", || self.is_free.load(Ordering::Acquire).then_some(()));
+        Ok(())
+    }
+}
+
+impl Memory for BlockedMemory {
+    fn read(&self, _address: u64, _into: &mut [u8]) -> Result<(), MemoryFault> {
+        self.access()
+    }
+
+    fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
+        self.access()
+    }
+
+    fn client(&self) -> u64 {
+        BLOCKED
+    }
+}
+
+/// Queue pairs of other clients on both adapters: creates them, moves bytes in both directions, and destroys them.
+fn work_beside(adapters: [&Arc<Adapter>; 2]) {
+    for (adapter, other) in [(adapters[0], adapters[1]), (adapters[1], adapters[0])] {
+        let client = |adapter| Side::with(adapter, |attr| attr.client = 8);
+        let (mut own, to_other) = (client(adapter), client(other));
+        let (peer, _back) = (own.handle(&to_other), to_other.handle(&own));
+        let from = Buffer::new(&own, 8, Access::LOCAL_READ);
+        let to = Buffer::new(&to_other, 8, Access::REMOTE_WRITE);
+        from.fill(|at| at as u8 + 1);
+        assert_eq!(own.run(&write(1, peer, to.remote(0), from.segment(0, 8))), CompletionStatus::Ok);
+        assert_eq!(to.bytes(), from.bytes());
+        adapter.set_queue_pair_state(own.qp.number, QueuePairState::Error).unwrap();
+        adapter.deregister_memory(from.keys.local).unwrap();
+        for side in [own, to_other] {
+            side.adapter.destroy_queue_pair(side.qp.number).unwrap();
+            side.adapter.destroy_completion_queue(side.cq.number).unwrap();
+        }
+    }
+}
+
+/// Two clients' queue pairs, of which `a` is the one whose memory may block, and that memory registered on both sides.
+fn pair_with_blocked(
+    change: impl Fn(&mut QueuePairAttr),
+) -> (Side, Side, [Peer; 2], Arc<BlockedMemory>, [MemoryKeys; 2]) {
+    let network = Network::new();
+    let adapters = [adapter(&network, 1), adapter(&network, 2)];
+    adapters.iter().for_each(|adapter| adapter.isolate_clients().unwrap());
+    let side = |index: usize, client| {
+        Side::with(&adapters[index], |attr| {
+            attr.client = client;
+            change(attr);
+        })
+    };
+    let (a, b) = (side(0, BLOCKED), side(1, 9));
+    let peers = [a.handle(&b), b.handle(&a)];
+    let memory = Arc::new(BlockedMemory::default());
+    let keys = [&a, &b].map(|side| {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let attr = MemoryRegionAttr { pd: side.pd, address: 0, length: 64, access, memory: memory.clone() };
+        side.adapter.register_memory(attr).unwrap()
+    });
+    (a, b, peers, memory, keys)
+}
+
+#[test]
+fn no_other_client_waits_for_memory_that_blocks() {
+    let remote = |key: RemoteKey| RemoteMemory { address: 0, key };
+    let local = |key| Segment { address: 0, length: 64, key };
+    type Post = fn(&Segment, &RemoteMemory, Peer) -> Request;
+    let ways: [(Post, bool, bool); 4] = [
+        (|blocked, own, peer| write(1, peer, *own, *blocked), true, false),
+        // The bytes were read before the peer ended.
+        (|blocked, own, peer| read(1, peer, *own, *blocked), true, true),
+        (|blocked, _, peer| send(1, peer, &[*blocked]), true, false),
+        // The blocked memory is the target's.
+        (|own, blocked, peer| write(1, peer, *blocked, *own), false, true),
+    ];
+    for (index, (request, is_own, succeeds)) in ways.into_iter().enumerate() {
+        let (mut a, mut b, [to_b, _], memory, [keys_a, keys_b]) = pair_with_blocked(|_| {});
+        let on_a = Buffer::new(&a, 64, Access::LOCAL_READ | Access::LOCAL_WRITE);
+        let on_b = Buffer::new(&b, 64, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
+        b.post_receive(3, on_b.segment(0, 64));
+        a.post(&match is_own {
+            true => request(&local(keys_a.local), &on_b.remote(0), to_b),
+            false => request(&on_a.segment(0, 64), &remote(keys_b.remote), to_b),
+        });
+        until("an access", || (memory.accesses.load(Ordering::Acquire) > 0).then_some(()));
+        work_beside([&a.adapter, &b.adapter]);
+        if is_own {
+            // A peer's calls do not wait either.
+            b.adapter.deregister_memory(on_b.keys.local).unwrap();
+            b.adapter.set_queue_pair_state(b.qp.number, QueuePairState::Error).unwrap();
+            b.adapter.destroy_queue_pair(b.qp.number).unwrap();
+        }
+        assert_eq!(a.poll(), None, "request {index} ended before its memory was accessed");
+        memory.is_free.store(true, Ordering::Release);
+        let status = a.completion().status;
+        assert_eq!(status == CompletionStatus::Ok, succeeds, "request {index}: {status:?}");
+    }
+}
+
+#[test]
+fn calls_of_the_client_itself_return_after_the_last_access_to_its_memory() {
+    for deregister in [true, false] {
+        let (mut a, b, [to_b, _], memory, [keys, _]) = pair_with_blocked(|_| {});
+        let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
+        a.post(&write(1, to_b, to.remote(0), Segment { address: 0, length: 64, key: keys.local }));
+        until("an access", || (memory.accesses.load(Ordering::Acquire) > 0).then_some(()));
+        let (adapter, number) = (a.adapter.clone(), a.qp.number);
+        let call = std::thread::spawn(move || match deregister {
+            true => adapter.deregister_memory(keys.local).unwrap(),
+            false => adapter.destroy_queue_pair(number).unwrap(),
+        });
+        work_beside([&a.adapter, &b.adapter]);
+        assert!(!call.is_finished());
+        memory.is_free.store(true, Ordering::Release);
+        call.join().unwrap();
+        let accesses = memory.accesses.load(Ordering::Acquire);
+        a.completion();
+        work_beside([&a.adapter, &b.adapter]);
+        assert_eq!(memory.accesses.load(Ordering::Acquire), accesses);
+    }
+}

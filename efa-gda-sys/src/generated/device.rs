@@ -25,8 +25,7 @@ pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
 /** The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
  entries written by stores of 16 bytes.*/
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
-/** A completion that breaks the rules: of another queue pair, or of an unexpected kind; or more completions than
- requests.*/
+/// A completion of another queue pair, or more completions than requests.
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
 /** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
  not ring for it, and rings this queue no more.*/
@@ -34,7 +33,7 @@ pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
 /// The queue is no longer rung: its doorbell proxy has stopped or has detached the queue.
 pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
 /** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
- of a poison: another group posted while a group owned the queue (post.h).*/
+ of a poison: another group took a ticket while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
 /** Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
  failure.*/
@@ -42,15 +41,16 @@ pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
 /** The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
  poison the queue.*/
 pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
-/// The kernel did not run, or did not write its result: the host stores this value before the launch.
+/** The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
+ a poison: the queue's words were lost with the GPU's context.*/
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
 /** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
  Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
  its requests until the endpoint is destroyed. error.poison holds the first reason.
 
- The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
- ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
- progress.*/
+ The bound of a wait counts from its beginning and again from each progress: a request that completed and, for the
+ ticket lock, also a change of lock.serving (rq.h and signal.h state theirs). So a slow adapter ends no wait, and a
+ wait ends at its bound after the last progress.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -134,6 +134,7 @@ pub struct efa_gda_rq {
     pub entry_size: u32,
     /// A power of two; 0: the queue has no receive queue.
     pub num_entries: u32,
+    /// Not used.
     pub max_batch: u32,
     pub flags: u32,
 }
@@ -388,13 +389,14 @@ const _: () = {
         "Offset of field: efa_gda_reserve_words::word",
     ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
 };
-/// Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h).
+/** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
+ Ticket() loads all three words in one access, and pass_lock() stores the two indices as one word of 64 bits.*/
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_lock_words {
     /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
- state; 0: the group of this ticket owns the lock.*/
+ state; 0: the lock is passed to this ticket, whose group owns it once it has taken the ticket.*/
     pub serving: u64,
     /// Doorbell producer index: the value of the last doorbell.
     pub doorbell_index: u32,
@@ -423,7 +425,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_error_words {
-    /// Completions with a status other than 0.
+    /** Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
+ counted. With counters.wrap = 0 it stays 0.*/
     pub count: u32,
     /// 1: completion_status and request_id are valid. 2: they are being written.
     pub reported: u32,
@@ -574,8 +577,11 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. The value 1 ends them with
- EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
+    /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
+ be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
+ which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
+ over either. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that
+ value.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,

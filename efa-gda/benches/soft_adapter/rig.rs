@@ -9,6 +9,7 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CountedOperations, Domain, Fabric, Info, Library,
     MemoryRegion, Query,
@@ -83,6 +84,8 @@ enum Kernels {
 /// The software adapter, the GPU, and the kernels of `kernels/bench/soft_adapter.cu`.
 pub(crate) struct Rig {
     pub(crate) gpu: Gpu,
+    /// Relays completions if the GPU cannot map a completion queue.
+    proxy: DoorbellProxy,
     kernels: Kernels,
     info: Info,
     domain: Domain,
@@ -107,7 +110,8 @@ impl Rig {
         let info = Query::new().gpu_memory(true).first(&library).during("find the software adapter")?;
         let fabric = Fabric::open(&library, &info).during("open the fabric")?;
         let domain = fabric.domain(&info).during("open the domain")?;
-        Ok(Self { gpu, kernels, info, domain })
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).during("start the doorbell proxy")?;
+        Ok(Self { gpu, proxy, kernels, info, domain })
     }
 
     /// A kernel of soft_adapter.cu.
@@ -192,7 +196,11 @@ impl Rig {
             unsafe { self.gpu.reach(start..start + bytes) }.during("map a buffer into the GPU")
         };
         let ranges = [reach(&source)?, reach(&target)?];
-        let mut queue = GpuQueue::new(queue, &self.gpu).during("map the queue into the GPU")?;
+        let mapped = GpuQueue::with_doorbell(queue, &self.gpu, DoorbellMode::Direct.into(), &self.proxy);
+        let (mut queue, _) = mapped.during("map the queue into the GPU")?;
+        if let Some(why) = queue.relayed() {
+            eprintln!("soft_adapter: the host relays completions, which the figures include: {why}");
+        }
         let zeroed = |bytes| GpuMemory::zeroed(&self.gpu, bytes).during("allocate GPU memory");
         let (scratch, status) = (zeroed(SCRATCH)?, zeroed(size_of::<u32>())?);
         let args = Args {

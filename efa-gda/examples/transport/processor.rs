@@ -6,6 +6,8 @@ use std::process::Command;
 #[cfg(feature = "cuda")]
 use cudarc::driver::{CudaContext, DeviceRepr, LaunchConfig, PushKernelArg};
 #[cfg(feature = "cuda")]
+use efa_gda::doorbell::{DoorbellChoice, DoorbellProxy, ProxyOptions};
+#[cfg(feature = "cuda")]
 use efa_gda::gpu::{Gpu, GpuMemory, compile_source};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::GpuQueue;
@@ -16,8 +18,9 @@ use super::{BLOCKS, Queue, Reduce, Result, THREADS};
 
 pub(crate) enum Processor {
     Host(libloading::Library),
+    /// A GPU, and the host thread that rings or relays completions for it if it cannot map a part of the queue.
     #[cfg(feature = "cuda")]
-    Gpu(Gpu),
+    Gpu(Gpu, DoorbellProxy),
 }
 
 /// Registered memory of the processor.
@@ -36,7 +39,7 @@ impl Processor {
     pub(crate) fn open() -> Result<Self> {
         #[cfg(feature = "cuda")]
         if Gpu::count().is_ok_and(|gpus| gpus > 0) {
-            return Ok(Self::Gpu(Gpu::open(0)?));
+            return Ok(Self::Gpu(Gpu::open(0)?, DoorbellProxy::start(&ProxyOptions::new())?));
         }
         Ok(Self::Host(host_kernel()?))
     }
@@ -45,7 +48,7 @@ impl Processor {
         match self {
             Self::Host(_) => Ok("the host executor".to_owned()),
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => Ok(gpu.name()?),
+            Self::Gpu(gpu, _) => Ok(gpu.name()?),
         }
     }
 
@@ -64,7 +67,7 @@ impl Processor {
                 })
             }
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => {
+            Self::Gpu(gpu, _) => {
                 use std::os::fd::AsFd;
                 let memory = GpuMemory::zeroed(gpu, bytes.len())?;
                 memory.write(0, bytes)?;
@@ -97,7 +100,7 @@ impl Processor {
                 .ok_or_else(|| "a block of the kernel could not start".into())
             }
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => {
+            Self::Gpu(gpu, proxy) => {
                 let context = CudaContext::new(gpu.ordinal())?;
                 let (major, minor) = context.compute_capability()?;
                 let source = include_str!("reduce.cu");
@@ -105,7 +108,7 @@ impl Processor {
                 let kernel =
                     context.load_module(cudarc::nvrtc::Ptx::from_binary(image))?.load_function("reduce")?;
                 let stream = context.new_stream()?;
-                let queue = GpuQueue::new(queue, gpu)?;
+                let (queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, proxy)?;
                 let launch = queue.begin_launch();
                 let reduce = Reduce { queue: queue.device_address(), ..reduce };
                 let config = LaunchConfig {

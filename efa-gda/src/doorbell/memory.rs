@@ -1,53 +1,14 @@
-//! Memory that a device and the proxy share: doorbell records and staging rings. Both are on whole pages that hold
-//! nothing else, so that the pages can be registered with a GPU. The records of one proxy share pages.
+//! Doorbell records: words that a device and the proxy share. The records of one proxy share pages that hold nothing
+//! else, so that the pages can be registered with a GPU.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::memory::{Buffer, page_size};
+
 /// Bytes from one record to the next: a cache line, so that a device's store disturbs one queue.
 const RECORD_BYTES: usize = 64;
-
-/// Zeroed pages.
-#[derive(Debug)]
-pub(super) struct Pages {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the value owns the memory, which is accessed through raw pointers and atomics only.
-unsafe impl Send for Pages {}
-// SAFETY: as for Send.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// Allocates at least `bytes`; `None` if memory is short.
-    pub(super) fn zeroed(bytes: usize) -> Option<Self> {
-        let page = page_bytes();
-        let layout = Layout::from_size_align(bytes.max(1).checked_next_multiple_of(page)?, page).ok()?;
-        // SAFETY: the layout's size is at least a page.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, layout })
-    }
-
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: `zeroed` allocated the memory with this layout, and only this drop frees it.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-fn page_bytes() -> usize {
-    // SAFETY: `sysconf` takes and returns a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
-}
 
 /// A word into which a device stores its producer index. A record is never reused, so that a late store of a device
 /// whose queue was detached reaches no other queue.
@@ -55,7 +16,7 @@ fn page_bytes() -> usize {
 pub(super) struct Record {
     word: NonNull<AtomicU32>,
     /// Keeps the word's page allocated.
-    _page: Arc<Pages>,
+    _page: Arc<Buffer>,
 }
 
 // SAFETY: the word is an atomic on a page that the value keeps allocated.
@@ -78,20 +39,20 @@ impl Record {
 /// Allocates records side by side, so that a round over many queues touches few pages.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    page: Mutex<Option<(Arc<Pages>, usize)>>,
+    page: Mutex<Option<(Arc<Buffer>, usize)>>,
 }
 
 impl Records {
     /// Allocates a record that holds `index`; `None` if memory is short.
     pub(super) fn take(&self, index: u32) -> Option<Record> {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = page.as_ref().is_none_or(|(page, used)| used + RECORD_BYTES > page.layout.size());
+        let full = page.as_ref().is_none_or(|(page, used)| used + RECORD_BYTES > page.len());
         if full {
-            *page = Some((Arc::new(Pages::zeroed(1)?), 0));
+            *page = Some((Arc::new(Buffer::zeroed(page_size())?), 0));
         }
         let (memory, used) = page.as_mut()?;
         // SAFETY: `used + RECORD_BYTES` is at most the page's size, checked above.
-        let word = unsafe { memory.start.add(*used) }.cast();
+        let word = unsafe { memory.start().add(*used) }.cast();
         *used += RECORD_BYTES;
         let record = Record { word, _page: memory.clone() };
         record.word().store(index, Ordering::Release);

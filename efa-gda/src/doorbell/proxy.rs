@@ -19,12 +19,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::memory::{Pages, Record, Records};
+use super::memory::{Record, Records};
 use super::mode::DoorbellMode;
 use super::port::{Staging, Words};
 use super::proxy_queues::{Counts, ProxyQueues};
 use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
 use super::store::BlockCopy;
+use crate::memory::Buffer;
 
 /// The most entries that one visit copies, so that a busy queue does not delay the others. A detach makes as many
 /// visits as the record needs.
@@ -310,7 +311,7 @@ impl DoorbellProxy {
         let bytes = queue.num_entries as usize * queue.entry_size as usize;
         let record = self.record(index)?;
         let staging = match mode {
-            DoorbellMode::Staged => Some(Pages::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
+            DoorbellMode::Staged => Some(Buffer::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
             _ => None,
         };
         let words = Words { record: record.as_ptr(), doorbell: queue.doorbell.cast() };
@@ -450,7 +451,7 @@ mod tests {
     }
 
     /// Registers a queue whose ring and doorbell are pages of memory.
-    fn register(proxy: &DoorbellProxy, ring: &Pages, doorbell: &Pages) -> Registration {
+    fn register(proxy: &DoorbellProxy, ring: &Buffer, doorbell: &Buffer) -> Registration {
         let queue = SendQueue {
             buffer: ring.start(),
             doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
@@ -465,7 +466,7 @@ mod tests {
 
     #[test]
     fn rounds_that_rang_report_work_although_the_last_round_found_nothing() {
-        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
+        let (ring, doorbell) = (Buffer::zeroed(4096).unwrap(), Buffer::zeroed(4).unwrap());
         let proxy = DoorbellProxy::without_thread();
         let registration = register(&proxy, &ring, &doorbell);
         registration.record().store(1, Ordering::Release);
@@ -474,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_thread_ends_with_the_last_registration_after_it_rang_for_it() {
-        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
+        let (ring, doorbell) = (Buffer::zeroed(4096).unwrap(), Buffer::zeroed(4).unwrap());
         // The proxy sleeps through the post.
         let proxy = DoorbellProxy::start(&ProxyOptions::new().period(Duration::from_secs(3600))).unwrap();
         let registration = register(&proxy, &ring, &doorbell);

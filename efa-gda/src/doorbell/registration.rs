@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::handoff::RecordFault;
-use super::memory::{Pages, Record};
+use super::memory::Record;
 use super::mode::DoorbellMode;
 use super::proxy::DoorbellProxy;
+use crate::memory::Buffer;
 use crate::status::{DeviceError, outcome};
 
 /// A send queue as the adapter exposes it, at addresses of this process.
@@ -117,7 +118,7 @@ pub(super) struct Shared {
     /// The doorbell record, or the device's consumer index.
     pub(super) record: Record,
     /// The staging ring, or the copy of a completion queue.
-    pub(super) staging: Option<Pages>,
+    pub(super) staging: Option<Buffer>,
     /// How it ended, and the last doorbell's producer index, or the number of completions that were relayed.
     end: OnceLock<(End, u32)>,
     alarms: Mutex<Vec<Arc<dyn Alarm>>>,
@@ -130,7 +131,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(record: Record, staging: Option<Pages>, alarms: Vec<Arc<dyn Alarm>>) -> Self {
+    pub(super) fn new(record: Record, staging: Option<Buffer>, alarms: Vec<Arc<dyn Alarm>>) -> Self {
         Self { record, staging, end: OnceLock::new(), alarms: Mutex::new(alarms) }
     }
 
@@ -193,7 +194,7 @@ impl Registration {
 
     /// Where the device writes entries: the staging ring, or the send queue.
     pub fn buffer(&self) -> NonNull<u8> {
-        self.shared.staging.as_ref().map_or(self.queue.buffer, Pages::start)
+        self.shared.staging.as_ref().map_or(self.queue.buffer, Buffer::start)
     }
 
     /// Where the device stores its producer index, all 32 bits.

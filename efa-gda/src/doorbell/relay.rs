@@ -25,11 +25,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::handoff::RecordFault;
-use super::memory::Pages;
 use super::proxy::{COPIED_AT_ONCE, DoorbellProxy};
 use super::proxy_queues::Visited;
 use super::registration::{Alarm, End, RegisterError, Shared};
 use super::store::{order_after_device_load, order_stores};
+use crate::memory::Buffer;
 
 /// Bit 0 of a completion's byte 3, its flags (`EFA_IO_CDESC_COMMON_PHASE`), in the completion's first word.
 const PHASE: u64 = 1 << 24;
@@ -90,7 +90,7 @@ impl DoorbellProxy {
         }
         let bytes = num_entries as usize * entry_size as usize;
         let record = self.record(index & 0xffff)?;
-        let copy = Pages::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?;
+        let copy = Buffer::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?;
         let relay = Relay {
             from: buffer,
             to: copy.start(),
@@ -111,7 +111,7 @@ impl DoorbellProxy {
 impl CompletionRelay {
     /// The first entry of the copy, which the device polls.
     pub fn buffer(&self) -> NonNull<u8> {
-        self.shared.staging.as_ref().map_or(self.ring.buffer, Pages::start)
+        self.shared.staging.as_ref().map_or(self.ring.buffer, Buffer::start)
     }
 
     /// Where the device stores its consumer index, which the proxy passes on to the adapter.

@@ -44,26 +44,21 @@ impl InContext for AvParents {
 }
 
 impl AddressVector {
-    /// Opens a vector for about `count` addresses.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `fi_av_open` fails.
-    pub fn open(domain: &Domain, count: usize) -> Result<Self> {
+    /// See [`Domain::address_vector`].
+    pub(super) fn open(domain: &Domain, count: usize) -> Result<Self> {
         const OPERATION: &str = "fi_av_open";
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.av_open, OPERATION) }?;
         let mut attr = Padded::new(fi::fi_av_attr { type_: fi::FI_AV_TABLE, count, ..Default::default() });
-        let mut av = std::ptr::null_mut();
-        let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `av` can
-        // be written.
-        let code = unsafe { open(raw, &mut attr.value, &mut av, std::ptr::null_mut()) };
-        drop(serialized);
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parents = AvParents { identity: NEXT.fetch_add(1, Ordering::Relaxed), domain: domain.clone() };
-        // SAFETY: the call that returned `code` opened `av`, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, av, parents) }?)))
+        let call = |av: *mut _| {
+            // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `av` can be written.
+            unsafe { open(raw, &mut attr.value, av, std::ptr::null_mut()) }
+        };
+        // SAFETY: no other handle exists to the vector that the call opens.
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
     }
 
     /// Inserts the raw address that a peer's [`super::Endpoint::address`] returned.

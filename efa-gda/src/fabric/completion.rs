@@ -12,7 +12,7 @@ use efa_gda_wire::CompletionStatus;
 use super::Domain;
 use super::domain::close_shared;
 use super::error::{Error, Result};
-use super::gda::CqOpenExt;
+use super::gda::{CQ_OPEN_EXT, CqOpenExt, cq_error};
 use super::object::{Context, InContext, Object, Padded, table_op};
 use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
@@ -113,26 +113,20 @@ impl HostCompletion {
 }
 
 impl CompletionQueue {
-    /// Opens a queue of at least `entries` entries in host memory.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `fi_cq_open` fails.
-    pub fn open(domain: &Domain, entries: usize) -> Result<Self> {
+    /// See [`Domain::completion_queue`].
+    pub(super) fn open(domain: &Domain, entries: usize) -> Result<Self> {
         const OPERATION: &str = "fi_cq_open";
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.cq_open, OPERATION) }?;
         let mut attr = attributes(entries);
-        let mut cq = std::ptr::null_mut();
-        let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `cq` can
-        // be written.
-        let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
-        drop(serialized);
-        // SAFETY: the call that returned `code` opened `cq`, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe {
-            Object::adopt(OPERATION, code, cq, CqParents::new(domain, Memory::Host))
-        }?)))
+        let call = |cq: *mut _| {
+            // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `cq` can be written.
+            unsafe { open(raw, &mut attr.value, cq, std::ptr::null_mut()) }
+        };
+        let parents = CqParents::new(domain, Memory::Host);
+        // SAFETY: no other handle exists to the queue that the call opens.
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
     }
 
     /// Calls `cq_open_ext`, whose presence [`super::GdaOps`] has checked.
@@ -142,9 +136,7 @@ impl CompletionQueue {
         memory: &ExternalMemory<'_>,
         entries: usize,
         device: Option<(i32, Owner)>,
-        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
-        const OPERATION: &str = super::gda::CQ_OPEN_EXT;
         let mut attr = attributes(entries);
         let mut init = Padded::new(fi::fi_efa_cq_init_attr {
             flags: fi::FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF.into(),
@@ -155,23 +147,18 @@ impl CompletionQueue {
         init.value.ext_mem_dmabuf.offset = memory.offset;
         init.value.ext_mem_dmabuf.fd =
             u32::try_from(memory.dmabuf.as_raw_fd()).expect("a borrowed descriptor is not negative");
-        let mut cq = std::ptr::null_mut();
-        let context = domain.context();
-        let serialized = context.serialize_calls();
-        // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them;
-        // `cq` can be written.
-        let code =
-            unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
-        drop(serialized);
-        if code < 0 {
-            return Err(open_error(context, code));
-        }
+        let call = |cq: *mut _| {
+            // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them; `cq` can be
+            // written.
+            unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, cq, std::ptr::null_mut()) }
+        };
         let memory = match device {
             Some((ordinal, owner)) => Memory::Device { ordinal, _owner: owner },
             None => Memory::Host,
         };
-        // SAFETY: the call that returned `code` opened `cq`, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain, memory)) }?)))
+        let parents = CqParents::new(domain, memory);
+        // SAFETY: no other handle exists to the queue that the call opens.
+        Ok(Self(Arc::new(unsafe { Object::open_or(CQ_OPEN_EXT, parents, cq_error, call) }?)))
     }
 
     /// The CUDA ordinal of the GPU in whose memory the entries are. None where the host reads them.

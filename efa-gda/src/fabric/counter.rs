@@ -17,6 +17,7 @@ use efa_gda_sys::fi;
 use super::Domain;
 use super::domain::close_shared;
 use super::error::{Error, Result};
+use super::gda::{CNTR_OPEN_EXT, counter_error};
 use super::object::{Context, InContext, Object, Padded, table_op};
 use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, OutOfBounds, Owner, Reader};
 use crate::polling::{Completing, Polling, Unclaimable};
@@ -86,7 +87,7 @@ impl OwnedWords {
             let (needs, region) = (Self::BYTES as u64, length as u64);
             return Err(OutOfBounds { offset: 0, length: needs, region }.into());
         }
-        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: super::gda::CNTR_OPEN_EXT, why })?;
+        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CNTR_OPEN_EXT, why })?;
         let success = address.as_ptr() as u64;
         Ok((Self { success, device: Some(ordinal), reader, _owner: owner }, dmabuf))
     }
@@ -171,9 +172,7 @@ impl CompletionCounter {
         open: CntrOpenExt,
         [success, error]: [Option<CounterWord<'_>>; 2],
         words: Option<Arc<OwnedWords>>,
-        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
-        const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
         let mut attr = Padded::new(fi::fi_cntr_attr {
             events: fi::FI_CNTR_EVENTS_COMP,
             wait_obj: fi::FI_WAIT_NONE,
@@ -188,23 +187,16 @@ impl CompletionCounter {
             efa.value.flags |= fi::FI_EFA_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM;
             efa.value.err_cntr_ext_mem = word.location;
         }
-        let mut counter = std::ptr::null_mut();
-        let context = domain.context();
-        let serialized = context.serialize_calls();
-        // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them; `counter`
-        // can be written; the caller guarantees the words.
-        let code = unsafe {
-            open(domain.as_ptr(), &mut attr.value, &mut counter, std::ptr::null_mut(), &mut efa.value)
+        let call = |counter: *mut _| {
+            // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them; `counter`
+            // can be written; the caller guarantees the words.
+            unsafe { open(domain.as_ptr(), &mut attr.value, counter, std::ptr::null_mut(), &mut efa.value) }
         };
-        drop(serialized);
-        if code < 0 {
-            return Err(open_error(context, code));
-        }
         let readable_by_host = [success, error].map(|word| word.is_none_or(|word| word.readable_by_host));
         let parents =
             CounterParents { readable_by_host, words, counting: Polling::default(), domain: domain.clone() };
-        // SAFETY: the call that returned `code` opened `counter`, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, counter, parents) }?)))
+        // SAFETY: no other handle exists to the counter that the call opens.
+        Ok(Self(Arc::new(unsafe { Object::open_or(CNTR_OPEN_EXT, parents, counter_error, call) }?)))
     }
 
     /// The number of requests that completed successfully. None where this process cannot read the word, for

@@ -46,22 +46,32 @@ impl Fabric {
         if attr.is_null() {
             return Err(Error::NoObject { operation: OPERATION });
         }
-        let mut fabric = std::ptr::null_mut();
-        let serialized = context.serialize_calls();
-        // SAFETY: `attr` is an attribute structure of an fi_info; `fabric` can be written.
-        let code = unsafe { library.raw().fabric(attr, &mut fabric) };
-        drop(serialized);
         let parents = FabricParents { context, _info: info.clone() };
-        // SAFETY: the call that returned `code` opened `fabric`, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, fabric, parents) }?)))
+        let call = |fabric: *mut _| {
+            // SAFETY: `attr` is an attribute structure of an fi_info; `fabric` can be written.
+            unsafe { library.raw().fabric(attr, fabric) }
+        };
+        // SAFETY: no other handle exists to the fabric that the call opens.
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
     }
 
     /// Opens the domain of `info`, which is one adapter.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_domain` fails.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_domain` fails.
     pub fn domain(&self, info: &Info) -> Result<Domain> {
-        Domain::open(self, info)
+        const OPERATION: &str = "fi_domain";
+        self.context().require_same_library(info, OPERATION)?;
+        let raw = self.0.raw();
+        // SAFETY: an open fabric points to its operation table, or to null.
+        let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
+        let call = |domain: *mut _| {
+            // SAFETY: the fabric is open, the info valid; `domain` can be written.
+            unsafe { open(raw, info.as_ptr(), domain, std::ptr::null_mut()) }
+        };
+        // SAFETY: no other handle exists to the domain that the call opens.
+        let object = unsafe { Object::open(OPERATION, self.clone(), call) }?;
+        Ok(Domain(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
     }
 
     /// Closes the fabric and reports the result.
@@ -125,26 +135,6 @@ impl InContext for Domain {
 }
 
 impl Domain {
-    /// Opens the domain of `info` on `fabric`.
-    ///
-    /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_domain` fails.
-    pub fn open(fabric: &Fabric, info: &Info) -> Result<Self> {
-        const OPERATION: &str = "fi_domain";
-        fabric.context().require_same_library(info, OPERATION)?;
-        let raw = fabric.0.raw();
-        // SAFETY: an open fabric points to its operation table, or to null.
-        let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
-        let mut domain = std::ptr::null_mut();
-        let serialized = fabric.context().serialize_calls();
-        // SAFETY: the fabric is open, the info valid; `domain` can be written.
-        let code = unsafe { open(raw, info.as_ptr(), &mut domain, std::ptr::null_mut()) };
-        drop(serialized);
-        // SAFETY: the call that returned `code` opened `domain`, and no other handle to it exists.
-        let object = unsafe { Object::adopt(OPERATION, code, domain, fabric.clone()) }?;
-        Ok(Self(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
-    }
-
     /// Borrows a domain that a transport opened. This library never closes it. It owns the endpoints, queues
     /// and regions that it opens on the domain, and closes them.
     ///
@@ -174,11 +164,6 @@ impl Domain {
         self.0.info.as_ref()
     }
 
-    /// Whether the domain was borrowed from a transport.
-    pub fn is_borrowed(&self) -> bool {
-        matches!(self.0.origin, Origin::Borrowed { .. })
-    }
-
     /// Whether both are handles of the same domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.as_ptr() == other.as_ptr()
@@ -187,7 +172,9 @@ impl Domain {
     /// Opens the operations that expose queues to a GPU.
     ///
     /// # Errors
-    /// Those of [`GdaOps::open`].
+    /// [`Error::GdaNotOnThisFabric`] on the fabric `efa`; [`Error::GdaUnknown`] with a libfabric before 2.3;
+    /// [`Error::GdaInDomainOps`] with libfabric 2.2; [`Error::GdaTableUnknown`] where a provider older than the
+    /// table returns one.
     pub fn gda_ops(&self) -> Result<GdaOps> {
         GdaOps::open(self)
     }
@@ -211,7 +198,7 @@ impl Domain {
     /// Opens an endpoint with the attributes of `info`, which must be of this domain.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_endpoint` fails.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
     pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
         Endpoint::open(self, info)
     }

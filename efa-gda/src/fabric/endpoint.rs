@@ -66,16 +66,6 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// How many bytes libfabric puts inside an entry. Device code uses the inline limit of the entry size instead,
-/// 32 or 80 bytes, also in writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InjectLimits {
-    /// Bytes of a SEND.
-    pub message: usize,
-    /// Bytes of an RDMA write; 0 where libfabric does not write inline.
-    pub rdma: usize,
-}
-
 /// Objects that the endpoint refers to. They are dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
@@ -97,21 +87,17 @@ impl InContext for EndpointParents {
 }
 
 impl Endpoint<Building> {
-    /// Opens an endpoint with the attributes of `info`, which must be of this domain.
-    ///
-    /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
-    pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
+    /// See [`Domain::endpoint`].
+    pub(super) fn open(domain: &Domain, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
         domain.context().require_same_library(info, OPERATION)?;
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;
-        let mut endpoint = std::ptr::null_mut();
-        let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open and the info valid; `endpoint` can be written.
-        let code = unsafe { open(raw, info.as_ptr(), &mut endpoint, std::ptr::null_mut()) };
-        drop(serialized);
+        let call = |endpoint: *mut _| {
+            // SAFETY: the domain is open and the info valid; `endpoint` can be written.
+            unsafe { open(raw, info.as_ptr(), endpoint, std::ptr::null_mut()) }
+        };
         let parents = EndpointParents {
             regions: RetainedRegions::default(),
             send_completions: None,
@@ -122,8 +108,8 @@ impl Endpoint<Building> {
             domain: domain.clone(),
             info: info.clone(),
         };
-        // SAFETY: the call that returned `code` opened `endpoint`, and no other handle to it exists.
-        let object = unsafe { Object::adopt(OPERATION, code, endpoint, parents) }?;
+        // SAFETY: no other handle exists to the endpoint that the call opens.
+        let object = unsafe { Object::open(OPERATION, parents, call) }?;
         Ok(Self { object, state: PhantomData })
     }
 
@@ -274,19 +260,6 @@ impl Endpoint<Enabled> {
             rdma: self.size_option(FI_OPT_MAX_RMA_SIZE).unwrap_or(most),
             // Providers of an adapter without RDMA reads have no info with FI_RMA on efa-direct.
             reads: self.object.parents().info.caps() & fi::FI_READ != 0,
-        }
-    }
-
-    /// Returns how many bytes libfabric puts inside an entry. Where the provider does not have these options,
-    /// the result is the info's `inject_size`.
-    pub fn inject_limits(&self) -> InjectLimits {
-        /// `FI_OPT_INJECT_MSG_SIZE` and `FI_OPT_INJECT_RMA_SIZE` of <rdma/fi_endpoint.h>.
-        const FI_OPT_INJECT_MSG_SIZE: i32 = 16;
-        const FI_OPT_INJECT_RMA_SIZE: i32 = 18;
-        let most = self.object.parents().info.inject_size();
-        InjectLimits {
-            message: self.size_option(FI_OPT_INJECT_MSG_SIZE).unwrap_or(most),
-            rdma: self.size_option(FI_OPT_INJECT_RMA_SIZE).unwrap_or(0),
         }
     }
 

@@ -74,13 +74,8 @@ pub struct WorkQueues {
 }
 
 impl GdaOps {
-    /// Opens the operations of `domain`.
-    ///
-    /// # Errors
-    /// [`Error::GdaNotOnThisFabric`] on the fabric `efa`; [`Error::GdaUnknown`] with a libfabric before 2.3;
-    /// [`Error::GdaInDomainOps`] with libfabric 2.2; [`Error::GdaTableUnknown`] where a provider older than the
-    /// table returns one.
-    pub fn open(domain: &Domain) -> Result<Self> {
+    /// See [`Domain::gda_ops`].
+    pub(super) fn open(domain: &Domain) -> Result<Self> {
         let name = CStr::from_bytes_with_nul(fi::FI_EFA_GDA_OPS).expect("a C string constant");
         let provider = domain.info().map(|info| info.provider_version());
         // SAFETY: the domain is open while `domain` lives.
@@ -221,9 +216,7 @@ impl GdaOps {
     /// the capability; [`Error::Call`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
         let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
-        CompletionQueue::open_external(&self.domain, open, memory, entries, None, |context, code| {
-            gda_error(context, CQ_OPEN_EXT, code)
-        })
+        CompletionQueue::open_external(&self.domain, open, memory, entries, None)
     }
 
     /// Opens a completion queue of at least `entries` entries in GPU memory, which the queue keeps allocated.
@@ -247,14 +240,7 @@ impl GdaOps {
             buffer: address.as_ptr(),
         };
         let device = Some((ordinal, owner));
-        let queue = CompletionQueue::open_external(
-            &self.domain,
-            open,
-            &external,
-            entries,
-            device,
-            |context, code| gda_error(context, CQ_OPEN_EXT, code),
-        )?;
+        let queue = CompletionQueue::open_external(&self.domain, open, &external, entries, device)?;
         let attributes = self.query_cq(&queue)?;
         let bytes = u64::from(attributes.num_entries) * u64::from(attributes.entry_size);
         match bytes <= length as u64 {
@@ -293,7 +279,7 @@ impl GdaOps {
         let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = [success, error].map(|word| word.map(Into::into));
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { CompletionCounter::open(&self.domain, open, words, None, counter_error) }
+        unsafe { CompletionCounter::open(&self.domain, open, words, None) }
     }
 
     /// Opens a completion counter that owns its words in host memory, where devices may read them
@@ -306,7 +292,7 @@ impl GdaOps {
         let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
         // SAFETY: the counter owns the words and frees them after it is closed.
-        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), counter_error) }
+        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words)) }
     }
 
     /// Opens a completion counter that owns its words in GPU memory, which the counter keeps allocated. The
@@ -322,9 +308,7 @@ impl GdaOps {
         let attempt = |gpu_addresses| {
             let locations = words.in_dmabuf(&dmabuf, gpu_addresses);
             // SAFETY: as in `cntr_open_host`.
-            unsafe {
-                CompletionCounter::open(&self.domain, open, locations, Some(words.clone()), counter_error)
-            }
+            unsafe { CompletionCounter::open(&self.domain, open, locations, Some(words.clone())) }
         };
         match attempt(false) {
             // An adapter that cannot use the file descriptor, such as a software adapter, needs the address.
@@ -375,8 +359,13 @@ fn gda_error(context: &Context, operation: &'static str, code: c_int) -> Error {
     }
 }
 
+/// Turns a negative code of `cq_open_ext` into an error.
+pub(super) fn cq_error(context: &Context, code: c_int) -> Error {
+    gda_error(context, CQ_OPEN_EXT, code)
+}
+
 /// Turns a negative code of `cntr_open_ext` into an error.
-fn counter_error(context: &Context, code: c_int) -> Error {
+pub(super) fn counter_error(context: &Context, code: c_int) -> Error {
     gda_error(context, CNTR_OPEN_EXT, code)
 }
 

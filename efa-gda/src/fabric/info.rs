@@ -244,12 +244,6 @@ impl Info {
         unsafe { (&raw const (*attr).max_msg_size).read() }
     }
 
-    /// The most bytes that an entry carries inline.
-    pub fn inject_size(&self) -> usize {
-        // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.raw().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
-    }
-
     /// The largest values of the adapter's completion counters: of successes, then of errors. None where the
     /// info's API is older than 2.5, which does not have these fields.
     pub fn max_counter_values(&self) -> Option<[u64; 2]> {
@@ -293,12 +287,6 @@ impl Info {
     pub fn source_address(&self) -> &[u8] {
         // SAFETY: src_addr is null or has src_addrlen bytes, for as long as the info lives.
         unsafe { bytes(self.raw().src_addr.cast(), self.raw().src_addrlen) }
-    }
-
-    /// The remote address that the query asked for. Usually empty.
-    pub fn destination_address(&self) -> &[u8] {
-        // SAFETY: dest_addr is null or has dest_addrlen bytes, for as long as the info lives.
-        unsafe { bytes(self.raw().dest_addr.cast(), self.raw().dest_addrlen) }
     }
 
     /// What the provider reports about the adapter's hardware. None where it reports nothing.

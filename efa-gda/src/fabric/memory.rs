@@ -111,26 +111,15 @@ impl MemoryRegion {
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its operation table, or to null.
         let register = unsafe { table_op!((*raw).mr, fi_ops_mr.reg, REGISTER) }?;
-        let mut region = std::ptr::null_mut();
-        let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open, the caller may register the memory, and `region` can be written. Offset
-        // and key are 0: the provider chooses the key (FI_MR_PROV_KEY).
-        let code = unsafe {
-            register(
-                raw.cast(),
-                start.as_ptr().cast(),
-                length,
-                access.bits(),
-                0,
-                0,
-                access.registration_flags(),
-                &mut region,
-                std::ptr::null_mut(),
-            )
+        let (buf, bits, flags) = (start.as_ptr().cast(), access.bits(), access.registration_flags());
+        let call = |region: *mut _| {
+            // SAFETY: the domain is open, the caller may register the memory, and `region` can be written. Offset and
+            // key are 0: the provider chooses the key (FI_MR_PROV_KEY).
+            unsafe { register(raw.cast(), buf, length, bits, 0, 0, flags, region, std::ptr::null_mut()) }
         };
-        drop(serialized);
-        // SAFETY: the call that returned `code` opened `region`, and no other handle to it exists.
-        unsafe { Self::adopt(domain, code, region, memory, (start, length), access) }
+        let parents = RegionParents { memory, domain: domain.clone() };
+        // SAFETY: no other handle exists to the region that the call opens.
+        Self::of(unsafe { Object::open(REGISTER, parents, call) }?, start, length, access)
     }
 
     /// Takes ownership of a region of GPU memory that [`super::device_memory`] registered.
@@ -143,28 +132,22 @@ impl MemoryRegion {
         memory: DeviceMemory,
         access: Access,
     ) -> Result<Self> {
-        let range = (memory.address, memory.length);
+        let (start, length) = (memory.address, memory.length);
         let memory = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
-        // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::adopt(domain, 0, raw, memory, range, access) }
-    }
-
-    /// # Safety
-    /// As for [`Object::adopt`]; the region must cover that range.
-    unsafe fn adopt(
-        domain: &Domain,
-        code: i32,
-        region: *mut fi::fid_mr,
-        memory: RegionMemory,
-        (start, length): (NonNull<u8>, usize),
-        access: Access,
-    ) -> Result<Self> {
         let parents = RegionParents { memory, domain: domain.clone() };
         // SAFETY: the caller guarantees it, as this function requires.
-        let object = unsafe { Object::adopt(REGISTER, code, region, parents) }?;
+        Self::of(unsafe { Object::adopt(REGISTER, raw, parents) }?, start, length, access)
+    }
+
+    fn of(
+        object: Object<fi::fid_mr, RegionParents>,
+        start: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<Self> {
         // SAFETY: the region is open; its registration sets the key (fi_mr_key).
         let remote_key = key(unsafe { (&raw const (*object.raw()).key).read() })?;
-        let ordering = ordering(domain, access);
+        let ordering = ordering(&object.parents().domain, access);
         Ok(Self(Arc::new(RegionInner { object, start, length, access, ordering, remote_key })))
     }
 

@@ -68,7 +68,7 @@ pub use completion::{CompletionQueue, HostCompletion};
 pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
-pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, InjectLimits, State};
+pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, State};
 pub use error::{Error, FailedCall, QueryOption, Result, UnavailableReason};
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};

@@ -122,17 +122,52 @@ unsafe impl<T: Fid, P: InContext + Send> Send for Object<T, P> {}
 unsafe impl<T: Fid, P: InContext + Sync> Sync for Object<T, P> {}
 
 impl<T: Fid, P: InContext> Object<T, P> {
-    /// Takes ownership of the object that a call left in `pointer` when it returned `code`.
+    /// Opens an object by `call`, which stores it at the address that it receives, and returns a code.
     ///
     /// # Safety
-    /// Where `code` is 0, `pointer` must be null or an open object that no other code closes.
-    pub(super) unsafe fn adopt(
+    /// Where `call` returns 0, it must have stored null or an open object that no other code closes.
+    pub(super) unsafe fn open(
         operation: &'static str,
-        code: c_int,
-        pointer: *mut T,
         parents: P,
+        call: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self> {
-        parents.context().check(operation, code)?;
+        // SAFETY: the caller guarantees it, as this function requires.
+        unsafe {
+            Self::open_or(
+                operation,
+                parents,
+                |context, code| Error::Call(context.failure(operation, code)),
+                call,
+            )
+        }
+    }
+
+    /// As [`Self::open`]. Turns a negative code into an error by `error`.
+    ///
+    /// # Safety
+    /// As for [`Self::open`].
+    pub(super) unsafe fn open_or(
+        operation: &'static str,
+        parents: P,
+        error: impl FnOnce(&Context, c_int) -> Error,
+        call: impl FnOnce(*mut *mut T) -> c_int,
+    ) -> Result<Self> {
+        let mut pointer = std::ptr::null_mut();
+        let serialized = parents.context().serialize_calls();
+        let code = call(&mut pointer);
+        drop(serialized);
+        if code < 0 {
+            return Err(error(parents.context(), code));
+        }
+        // SAFETY: the caller guarantees it, as this function requires.
+        unsafe { Self::adopt(operation, pointer, parents) }
+    }
+
+    /// Takes ownership of the object that `operation` opened.
+    ///
+    /// # Safety
+    /// `pointer` must be null or an open object that no other code closes.
+    pub(super) unsafe fn adopt(operation: &'static str, pointer: *mut T, parents: P) -> Result<Self> {
         let pointer = NonNull::new(pointer).ok_or(Error::NoObject { operation })?;
         Ok(Self { pointer, parents: Some(parents) })
     }

@@ -12,11 +12,12 @@ use super::compile::{self, Kernels, Origin};
 use super::error::{Error, Result, is_lost};
 use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
+use crate::memory::page_size;
 use crate::smaps::{self, Mapping, MemoryKind};
 
-/// The oldest compute capability that the kernels are compiled for: the first with `fence.acq_rel.sys` and scoped
-/// accesses.
-const OLDEST_CAPABILITY: (i32, i32) = (7, 0);
+/// The oldest compute capability that the library supports: that of the A100, the first GPU beside an adapter with RDMA
+/// writes (p4d).
+const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
 
 /// A GPU. Clones are handles of the same GPU.
 #[derive(Clone, Debug)]
@@ -277,11 +278,7 @@ impl HostRange {
 }
 
 /// The registered pages of this process. A page is registered once, for all GPUs and all handles of them.
-static PAGES: LazyLock<Arc<PageRegistry<Registrar>>> = LazyLock::new(|| {
-    // SAFETY: takes a number and returns one.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    PageRegistry::new(usize::try_from(page).unwrap_or(4096))
-});
+static PAGES: LazyLock<Arc<PageRegistry<Registrar>>> = LazyLock::new(|| PageRegistry::new(page_size()));
 
 /// Registers pages with one context, for all contexts.
 #[derive(Clone, Debug)]

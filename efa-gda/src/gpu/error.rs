@@ -76,7 +76,10 @@ pub enum Error {
         memory: usize,
     },
     /// The GPU is too old for the kernels.
-    #[error("GPU {ordinal} has compute capability {major}.{minor}; 7.0 or newer is needed")]
+    #[error(
+        "GPU {ordinal} has compute capability {major}.{minor}, and 8.0 or newer is needed: choose another GPU \
+         (CUDA_VISIBLE_DEVICES)"
+    )]
     TooOld {
         /// The GPU.
         ordinal: usize,
@@ -174,7 +177,7 @@ fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
         {
             "; load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
         }
-        _ => "",
+        _ => "; `gda-probe check` tells what this driver cannot map",
     }
 }
 

@@ -37,7 +37,10 @@ pub enum GpuQueueError {
         needs: usize,
     },
     /// The caller's kernels use the queue. Nothing was posted or taken.
-    #[error("{launches} launch(es) use the queue; wait for their kernels, and drop their launch guards")]
+    #[error(
+        "{launches} launch(es) use the queue, so nothing was done: when their kernels have ended, drop their launch guards \
+         (in C: efa_gda_mapped_end_launch)"
+    )]
     InLaunch {
         /// Values of [`super::LaunchGuard`] that exist.
         launches: usize,
@@ -82,7 +85,10 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
         entries: u32,
     },
     /// The caller's kernels may use the queue. The queue is handed back, still mapped.
-    #[error("{launches} launch(es) use the queue; wait for their kernels, and drop their launch guards")]
+    #[error(
+        "{launches} launch(es) use the queue, so nothing was done: when their kernels have ended, drop their launch guards \
+         (in C: efa_gda_mapped_end_launch)"
+    )]
     InLaunch {
         /// The queue.
         queue: Box<GpuQueue<B>>,

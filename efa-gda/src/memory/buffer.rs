@@ -24,6 +24,13 @@ unsafe impl Send for Buffer {}
 // adapter that is a thread of this process, mix bytes but are no data race.
 unsafe impl Sync for Buffer {}
 
+/// Returns the bytes of a page of the host.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: `sysconf` takes and returns a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
+}
+
 /// Bytes of the words that a buffer is copied in.
 const WORD: usize = size_of::<u64>();
 
@@ -31,10 +38,10 @@ impl Buffer {
     /// Allocates `length` zeroed bytes. None where memory is short or the length is not possible.
     ///
     /// Buffers of 64 KiB and more are aligned to 64 KiB, the largest page in use on hosts with EFA;
-    /// shorter ones to 4 KiB.
+    /// shorter ones to the host's pages.
     pub fn zeroed(length: usize) -> Option<Self> {
         const LARGE: usize = 64 << 10;
-        let page = if length >= LARGE { LARGE } else { 4096 };
+        let page = if length >= LARGE { LARGE } else { page_size() };
         let rounded = length.max(1).checked_next_multiple_of(page)?;
         let layout = Layout::from_size_align(rounded, page).ok()?;
         // SAFETY: the layout's size is not zero.

@@ -51,6 +51,7 @@ mod retained;
 
 pub use access::{Access, RegionOrdering};
 pub use buffer::Buffer;
+pub(crate) use buffer::page_size;
 pub use counter::{CountedOperations, CounterMemory};
 pub(crate) use device::Owner;
 pub use device::{DeviceMemory, Dmabuf, ExternalMemory, Reader};

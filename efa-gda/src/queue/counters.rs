@@ -8,8 +8,7 @@
 
 use efa_gda_sys::device::efa_gda_counters;
 
-use super::mapped::QueueError;
-use super::{Backing, MappedQueue};
+use super::{Backing, MappedQueue, QueueError};
 use crate::fabric::{CompletionCounter, CountedOperations, CounterWords};
 use crate::polling::Unclaimable;
 

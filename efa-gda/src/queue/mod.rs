@@ -52,6 +52,7 @@ pub(crate) mod inline;
 pub(crate) mod mapped;
 #[cfg(feature = "test-utils")]
 pub mod measure;
+mod queue_error;
 pub(crate) mod quiet;
 pub(crate) mod receive;
 mod requests;
@@ -67,7 +68,8 @@ pub use close_error::CloseError;
 pub use counters::CountersError;
 pub use doorbell_mode::DoorbellError;
 pub use geometry::{Geometry, geometry};
-pub use mapped::{AbortFlag, MappedQueue, QueueError, QueueLimits, outstanding};
+pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
+pub use queue_error::QueueError;
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
 pub use requests::RequestTableError;
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};

@@ -3,8 +3,7 @@
 
 use efa_gda_sys::device::efa_gda_requests;
 
-use super::mapped::QueueError;
-use super::{Backing, MappedQueue};
+use super::{Backing, MappedQueue, QueueError};
 use crate::memory::Buffer;
 
 /// The longest table. A request id of 16 bits then determines the slot and one more bit: the parity of the lap.

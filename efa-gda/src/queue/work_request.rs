@@ -232,17 +232,19 @@ impl<R: Region> WorkRequest<R> {
                 too_long(Limit::Message, self.bytes.saturating_add(second), limits.message)
             }
             device::EFA_GDA_OP_INLINE_SEND => too_long(Limit::Inline, self.bytes, limits.inline_send),
-            device::EFA_GDA_OP_INLINE_WRITE if limits.inline_write == 0 => {
-                unsupported("an inline write", "its entries have 64 bytes; ask for 128-byte entries")
-            }
+            device::EFA_GDA_OP_INLINE_WRITE if limits.inline_write == 0 => unsupported(
+                "an inline write",
+                "the queue's entries have 64 bytes; open it with 128-byte entries",
+            ),
             device::EFA_GDA_OP_INLINE_WRITE => too_long(Limit::Inline, self.bytes, limits.inline_write),
             device::EFA_GDA_OP_READ if !limits.reads => {
                 unsupported("an RDMA read", "the adapter does not support it; let the other side write")
             }
-            device::EFA_GDA_OP_READ if self.immediate.is_some() => {
-                unsupported("a read with immediate", "a read has no completion at its target")
-            }
-            _ if limits.rdma == 0 => unsupported("RDMA", "the adapter does not support it"),
+            device::EFA_GDA_OP_READ if self.immediate.is_some() => unsupported(
+                "a read with immediate",
+                "a read has no completion at its target; omit the immediate",
+            ),
+            _ if limits.rdma == 0 => unsupported("RDMA", "the adapter does not support it; use sends"),
             _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
             _ => {
                 let Requested { count, each } =

@@ -84,14 +84,9 @@ impl GuardedTable {
         // SAFETY: an anonymous mapping of two pages, of which the second becomes unreadable; the copy ends with the
         // first.
         unsafe {
-            let map = libc::mmap(
-                null_mut(),
-                2 * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
+            let (access, kind) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let map = libc::mmap(null_mut(), 2 * PAGE, access, kind, -1, 0);
             assert_ne!(map, libc::MAP_FAILED);
             assert_eq!(libc::mprotect(map.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
             let table = map.cast::<u8>().add(PAGE - pointers * 8);

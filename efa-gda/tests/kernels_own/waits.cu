@@ -55,6 +55,8 @@ enum Mode : uint32_t {
   kWaitForNone = 7,
   /* Every kind of wait in turn, among calls that defer and calls that are not waited for. */
   kMixed = 8,
+  /* Calls wait_own until it returns something else than EFA_GDA_IN_FLIGHT, which a handle with timeout 0 gets. */
+  kPollOwn = 9,
 };
 
 template <efa_gda::Sharing S, class Group>
@@ -104,6 +106,10 @@ EFA_GDA_FN void post_and_wait(const waits_args &a, Group group, uint32_t index) 
         break;
       case kTestEachCall:
         for (; status == EFA_GDA_IN_FLIGHT; pause()) status = sender.test(first, a.per_call, &failed);
+        check(status, call, first, failed);
+        break;
+      case kPollOwn:
+        for (; status == EFA_GDA_IN_FLIGHT; pause()) status = sender.wait_own(&failed);
         check(status, call, first, failed);
         break;
       case kWaitLate:

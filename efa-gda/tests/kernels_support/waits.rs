@@ -84,6 +84,7 @@ pub(crate) const NEVER: u32 = 5;
 pub(crate) const WHILE_OTHERS_POST: u32 = 6;
 pub(crate) const FOR_NONE: u32 = 7;
 pub(crate) const MIXED: u32 = 8;
+pub(crate) const POLL_OWN: u32 = 9;
 
 pub(crate) fn calls(group: u32, calls: u32, per_call: u32, mode: u32) -> Waits {
     Waits {

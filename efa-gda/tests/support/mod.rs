@@ -6,6 +6,8 @@ pub(crate) mod kernel;
 pub(crate) mod load;
 pub(crate) mod side;
 
+use std::sync::{Mutex, PoisonError};
+
 use efa_gda::gpu::Gpu;
 use efa_gda_test_support::cuda;
 #[allow(unused_imports, reason = "each test binary uses its own part")]
@@ -13,8 +15,13 @@ pub(crate) use efa_gda_test_support::soft::{SoftAdapter, assert_no_violations, w
 
 /// Runs `body` with the first GPU, in a process whose software adapter has these variables. Records a skip if there is no
 /// GPU, and fails if there is one that does not open.
+///
+/// One test of a program has the GPU at a time: the GPU runs processes in slices of time, so that a kernel that waits for
+/// its adapter's copies waits for the other processes' slices too.
 pub(crate) fn with_gpu(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if efa_gda_test_support::gpu::present() {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_soft_adapter(variables, |adapter| body(adapter, &Gpu::open(0).unwrap()));
     }
 }

@@ -145,6 +145,11 @@ struct Completions {
   /* A completion of another queue pair was read: two queues complete on this completion queue. */
   bool foreign = false;
 
+  EFA_GDA_FN void add_error(uint32_t status, uint64_t id) {
+    if (errors == 0) first_error = status;
+    if (errors == 0) first_error_id = id;
+    errors++;
+  }
   EFA_GDA_FN void add(const Completions &more) {
     if (errors == 0 && more.errors != 0) {
       first_error = more.first_error;
@@ -199,7 +204,7 @@ EFA_GDA_FN void mark_done(const efa_gda_requests &table, uint32_t id, uint32_t s
 }
 
 EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
-  return cq.buffer + (uint64_t)(index & (cq.num_entries - 1)) * cq.entry_size;
+  return cq.buffer + (index & (cq.num_entries - 1)) * cq.entry_size;
 }
 EFA_GDA_FN CompletionHead head_at(const efa_gda_cq &cq, uint32_t index) {
   return {load_system(reinterpret_cast<const volatile uint64_t *>(completion_at(cq, index)))};
@@ -207,33 +212,6 @@ EFA_GDA_FN CompletionHead head_at(const efa_gda_cq &cq, uint32_t index) {
 /* Whether `head`, loaded from entry `index`, is of this lap. */
 EFA_GDA_FN bool is_new(const efa_gda_cq &cq, uint32_t index, CompletionHead head) {
   return head.phase() == ((index & cq.num_entries) == 0);
-}
-
-/* Decodes the completion at `index`, whose head is new. */
-EFA_GDA_FN Completions read_completion(const efa_gda_queue *queue, uint32_t index, CompletionHead head) {
-  Completions out;
-  if (head.qpn() != queue->qpn) {
-    out.foreign = true;
-    return out;
-  }
-  if (!head.is_send()) {
-    out.receives = 1;
-    out.unsolicited = (head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) != 0;
-    return out;
-  }
-  out.sends = 1;
-  if (head.status() == EFA_IO_COMP_STATUS_OK) return out;
-  out.errors = 1;
-  out.first_error = head.status();
-  out.first_error_id = head.id();
-  if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
-    /* B1. */
-    fence_system();
-    const uint8_t *entry = completion_at(queue->cq, index);
-    uint64_t tail = load_system(reinterpret_cast<const volatile uint64_t *>(entry) + 1);
-    out.first_error_id |= (head.bits >> 48) << 16 | tail << 32;
-  }
-  return out;
 }
 
 /* Copies the receive completion at `index`, whose head is new, to the inbox. A full inbox drops it and counts it in
@@ -268,73 +246,107 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
   return consumed - oldest > 2 * depth ? oldest : consumed;
 }
 
-/* The most completions of one poll, unless the caller asks for more sends. */
+/* The most sends that a caller asks a poll for, and the most other completions of one poll. */
 constexpr uint32_t kMaxPoll = 64;
 /* The most sends of one poll on a queue with a request table: the reader keeps their ids until its fence. */
 constexpr uint32_t kMaxTrackedPoll = 32;
 
-/* Reads the new completions, at most `sends` of sends and at most the larger of `sends` and kMaxPoll in all. Returns
- * none while another thread is the reader. Without counters it adds the sends to `completed`. */
-EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t sends) {
-  Completions all;
-  if (queue->cq.buffer == nullptr) return all;
-  const efa_gda_requests &table = queue->requests;
-  bool tracked = table.num_entries != 0;
-  /* The ids of the successful sends of this poll. */
+/* What take_completion() found: a send of this queue, a receive that used a posted receive, neither. */
+enum CompletionKind : uint32_t { kOtherCompletion = 0, kSendCompletion = 1, kPostedReceive = 2 };
+
+/* Takes the completion at `index`, whose head is new and not that of a successful send of this queue, and adds it to
+ * `all`. Called by the reader. */
+EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index, CompletionHead head,
+                                            Completions *all) {
+  if (head.qpn() != queue->qpn) {
+    all->foreign = true;
+    return kOtherCompletion;
+  }
+  if (!head.is_send()) {
+    copy_to_inbox(queue, index);
+    all->receives++;
+    if ((head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) == 0) return kPostedReceive;
+    all->unsolicited++;
+    return kOtherCompletion;
+  }
+  uint64_t id = head.id();
+  if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
+    /* B1. */
+    fence_system();
+    const uint8_t *entry = completion_at(queue->cq, index);
+    uint64_t tail = load_system(reinterpret_cast<const volatile uint64_t *>(entry) + 1);
+    id |= (head.bits >> 48) << 16 | tail << 32;
+  }
+  record_error(queue, head.status(), id);
+  if (queue->requests.num_entries != 0) {
+    fence_system();
+    mark_done(queue->requests, head.id(), head.status());
+  }
+  all->add_error(head.status(), id);
+  return kSendCompletion;
+}
+
+/* Loads the heads of the `want` completions from `index` on. */
+EFA_GDA_FN void load_heads(const efa_gda_queue *queue, uint32_t index, uint32_t want,
+                           CompletionHead (&heads)[kHeadsPerRead]) {
+  efa_gda_cq cq = queue->cq;
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
+    /* Set in any case: otherwise the compiler keeps its old value, and so a register, through the caller's loop. */
+    heads[k].bits = 0;
+    if (k < want) heads[k] = head_at(cq, index + k);
+  }
+}
+
+/* Reads the new completions, at most `sends` of sends and at most kMaxPoll others, and adds them to `all`, but for
+ * successful sends. Reads none while another thread is the reader. Returns the number of sends, which it also adds to
+ * `completed` on a queue without counters. */
+EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, Completions *all) {
+  if (queue->cq.buffer == nullptr) return 0;
+  /* The ids of the successful sends of this poll; used if the queue has a request table. */
   uint16_t ids[kMaxTrackedPoll];
-  uint32_t num_ids = 0;
-  if (tracked && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
-  uint32_t max = sends > kMaxPoll ? sends : kMaxPoll;
-  if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
-  uint32_t begin = oldest_unread(queue, load_relaxed(&queue->completion.consumed)), index = begin;
-  for (uint32_t want = 1; index - begin < max && all.sends < sends; want = kHeadsPerRead) {
-    if (want > max - (index - begin)) want = max - (index - begin);
-    if (want > sends - all.sends) want = sends - all.sends;
-    CompletionHead heads[kHeadsPerRead], other = {0};
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
-      if (k < want) heads[k] = head_at(queue->cq, index + k);
+  uint32_t sends_read = 0;
+  /* In bits 15:0 completions that are no sends, in bits 23:16 those of them that used a posted receive, and in bits
+   * 31:24 failed sends, modulo 256. */
+  uint32_t others = 0;
+  if (queue->requests.num_entries != 0 && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
+  if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return 0;
+  uint32_t index = oldest_unread(queue, load_relaxed(&queue->completion.consumed));
+  EFA_GDA_NO_UNROLL for (uint32_t want = 1; (others & 0xffff) < kMaxPoll && sends_read < sends; want = kHeadsPerRead) {
+    if (want > sends - sends_read) want = sends - sends_read;
+    CompletionHead heads[kHeadsPerRead];
+    load_heads(queue, index, want, heads);
+    /* Takes the successful sends in front. heads[0] becomes the first head that is not one. */
+    EFA_GDA_NO_UNROLL while (want != 0 && is_new(queue->cq, index, heads[0]) && heads[0].is_good_send(queue->qpn)) {
+      if (sends_read < kMaxTrackedPoll) ids[sends_read - (others >> 24)] = (uint16_t)heads[0].id();
+      EFA_GDA_UNROLL for (uint32_t k = 1; k < kHeadsPerRead; k++) heads[k - 1] = heads[k];
+      want--;
+      sends_read++;
+      index++;
     }
-    /* Counts the successful sends in front. `other` is the first head that is not one. */
-    uint32_t good = 0;
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
-      if (good != k || k >= want) continue;
-      if (is_new(queue->cq, index + k, heads[k]) && heads[k].is_good_send(queue->qpn)) {
-        if (tracked) ids[num_ids++] = (uint16_t)heads[k].id();
-        good++;
-      } else {
-        other = heads[k];
-      }
-    }
-    all.sends += good;
-    index += good;
-    if (good == want) continue;
-    if (!is_new(queue->cq, index, other)) break;
-    Completions one = read_completion(queue, index, other);
-    if (one.errors != 0) {
-      record_error(queue, one.first_error, one.first_error_id);
-      if (tracked) {
-        fence_system();
-        mark_done(table, other.id(), one.first_error);
-      }
-    }
-    if (one.receives != 0) copy_to_inbox(queue, index);
-    all.add(one);
+    if (want == 0) continue;
+    if (!is_new(queue->cq, index, heads[0])) break;
+    CompletionKind kind = take_completion(queue, index, heads[0], all);
+    sends_read += kind == kSendCompletion;
+    others += kind == kSendCompletion ? 1 << 24 : kind == kPostedReceive ? 0x10001 : 1;
     index++;
   }
-  if (index != begin) {
+  if (index != load_relaxed(&queue->completion.consumed)) {
     /* B2, and R1 for the ids. */
     fence_system();
-    for (uint32_t i = 0; i < num_ids; i++) mark_done(table, ids[i], EFA_IO_COMP_STATUS_OK);
+    if (queue->requests.num_entries != 0) {
+      EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < sends_read - (others >> 24); i++) {
+        mark_done(queue->requests, ids[i], EFA_IO_COMP_STATUS_OK);
+      }
+    }
     store_relaxed(&queue->completion.consumed, index);
-    uint32_t received = all.receives - all.unsolicited;
-    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + received);
+    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + (others >> 16 & 0xff));
     if (queue->counters.success == nullptr) {
-      store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
+      store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + sends_read);
     }
     if (queue->cq.doorbell != nullptr) store_doorbell(queue->cq.doorbell, index & 0xffff);
   }
   store_release(&queue->completion.lock, 0u);
-  return all;
+  return sends_read;
 }
 
 /* Errors that are counted, `counted` being counters.error, and whose completions have not been read. */
@@ -372,11 +384,10 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, Counts counts, uint3
 /* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters
  * and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, advances `completed` by the
  * difference between the counters' sum and `completed`, modulo wrap; otherwise reads up to 2 N completions for the
- * errors, and leaves `completed` as it is. Called by one thread of a group. */
-EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
-  Completions all;
+ * errors, and leaves `completed` as it is. Adds what it read to `all`. Called by one thread of a group. */
+EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
   const efa_gda_counters &c = queue->counters;
-  if (c.success != nullptr && c.wrap == 0) return all;
+  if (c.success != nullptr && c.wrap == 0) return;
   if (c.success != nullptr) {
     /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. The
      * adapter's stores are not ordered by it. If a counter is older, the difference below is negative, so larger than N
@@ -385,22 +396,21 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
     Counts counts = {load_system(c.success), load_error_counter(c)};
     if (unread_errors(queue, counts.error) == 0) {
       uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
-      if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, counts, known, more);
-      return all;
+      if (more <= queue->sq.num_entries) all->sends += publish_completed(queue, counts, known, more);
+      return;
     }
     sends = 2 * queue->sq.num_entries;
   }
-  all = poll_completion_queue(queue, sends);
+  uint32_t sends_read = poll_completion_queue(queue, sends, all);
   /* With counters, the next poll counts these sends. */
-  if (c.success != nullptr) all.sends = 0;
-  return all;
+  if (c.success == nullptr) all->sends += sends_read;
 }
 
-/* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `completions`.
+/* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `all`.
  * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
  * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with
  * none in flight receives may have completed. Called by one thread of a group. */
-EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &completions) {
+EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
     uint32_t completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
@@ -409,7 +419,7 @@ EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Complet
     return completed;
   }
   uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
-  completions.add(poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll));
+  poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all);
   return load_acquire(&queue->completion.completed);
 }
 

@@ -62,7 +62,8 @@ struct ThreadGroup {
   EFA_GDA_FN uint32_t lanes() const { return 1; }
   EFA_GDA_FN bool is_whole() const { return true; }
   EFA_GDA_FN bool in_full_warp() const { return false; }
-  EFA_GDA_FN void transpose(Quad (&)[4]) const {}
+  template <class Part>
+  EFA_GDA_FN void transpose(Part (&)[4]) const {}
   EFA_GDA_FN void sync() const {}
   template <class T>
   EFA_GDA_FN T from_leader(T value) const {
@@ -80,20 +81,26 @@ EFA_GDA_FN uint32_t thread_index_once() {
   return v;
 }
 
+EFA_GDA_FN void exchange(uint32_t &word, int mask) { word = __shfl_xor_sync(~0u, word, mask); }
+EFA_GDA_FN void exchange(Quad &quad, int mask) {
+  exchange(quad.x, mask);
+  exchange(quad.y, mask);
+  exchange(quad.z, mask);
+  exchange(quad.w, mask);
+}
+
 /* Swaps bit 1 of a quad's number with bit 2 of its lane, then bit 0 with bit 1. In each step a lane keeps one quad of
- * each pair and exchanges the other with its partner lane. */
-EFA_GDA_FN void transpose_full_warp(uint32_t lane, Quad (&q)[4]) {
-  auto swap = [](Quad &low, Quad &high, bool upper, int mask) {
-    Quad sent;
+ * each pair and exchanges the other with its partner lane. `Part`: Quad, or one word of each quad. */
+template <class Part>
+EFA_GDA_FN void transpose_full_warp(uint32_t lane, Part (&q)[4]) {
+  auto swap = [](Part &low, Part &high, bool upper, int mask) {
+    Part sent;
     if (upper) {
       sent = low;
     } else {
       sent = high;
     }
-    sent.x = __shfl_xor_sync(~0u, sent.x, mask);
-    sent.y = __shfl_xor_sync(~0u, sent.y, mask);
-    sent.z = __shfl_xor_sync(~0u, sent.z, mask);
-    sent.w = __shfl_xor_sync(~0u, sent.w, mask);
+    exchange(sent, mask);
     if (upper) {
       low = sent;
     } else {
@@ -120,7 +127,10 @@ struct WarpGroup {
   /* Lanes that have ended, or do not exist, vote false. */
   EFA_GDA_FN bool is_whole() const { return vote(true) == ~0u; }
   EFA_GDA_FN bool in_full_warp() const { return true; }
-  EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
+  template <class Part>
+  EFA_GDA_FN void transpose(Part (&q)[4]) const {
+    transpose_full_warp(lane(), q);
+  }
   EFA_GDA_FN void sync() const { __syncwarp(); }
   EFA_GDA_FN uint32_t from_leader(uint32_t value) const { return __shfl_sync(~0u, value, 0); }
   EFA_GDA_FN uint64_t from_leader(uint64_t value) const { return __shfl_sync(~0u, (unsigned long long)value, 0); }
@@ -142,7 +152,10 @@ struct BlockGroup {
   /* Threads that have ended are not counted. */
   EFA_GDA_FN bool is_whole() const { return __syncthreads_count(1) == (int)blockDim.x; }
   EFA_GDA_FN bool in_full_warp() const { return lanes() == 32; }
-  EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
+  template <class Part>
+  EFA_GDA_FN void transpose(Part (&q)[4]) const {
+    transpose_full_warp(lane(), q);
+  }
   EFA_GDA_FN void sync() const { __syncthreads(); }
   template <class T>
   EFA_GDA_FN T from_leader(T value) const {
@@ -159,12 +172,13 @@ struct BlockGroup {
 
 #else
 
-inline void transpose_full_warp(uint32_t lane, Quad (&q)[4]) {
+template <class Part>
+inline void transpose_full_warp(uint32_t lane, Part (&q)[4]) {
   const void *quads_of_lanes[32];
   host::gather_warp(q, quads_of_lanes);
-  Quad received[4];
+  Part received[4];
   for (uint32_t k = 0; k < 4; k++) {
-    received[k] = static_cast<const Quad *>(quads_of_lanes[Transpose::source_lane(lane, k)])[Transpose::quad(lane)];
+    received[k] = static_cast<const Part *>(quads_of_lanes[Transpose::source_lane(lane, k)])[Transpose::quad(lane)];
   }
   /* All lanes have read before any lane overwrites its quads. */
   host::sync_warp();
@@ -181,7 +195,10 @@ struct WarpGroup {
   uint32_t lanes() const { return 32; }
   bool is_whole() const { return vote(true) == ~0u; }
   bool in_full_warp() const { return true; }
-  void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
+  template <class Part>
+  void transpose(Part (&q)[4]) const {
+    transpose_full_warp(lane(), q);
+  }
   void sync() const { host::sync_warp(); }
   template <class T>
   T from_leader(T value) const {
@@ -200,7 +217,10 @@ struct BlockGroup {
   uint32_t lanes() const { return host::warp_size(); }
   bool is_whole() const { return host::sync_block() == host::lanes(); }
   bool in_full_warp() const { return lanes() == 32; }
-  void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
+  template <class Part>
+  void transpose(Part (&q)[4]) const {
+    transpose_full_warp(lane(), q);
+  }
   void sync() const { (void)host::sync_block(); }
   template <class T>
   T from_leader(T value) const {

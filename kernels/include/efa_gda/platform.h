@@ -51,8 +51,27 @@ struct alignas(16) Quad {
   uint32_t x, y, z, w;
 };
 
+/* What a post needs of efa_gda_sq. */
+struct SendQueueGeometry {
+  uint8_t *buffer;
+  volatile uint32_t *doorbell;
+  uint32_t entry_size, num_entries, max_batch, flags;
+};
+
 #if EFA_GDA_ON_GPU
 
+/* Volatile, so that it is a new load each time: the compiler need not keep the geometry in registers for it. */
+EFA_GDA_FN SendQueueGeometry load_geometry(const efa_gda_queue *queue) {
+  uint64_t buffer, doorbell;
+  SendQueueGeometry out;
+  asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(buffer), "=l"(doorbell) : "l"(&queue->sq));
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.entry_size), "=r"(out.num_entries), "=r"(out.max_batch), "=r"(out.flags)
+               : "l"(&queue->sq.entry_size));
+  out.buffer = reinterpret_cast<uint8_t *>(buffer);
+  out.doorbell = reinterpret_cast<volatile uint32_t *>(doorbell);
+  return out;
+}
 EFA_GDA_FN uint32_t load_relaxed(const uint32_t *p) {
   uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -191,7 +210,7 @@ EFA_GDA_FN void store_quad_local(uint8_t *p, const Quad &v) {
 }
 EFA_GDA_FN Quad load_quad_local(const uint8_t *p) {
   Quad v;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p)
                : "memory");
@@ -213,6 +232,10 @@ EFA_GDA_FN void pause() {}
 
 #else
 
+inline SendQueueGeometry load_geometry(const efa_gda_queue *queue) {
+  const efa_gda_sq &sq = queue->sq;
+  return {sq.buffer, sq.doorbell, sq.entry_size, sq.num_entries, sq.max_batch, sq.flags};
+}
 #define EFA_GDA_HOST_ACCESS(T)                                                                                 \
   inline T load_relaxed(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); } \
   inline T load_acquire(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_ACQUIRE); } \
@@ -313,8 +336,7 @@ inline void pause() { host::yield(); }
  * Poison, clock and `*progress` are read at the first call of expired() and then at each 32nd. The abort flag is in
  * host memory, and reading it delays the fences of all groups: it is read at most every kAbortPollNs, first
  * `first_abort_poll_ns` after the clock was first read. Waits for the adapter pass 0. Waits for the lock pass
- * kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. They
- * also skip the first reading, because most of them end within 32 calls. */
+ * kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
@@ -323,13 +345,13 @@ class Deadline {
   EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr,
                       uint64_t first_abort_poll_ns = 0)
       : queue_(queue), progress_(progress), bound_ns_(bound_ns), first_abort_poll_ns_(first_abort_poll_ns), start_(0),
-        next_abort_poll_(0), calls_(first_abort_poll_ns != 0), seen_(0) {}
+        next_abort_poll_(0), calls_(0), seen_(0) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
    * from the last progress. When it is over, the caller looks once more before the next call returns `at_bound`: a
    * thread that did not run for a while has perhaps not seen what happened meanwhile. */
-  EFA_GDA_FN efa_gda_status expired(efa_gda_status at_bound) {
+  EFA_GDA_COLD efa_gda_status expired(efa_gda_status at_bound) {
     pause();
     if (calls_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;

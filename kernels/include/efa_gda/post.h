@@ -34,13 +34,14 @@
  *   If another group has a ticket, the constructor and close() fail with EFA_GDA_IN_USE. close() then also poisons the
  * queue, because the other group's ticket reserves the same slots that the owner used.
  *
- * WAITS THAT RUN OUT. Each wait below poisons the queue with its status. Each also ends if the host raises the abort
- * flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with EFA_GDA_POISONED. A free
- * slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(), and in
- * wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have several waits; each has the handle's
- * bound, which begins again with each progress: a request of the queue that completed, or, for the lock, also a change
- * of lock.serving. On a shared queue quiet() waits, after its flush, until nothing is in flight. That wait has the
- * fixed bound kIdleWaitNs, at which it does not poison the queue.
+ * WAITS THAT RUN OUT. At its bound each wait below poisons the queue with its status, except wait() and wait_own() of a
+ * handle whose timeout is 0 (EFA_GDA_IN_FLIGHT) and the wait of kIdleWaitNs. Each wait that has a bound also ends if
+ * the host raises the abort flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with
+ * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
+ * Completions, in quiet(), and in wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have
+ * several waits; each has the handle's bound, which begins again with each progress: a request of the queue that
+ * completed, or, for the lock, also a change of lock.serving. On a shared queue quiet() waits, after its flush, until
+ * nothing is in flight. That wait has the fixed bound kIdleWaitNs, at which it does not poison the queue.
  *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
  * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
  * as the writer, if more requests completed than were posted.
@@ -75,10 +76,10 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a
-   * flush() or a quiet(). So does close() of this handle and, on a queue with a request table, its wait(), wait_own()
-   * or test(). They are rung for earlier if the batch window or the free slots require it, or if this group or another
-   * combines. */
+  /* Do not ring. A later call of any group on this queue rings for these entries: a post() of at least one entry
+   * without this flag, a flush() or a quiet(). So does close() of this handle and, on a queue with a request table, its
+   * wait(), wait_own() or test(). They are rung for earlier if the batch window or the free slots require it, or if
+   * this group or another combines. */
   kPostDefer = 1
 };
 
@@ -88,20 +89,21 @@ template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = E
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
-   * With 0, wait() and wait_own() return EFA_GDA_IN_FLIGHT, and every other wait poisons the queue almost at once.
-   * EFA_GDA_IN_USE, for an owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the
-   * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block do not exist
-   * or have ended, so entries would be missing; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a
-   * shared handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8
-   * bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
+   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT; every other wait, also for the
+   * lock in these calls after a deferred post, poisons the queue almost at once. EFA_GDA_IN_USE, for an owner: another
+   * group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so
+   * threads cannot be told apart; threads of the warp or the block do not exist or have ended, so entries would be
+   * missing; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison
+   * from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only
+   * (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
-      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
+      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
-      status_ = EFA_GDA_BAD_ARGUMENT;
+      ring_.set_status(EFA_GDA_BAD_ARGUMENT);
       return;
     }
     if (StoreBytes > 8 && (queue->sq.flags & EFA_GDA_SQ_STORES_OF_8) != 0) {
-      status_ = EFA_GDA_UNSUPPORTED;
+      ring_.set_status(EFA_GDA_UNSUPPORTED);
       return;
     }
     if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
@@ -114,7 +116,7 @@ class Sender {
     }
   }
 
-  EFA_GDA_FN efa_gda_status status() const { return status_; }
+  EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
   /* Completions that this handle read while it waited. Valid on rank 0. */
   EFA_GDA_FN Completions &completions() { return ring_.completions(); }
 
@@ -126,34 +128,46 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
-    if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && count - 1 < kMaxEntriesPerCall)) {
-      return status_ == EFA_GDA_OK && count != 0 ? EFA_GDA_BAD_ARGUMENT : status_;
+    if constexpr (S != Sharing::Device) {
+      if (EFA_GDA_LIKELY(ring_.is_usual(count))) {
+        if (first != nullptr) *first = ring_.next();
+        Quad quads[4];
+        ring_.make_usual(quads, count, make);
+        ring_.place_usual(quads, count);
+        if ((flags & kPostDefer) == 0) ring_.ring();
+        return EFA_GDA_OK;
+      }
     }
+    if (!EFA_GDA_LIKELY(status() == EFA_GDA_OK && count - 1 < kMaxEntriesPerCall)) {
+      return status() == EFA_GDA_OK && count != 0 ? EFA_GDA_BAD_ARGUMENT : status();
+    }
+    efa_gda_status status;
     if constexpr (S == Sharing::Device) {
-      deferred_ = (flags & kPostDefer) != 0;
-      status_ = post_shared(count, make, !deferred_, first);
+      bool defers = (flags & kPostDefer) != 0;
+      ring_.set(RingOf::kDeferred, defers);
+      status = post_shared(count, make, !defers, first);
     } else {
       if (first != nullptr) *first = ring_.next();
-      if (poster_ != 0) add_own(ring_.next(), count);
-      EntryShare share;
-      ring_.make(share, 0, count, make);
-      status_ = ring_.place_entries(share, count, make, timeout_ns_);
-      if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
-      posted_ += count;
+      if (ring_.poster() != 0) add_own(ring_.next(), count);
+      volatile uint32_t upper[16];
+      EntryShare share(upper, nullptr);
+      status = ring_.place_entries(share, 0, count, make, timeout_ns_);
+      if (EFA_GDA_LIKELY(status == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
     }
-    return status_;
+    if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ring_.set_status(status);
+    return status;
   }
 
   /* Rings for all entries that any group posted to the queue before this call and that are not rung for. */
   EFA_GDA_FN efa_gda_status flush() {
-    if (status_ != EFA_GDA_OK) return status_;
+    if (status() != EFA_GDA_OK) return status();
     if constexpr (S == Sharing::Device) {
-      deferred_ = false;
-      status_ = flush_shared();
+      ring_.set(RingOf::kDeferred, false);
+      ring_.set_status(flush_shared());
     } else if (ring_.next() != ring_.doorbell_index()) {
       ring_.ring();
     }
-    return status_;
+    return status();
   }
 
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
@@ -164,14 +178,17 @@ class Sender {
    * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
    * first of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
-    if (flush() != EFA_GDA_OK) return status_;
+    efa_gda_status status = flush();
+    if (status != EFA_GDA_OK) return status;
     if constexpr (S == Sharing::Device) {
-      status_ = wait_until_done(false, kIdleWaitNs);
-      if (status_ == kNotIdle) status_ = quiet_as_lock_owner();
+      status = wait_until_done(false, kIdleWaitNs);
+      if (status == kNotIdle) status = quiet_as_lock_owner();
     } else {
-      status_ = wait_until_done(true, timeout_ns_);
+      status = wait_until_done(true, timeout_ns_);
     }
-    return status_ == EFA_GDA_OK && has_new_errors() ? EFA_GDA_COMPLETION_ERROR : status_;
+    if (status == EFA_GDA_OK) return has_new_errors() ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
+    ring_.set_status(status);
+    return status;
   }
 
   /* quiet() for the requests to one peer. No word says to which peer a request goes, so it waits for the requests to
@@ -180,27 +197,29 @@ class Sender {
 
   /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored.
    * Other groups may post meanwhile. EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes
-   * the one with the lowest index, on all threads. If its status is 0, statuses were overwritten (requests.h), and any
+   * the one with the lowest index, on all threads; with EFA_GDA_OK its status is 0, and for no requests it is not
+   * written. If its status is 0, statuses were overwritten (requests.h), and any
    * request of the queue may have failed. The queue must have a request table; otherwise EFA_GDA_UNSUPPORTED.
    * requests.h has the details. */
   EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, timeout_ns_, failed);
   }
 
-  /* The same for all requests that this handle posted since its last wait_own(). */
+  /* The same for all requests that this handle posted and that no earlier wait_own() covered. A wait_own() that returns
+   * EFA_GDA_IN_FLIGHT covers none. */
   EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
     /* The table has the statuses of the last R requests (requests.h). The wait covers one more, so that it sees that
      * older statuses were overwritten. */
     uint32_t most = queue_->requests.num_entries, count = own_end_ - own_first_;
     if (count > most) count = most + 1;
-    efa_gda_status status = wait_for(own_end_ - count, count, poster_, timeout_ns_, failed);
-    own_first_ = own_end_;
+    efa_gda_status status = wait_for(own_end_ - count, count, ring_.poster(), timeout_ns_, failed);
+    if (status != EFA_GDA_IN_FLIGHT) own_first_ = own_end_;
     return status;
   }
 
   /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. It rings first for
    * entries that await a doorbell, as wait() does; with Sharing::Device only after a deferred post of this handle, and
-   * then it may wait for the lock. */
+   * then it may wait for the lock. On a poisoned queue it returns EFA_GDA_POISONED if requests are in flight. */
   EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, 0, failed);
   }
@@ -209,19 +228,20 @@ class Sender {
    * status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then poisoned.
    * Afterwards status() is never EFA_GDA_OK: a handle without an error returns EFA_GDA_BAD_ARGUMENT. */
   EFA_GDA_FN efa_gda_status close() {
-    if (S != Sharing::Device || deferred_) flush();
-    uint32_t status = status_;
-    if (owns_queue_) status = release_queue();
-    owns_queue_ = false;
-    if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
-    return (efa_gda_status)status;
+    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
+    uint32_t result = status();
+    if (ring_.has(RingOf::kOwnsQueue)) result = release_queue();
+    ring_.set(RingOf::kOwnsQueue, false);
+    if (status() == EFA_GDA_OK) ring_.set_status(EFA_GDA_BAD_ARGUMENT);
+    return (efa_gda_status)result;
   }
 
  private:
+  using RingOf = Ring<Group, StoreBytes>;
+
   EFA_GDA_FN void take_poster_number() {
     uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
-    poster_ = ring_.group().from_leader(handles) % kMaxPoster + 1;
-    ring_.set_poster(poster_);
+    ring_.set_poster(ring_.group().from_leader(handles) % kMaxPoster + 1);
   }
 
   /* Includes a call in what wait_own() waits for. The range stays shorter than 2^31, so that indices can be compared.
@@ -234,16 +254,16 @@ class Sender {
 
   EFA_GDA_FN efa_gda_status wait_for(uint32_t first, uint32_t count, uint32_t poster, uint64_t bound_ns,
                                      FailedRequest *failed) {
-    if (poster_ == 0 && status_ == EFA_GDA_OK) return EFA_GDA_UNSUPPORTED;
-    if (S != Sharing::Device || deferred_) flush();
-    if (status_ != EFA_GDA_OK || count == 0) return status_;
+    if (ring_.poster() == 0 && status() == EFA_GDA_OK) return EFA_GDA_UNSUPPORTED;
+    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
+    if (this->status() != EFA_GDA_OK || count == 0) return this->status();
     uint64_t result = 0;
     if (ring_.is_leader()) {
-      Completions completions = ring_.completions();
+      Completions more = unread_completions();
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
-      result = wait_for_requests(queue_, &wait, &completions);
+      result = wait_for_requests(queue_, &wait, &more);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
-      ring_.completions() = completions;
+      ring_.add_completions(more);
     }
     result = ring_.group().from_leader(result);
     ring_.group().sync();
@@ -251,7 +271,7 @@ class Sender {
     if (failed != nullptr) failed->index = (uint32_t)(result >> 32);
     if (failed != nullptr) failed->status = (uint32_t)(result >> 16) & 0xffff;
     bool is_final = status != EFA_GDA_OK && status != EFA_GDA_COMPLETION_ERROR && status != EFA_GDA_IN_FLIGHT;
-    if (is_final) status_ = status;
+    if (is_final) ring_.set_status(status);
     return status;
   }
 
@@ -275,8 +295,8 @@ class Sender {
     Group group = ring_.group();
     serving = group.from_leader(serving);
     indices = group.from_leader(indices);
-    status_ = (efa_gda_status)group.from_leader(status);
-    owns_queue_ = status_ == EFA_GDA_OK;
+    ring_.set_status((efa_gda_status)group.from_leader(status));
+    ring_.set(RingOf::kOwnsQueue, this->status() == EFA_GDA_OK);
     group.sync();
     ring_.open(serving >> EFA_GDA_LOCK_STATE_BITS);
     ring_.resume(serving >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices, (uint32_t)(indices >> 32));
@@ -287,9 +307,10 @@ class Sender {
    * flight; the poison then keeps later groups from placing entries (Ticket::collect). */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
-    uint32_t status = status_;
+    uint32_t status = this->status();
     if (ring_.is_leader()) {
-      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;
+      /* The low half of `word` is the producer index with which the owner began. */
+      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + (ring_.next() - (uint32_t)word);
       bool alone = (word - kOneCall) << EFA_GDA_LOCK_STATE_BITS == load_relaxed(&queue_->lock.serving);
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
         store_relaxed(&queue_->lock.doorbell_index, ring_.doorbell_index());
@@ -314,17 +335,33 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool ring, uint32_t *first) {
     Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, count);
-    EntryShare share;
-    ring_.make(share, 0, count, make);
+    volatile uint32_t upper[16], parked[16];
+    EntryShare share(upper, parked);
+    ring_.make(share, 0, ring_.end_of_round(0, count), make);
     ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
-    if (poster_ != 0) add_own(ticket.first_slot(), count);
-    if (!EFA_GDA_LIKELY(ticket.owns_lock())) {
-      TicketOutcome outcome = ticket.wait(share, make, timeout_ns_);
-      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
-      if (Group::kCombines && share.first != 0) return ticket.release_published(timeout_ns_);
+    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
+    if (EFA_GDA_LIKELY(ticket.acquire_alone())) {
+      if (EFA_GDA_LIKELY(ring && ring_.is_usual(count))) {
+        ring_.place_usual(share.quads, count);
+        ring_.ring();
+        ticket.pass();
+        return EFA_GDA_OK;
+      }
+    } else {
+      ticket.acquire_if_passed();
     }
-    efa_gda_status status = ring_.place_entries(share, count, make, timeout_ns_);
+    if (!ticket.owns_lock()) {
+      TicketOutcome outcome = ticket.wait(false, timeout_ns_);
+      if (outcome == TicketOutcome::MayPublish) {
+        ticket.publish(share, make);
+        outcome = ticket.wait(true, timeout_ns_);
+      }
+      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
+      /* A call of several rounds is no longer in registers. */
+      if (Group::kCombines && share.begin != 0) return ticket.release_published(timeout_ns_);
+    }
+    efa_gda_status status = ring_.place_entries(share, share.end, count, make, timeout_ns_);
     return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(ring, timeout_ns_) : status;
   }
 
@@ -337,10 +374,9 @@ class Sender {
   /* Waits until an empty ticket owns the lock. No other group can serve it, because it has nothing to publish. */
   EFA_GDA_FN efa_gda_status acquire_lock(Ticket<Group, StoreBytes> &ticket) {
     ticket.collect();
+    ticket.acquire_if_passed();
     if (ticket.owns_lock()) return EFA_GDA_OK;
-    EntryShare share;
-    auto no_entry = [](uint32_t) { return Entry(); };
-    return ticket.wait(share, no_entry, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
+    return ticket.wait(false, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
   }
 
   EFA_GDA_FN efa_gda_status quiet_as_lock_owner() {
@@ -357,14 +393,21 @@ class Sender {
   /* The result of that wait at its bound. No caller of this class receives it. */
   static constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
+  /* No completions yet, but whether the handle has read one of another queue pair. */
+  EFA_GDA_FN Completions unread_completions() {
+    Completions none;
+    none.foreign = ring_.has(RingOf::kForeign);
+    return none;
+  }
+
   /* Waits until every request is done. If `is_writer`, this group is the writer, so no other group can post. If not,
    * returns kNotIdle at the bound, without a poison. Each other failure poisons the queue. */
   EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
-      Completions completions = ring_.completions();
-      status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &completions);
-      ring_.completions() = completions;
+      Completions more = unread_completions();
+      status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &more);
+      ring_.add_completions(more);
     }
     status = ring_.group().from_leader(status);
     ring_.group().sync();
@@ -380,42 +423,33 @@ class Sender {
 
   EFA_GDA_COLD static uint32_t leader_wait_until_done(efa_gda_queue *queue, bool is_writer, uint32_t next,
                                                       uint64_t bound_ns, Completions *all) {
-    Completions completions = *all;
     /* Completions do not extend the time in which a shared queue must become idle. */
     Deadline deadline(queue, bound_ns, is_writer ? &queue->completion.completed : nullptr);
     uint32_t status = EFA_GDA_OK;
     while (status == EFA_GDA_OK) {
       uint32_t posted = is_writer ? next : (uint32_t)load_relaxed(&queue->reserve.word);
-      uint32_t completed = completed_now(queue, posted, completions);
+      uint32_t completed = completed_now(queue, posted, all);
       if (is_writer ? completed == next : is_idle(queue, completed)) break;
       /* More requests completed than were posted. Or two queues share the completion queue, so this queue's completions
        * may be consumed by the other's pollers. */
-      bool broken = completions.foreign || (is_writer && next - completed > queue->sq.num_entries);
+      bool broken = all->foreign || (is_writer && next - completed > queue->sq.num_entries);
       status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
     }
     if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
     /* Before the group uses the buffers of these requests. Counters may have been read without the fence of B2
      * (cq.h). */
     if (queue->counters.success != nullptr) fence_system();
-    *all = completions;
     return status;
   }
 
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
-  Ring<Group, StoreBytes> ring_;
+  RingOf ring_;
   PublicationSlots publication_;
-  /* Entries that an owner posted. */
-  uint64_t posted_;
-  /* Poster number; 0 without a request table. The requests that wait_own() waits for are among [own_first_,
-   * own_end_). */
-  uint32_t poster_ = 0, own_first_ = 0, own_end_ = 0;
+  /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
+  uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when this handle last reported errors; the leader's. */
   uint32_t reported_errors_ = 0;
-  /* `owns_queue_`: the group owns the queue. `deferred_`: the last post of a shared handle left its doorbell to a later
-   * call. */
-  bool owns_queue_ = false, deferred_ = false;
-  efa_gda_status status_;
 };
 
 }  // namespace efa_gda

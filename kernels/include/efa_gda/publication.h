@@ -34,27 +34,18 @@ constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 
 /* Further readings of one scan, for calls that arrive or are not published yet. */
 constexpr int kMaxRereadings = 2;
 
-/* The publication slots' geometry, in registers: the compiler would otherwise read it from the queue after each
- * fence. */
+/* The publication slots' geometry. */
 struct PublicationSlots {
   uint8_t *entries;
   uint64_t *flags;
-  uint32_t mask, entry_shift;
-  /* The value 0, which the compiler cannot prove to be constant (zero_by_thread() in platform.h). */
-  uint32_t zero;
-  bool present;
+  uint32_t mask;
 
-  EFA_GDA_FN PublicationSlots()
-      : entries(nullptr), flags(nullptr), mask(0), entry_shift(0), zero(0), present(false) {}
+  EFA_GDA_FN PublicationSlots() : entries(nullptr), flags(nullptr), mask(0) {}
   EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
       : entries(queue->publication.entries),
         flags(queue->publication.flags),
-        mask(queue->publication.num_entries - 1),
-        entry_shift(queue->sq.entry_size == 128 ? 7 : 6),
-        zero(zero_by_thread()),
-        present(queue->publication.num_entries != 0) {}
+        mask(queue->publication.num_entries - 1) {}
 
-  EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << entry_shift); }
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
 };
 
@@ -140,13 +131,13 @@ EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const Public
   constexpr int kQuadsPerThread = 16;
   uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
   while (count != 0) {
-    uint32_t to_ring_end = ring.num_entries() - (slot & (ring.num_entries() - 1)),
+    uint32_t to_ring_end = ring.slots_to_end(slot),
              to_publication_end = publication.mask + 1 - (slot & publication.mask);
     uint32_t n = to_ring_end < to_publication_end ? to_ring_end : to_publication_end;
     if (n > count) n = count;
-    const uint8_t *from = publication.entry(slot) + 16 * rank;
+    const uint8_t *from = publication.entries + ((slot & publication.mask) << ring.entry_shift()) + 16 * rank;
     uint8_t *to = ring.slot_address(slot) + 16 * rank;
-    int32_t bytes_left = (int32_t)((n << publication.entry_shift) - 16 * rank);
+    int32_t bytes_left = (int32_t)((n << ring.entry_shift()) - 16 * rank);
     for (; bytes_left > 0;
          bytes_left -= kQuadsPerThread * stride, from += kQuadsPerThread * stride, to += kQuadsPerThread * stride) {
       Quad quads[kQuadsPerThread];

@@ -5,9 +5,12 @@
  * compilers.
  *
  * The host that makes a queue must allocate it with its alignment (128 bytes), zero all of it, and then fill in the
- * members marked "Geometry". They are constant while the queue lives. The members marked "Engine" start at zero. From
- * then on only the device library writes them, as sq.h, ticket_lock.h, cq.h and rq.h state. The host may read them at
- * any time: a snapshot of a hung queue is a copy of this struct.
+ * members marked "Geometry". They are constant while device code can use the queue. The members marked "Engine" start
+ * at zero. While device code can use the queue, only the device library writes them, as sq.h, ticket_lock.h, cq.h,
+ * requests.h and rq.h state, and the host may read them at any time: a snapshot of a hung queue is a copy of this
+ * struct. When a queue moves between host and GPU, the host copies them with their values. If the GPU's are lost, the
+ * host sets error.poison to EFA_GDA_NOT_RUN; if the inbox is lost, receive.taken and completion.lost; if the request
+ * table is lost, it zeroes `requests`.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -38,9 +41,9 @@ typedef long long int64_t;
  * Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
  * its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
- * The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
- * ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
- * progress. */
+ * The bound of a wait counts from its beginning and again from each progress: a request that completed and, for the
+ * ticket lock, also a change of lock.serving (rq.h and signal.h state theirs). So a slow adapter ends no wait, and a
+ * wait ends at its bound after the last progress. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
   /* The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
@@ -63,8 +66,7 @@ enum efa_gda_status {
   /* The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
    * entries written by stores of 16 bytes. */
   EFA_GDA_UNSUPPORTED = 8,
-  /* A completion that breaks the rules: of another queue pair, or of an unexpected kind; or more completions than
-   * requests. */
+  /* A completion of another queue pair, or more completions than requests. */
   EFA_GDA_BAD_COMPLETION = 9,
   /* A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
    * not ring for it, and rings this queue no more. */
@@ -72,7 +74,7 @@ enum efa_gda_status {
   /* The queue is no longer rung: its doorbell proxy has stopped or has detached the queue. */
   EFA_GDA_PROXY_STOPPED = 11,
   /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
-   * of a poison: another group posted while a group owned the queue (post.h). */
+   * of a poison: another group took a ticket while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
   /* Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
    * failure. */
@@ -80,7 +82,8 @@ enum efa_gda_status {
   /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
    * poison the queue. */
   EFA_GDA_TIMEOUT_SIGNAL = 14,
-  /* The kernel did not run, or did not write its result: the host stores this value before the launch. */
+  /* The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
+   * a poison: the queue's words were lost with the GPU's context. */
   EFA_GDA_NOT_RUN = 255
 };
 
@@ -135,6 +138,7 @@ struct efa_gda_rq {
   uint32_t entry_size;
   /* A power of two; 0: the queue has no receive queue. */
   uint32_t num_entries;
+  /* Not used. */
   uint32_t max_batch;
   uint32_t flags;
 };
@@ -213,10 +217,11 @@ struct efa_gda_reserve_words {
 /* Tickets are shifted left by this many bits in lock.serving and in publication flags. */
 #define EFA_GDA_LOCK_STATE_BITS 2
 
-/* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). */
+/* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
+ * Ticket() loads all three words in one access, and pass_lock() stores the two indices as one word of 64 bits. */
 struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
   /* A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
-   * state; 0: the group of this ticket owns the lock. */
+   * state; 0: the lock is passed to this ticket, whose group owns it once it has taken the ticket. */
   uint64_t serving;
   /* Doorbell producer index: the value of the last doorbell. */
   uint32_t doorbell_index;
@@ -226,7 +231,8 @@ struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
 
 /* Engine: errors of the queue. */
 struct efa_gda_error_words {
-  /* Completions with a status other than 0. */
+  /* Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
+   * counted. With counters.wrap = 0 it stays 0. */
   uint32_t count;
   /* 1: completion_status and request_id are valid. 2: they are being written. */
   uint32_t reported;
@@ -282,8 +288,11 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
-  /* Geometry: the abort flag, which ends all waits when the host sets it; may be null. The value 1 ends them with
-   * EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
+  /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
+   * be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
+   * which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
+   * over either. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that
+   * value. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;

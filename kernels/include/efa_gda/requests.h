@@ -100,7 +100,7 @@
  *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
  *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
  *   entries        | placed|                                 |
- * Whatever wait_own() returns, the next wait_own() does not cover its requests again. wait() and test() drop none.
+ * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
  * if the host raises the abort flag: the leader poisons the queue with the flag's status. A look without a bound does
  * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If a poll of
@@ -258,7 +258,7 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
   while (wait.next != wait.end && status == EFA_GDA_OK) {
     uint32_t posted = (uint32_t)load_relaxed(&queue->reserve.word);
     if (is_before(posted, wait.end)) posted = wait.end;
-    completed_now(queue, posted, *all);
+    completed_now(queue, posted, all);
     status = wait.bound_ns == 0 ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
     if (all->foreign) status = EFA_GDA_BAD_COMPLETION;
     look(queue, wait);

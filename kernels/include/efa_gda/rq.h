@@ -96,7 +96,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   while (*posted < count) {
     uint32_t free_slots;
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
-      completions.add(poll(queue, kMaxPoll));
+      poll(queue, kMaxPoll, &completions);
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
@@ -139,9 +139,9 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
   uint32_t next = load_relaxed(&queue->receive.taken);
   while (*taken < max) {
     if (load_acquire(&queue->completion.inboxed) == next) {
-      Completions more = poll(queue, kMaxPoll);
-      completions.add(more);
-      if (more.receives != 0) continue;
+      uint32_t receives = completions.receives;
+      poll(queue, kMaxPoll, &completions);
+      if (completions.receives != receives) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
       if (status != EFA_GDA_OK) break;

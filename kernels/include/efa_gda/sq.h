@@ -7,9 +7,10 @@
  *   group           the threads that make each call together: one thread, a full warp (all 32 lanes) or a block
  *                   (group.h). Its leader is the thread of rank 0.
  *   handle          a group's Sender (post.h), with its copy of Ring (below).
- *   call            one post(), flush() or quiet() of a handle.
- *   entry           64 or 128 bytes that describe one request. The queue's hints are added to those of its maker. Its
- *                   request id is its producer index, or the low 16 bits of that unless the queue has
+ *   call            what takes one ticket on a shared queue: a post() of at least one entry, a flush(), the wait of a
+ *                   quiet() that acquires the lock, or the opening of an owner.
+ *   entry           64 or 128 bytes that describe one request. The queue's hints are added to those that make()
+ *                   sets. Its request id is its producer index, or the low 16 bits of that unless the queue has
  *                   EFA_GDA_SQ_REQ_ID_64.
  *   quad            16 bytes of an entry.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
@@ -19,7 +20,7 @@
  *                   producer index stored is past the entry.
  *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies
  *                   them to the ring (ticket_lock.h).
- *   quiet           to wait until no request that was posted earlier is in flight.
+ *   quiet           of a queue: no request that was posted earlier is in flight. quiet() waits for that.
  *   poison          the status in error.poison. If it is not 0, the queue is out of service.
  *   abort flag      a word of the host, at efa_gda_queue::abort. The host sets it to end all waits.
  *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
@@ -36,15 +37,21 @@
  *   ring slots           | writer, each thread a share  | adapter or proxy     | the fence of step 3, then the doorbell
  *   doorbell             | writer's leader              | adapter or proxy     | after the fence of step 3
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
- *   lock.confirmed_index | it passes the lock           |                      |   follows (ticket_lock.h, A1)
+ *   lock.confirmed_index | it passes the lock           |                      |   follows; older ones are harmless
+ *                        |                              |                      |   (ticket_lock.h, A1)
  *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync,
  *                        |                              |                      |   before a thread reuses a slot
- *   error.poison         | a leader, by CAS from 0      | all groups           | relaxed; it orders no other word
- * A leader poisons the queue when a wait failed; without a wait, when it finds completions of another queue pair or
- * more completions than requests (EFA_GDA_BAD_COMPLETION), and when close() finds that an owner of the queue was not
- * alone (EFA_GDA_IN_USE). "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record,
- * and that reads the slots if they are a staging ring. While a group is the writer it keeps the two lock words in
- * registers (doorbell_index_, confirmed_index_).
+ *   error.poison         | a leader, by CAS from 0; the | all groups           | relaxed; it orders no other word
+ *                        | host, if words are lost      |                      |
+ *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
+ *   tracking.oldest      | them (R2, R3)
+ * A leader poisons the queue when a wait ended at its bound (exceptions: post.h, WAITS THAT RUN OUT) or by the abort
+ * flag. It poisons it with EFA_GDA_BAD_COMPLETION when a poll leaves quiet(), wait(), wait_own() or test() waiting and
+ * the handle has read a completion of another queue pair, and when a wait for free slots, or quiet() as the writer,
+ * finds more completions than requests. It poisons it with EFA_GDA_IN_USE when close() finds that an owner of the queue
+ * was not alone. "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that
+ * reads the slots if they are a staging ring. While a group is the writer it keeps the two lock words in registers
+ * (doorbell_index_, confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
  *   1. writes the entries with plain stores, each thread its share,
@@ -75,10 +82,11 @@
  * FREE SLOTS. The writer keeps, at each store to the ring,
  *     next + entries to be written - completed <= capacity,   capacity = num_entries.
  * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
- * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value
- * of `completed` that its last poll returned. `completed` only grows, so the cached limit is never too high. The
- * writer rings for everything it placed before it waits for free slots, so the completions it waits for do come.
- * On a queue with a request table, the table sets a second limit, which the cached one includes (LIMIT in requests.h).
+ * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value of
+ * `completed` that its last poll for free slots returned. `completed` only grows, so the cached limit is never too
+ * high. The writer rings for everything it placed before it waits for free slots, so the completions it waits for do
+ * come. On a queue with a request table, the table sets a second limit, which the cached one includes (LIMIT in
+ * requests.h).
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
@@ -88,12 +96,13 @@
  *
  * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. Its bound begins again whenever `completed` has
  * changed. At the bound the leader poisons the queue with EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag,
- * with the flag's status (EFA_GDA_ABORTED for 1); if it is poisoned already, the status is EFA_GDA_POISONED. If
- * next - completed is more than num_entries, the counts are wrong, because requests completed that were not posted: the
- * leader poisons the queue with EFA_GDA_BAD_COMPLETION, and does not take the ring for free. The call returns the
- * status. Some of its entries may be placed and rung for, others not. A lock owner must then not pass the lock, because
- * its ticket's slots are not all filled (post.h and combine() in ticket_lock.h return instead). All other groups end
- * with EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
+ * with the flag's status (EFA_GDA_ABORTED for 1); if it is poisoned already, the status is EFA_GDA_POISONED. If next -
+ * completed is more than num_entries, the counts are wrong, because requests completed that were not posted: the leader
+ * poisons the queue with EFA_GDA_BAD_COMPLETION, and does not treat the ring as empty. The call returns the status.
+ * Some of its entries may be placed and rung for, others not. The lock owner of a shared queue must then not pass the
+ * lock, because its ticket's slots are not all filled (post.h and combine() in ticket_lock.h return instead); an
+ * owner's close() passes it (release_queue() in post.h). Other groups end with EFA_GDA_POISONED, unless their call is
+ * served already or may return early. The adapter may still access the buffers of requests in flight.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -113,45 +122,69 @@ constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
 /* One thread's share of a round of entries. */
 struct EntryShare {
+  /* The first halves of entries. A full warp's halves are transposed. */
   Quad quads[4];
-  /* The second halves, of entries of 128 bytes. */
-  Quad upper_quads[4];
-  /* Where `quads` go, in bytes from slot 0. */
-  uint32_t offsets[4];
-  /* The round: entries [first, first + count) of the call. */
-  uint32_t first, count;
+  /* The round: entries [begin, end) of the call. The thread of rank r has entry first + r if that is among them.
+   * `first` is a multiple of the group's size. */
+  uint32_t first, begin, end;
+  /* 16 words each of this thread's memory. `upper`: the second halves, on queues with entries of 128 bytes. `parked`:
+   * `quads` during a wait; null if no wait of the caller comes between make() and the stores. Volatile, so that the
+   * compiler keeps neither in registers. */
+  volatile uint32_t *upper, *parked;
+
+  EFA_GDA_FN EntryShare(volatile uint32_t *upper_half, volatile uint32_t *parked_quads)
+      : upper(upper_half), parked(parked_quads) {}
+  EFA_GDA_FN void park() {
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
+      parked[4 * k] = quads[k].x;
+      parked[4 * k + 1] = quads[k].y;
+      parked[4 * k + 2] = quads[k].z;
+      parked[4 * k + 3] = quads[k].w;
+    }
+  }
+  EFA_GDA_FN void unpark() {
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
+      quads[k] = Quad{parked[4 * k], parked[4 * k + 1], parked[4 * k + 2], parked[4 * k + 3]};
+    }
+  }
 };
 
-/* The ring as its writer sees it. Each thread of the group has a copy in registers; from resume() on all copies are
- * equal, but for completions_, which only the leader's copy holds. */
+/* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
+ * completions_, which only the leader's copy holds.
+ * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a call of a function that is
+ * not inlined adds to what the function uses. Therefore an owner waits for free slots before it makes entries; after a
+ * wait the geometry is read again; small values share options_; and the functions on the way to a poll keep what they
+ * can in the thread's memory. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:
+  /* Bits of options_ for Sender. kOwnsQueue: the group owns the queue. kDeferred: the last post of a shared handle left
+   * its doorbell to a later call. kForeign: the handle has read a completion of another queue pair. */
+  static constexpr uint32_t kOwnsQueue = 16, kDeferred = 32, kForeign = 64;
+
   EFA_GDA_FN Ring(efa_gda_queue *queue, Group group)
       : group_(group),
         queue_(queue),
-        buffer_(queue->sq.buffer),
-        doorbell_(queue->sq.doorbell),
-        num_entries_(queue->sq.num_entries),
-        capacity_(num_entries_),
-        batch_window_(kNoBatchWindow),
-        entry_shift_(queue->sq.entry_size == 128 ? 7 : 6),
-        doorbell_mask_((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? ~0u : 0xffffu),
-        options_(queue->hints << 16 | ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0 ? kWideIds : 0)),
+        options_((queue->hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << kHintsShift |
+                 ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0 ? kWideIds : 0) |
+                 ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? kRecord : 0) |
+                 (queue->sq.entry_size == 128 ? kWideEntries : 0) |
+                 (queue->publication.num_entries != 0 ? kPublicationSlots : 0)),
         next_(0),
         doorbell_index_(0),
         confirmed_index_(0),
         leader_confirmed_index_(0),
         free_limit_(0),
         call_number_(0) {
-    uint32_t batch = queue->sq.max_batch;
-    if (batch < num_entries_) {
-      if ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0) {
-        capacity_ = batch;
-      } else {
-        batch_window_ = batch;
-      }
-    }
+    read_geometry();
+  }
+
+  EFA_GDA_FN void read_geometry() {
+    SendQueueGeometry sq = load_geometry(queue_);
+    buffer_ = sq.buffer;
+    doorbell_ = sq.doorbell;
+    num_entries_ = sq.num_entries;
+    batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
   /* Starts at `word`, a reserve word that lock.serving held lately. Until the first poll the handle
@@ -162,50 +195,62 @@ class Ring {
   }
 
   /* Makes this group the writer, as the call whose ticket is `word`, with the lock words that the previous writer left.
-   * Drops the cached limit on free slots if it is not within `capacity_` of next_, or if the queue had kMaxCallsOfLimit
-   * calls since the last resume(): producer indices may then have wrapped. */
+   * Drops the cached limit on free slots if it is not within num_entries_ of next_, or if the queue had
+   * kMaxCallsOfLimit calls since the last resume(): producer indices may then have wrapped. */
   EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
     next_ = (uint32_t)word;
     doorbell_index_ = doorbell_index;
     confirmed_index_ = leader_confirmed_index_ = confirmed_index;
     uint32_t call_number = (uint32_t)(word >> 32);
-    if (free_limit_ - next_ > capacity_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
+    if (free_limit_ - next_ > num_entries_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
     call_number_ = call_number;
   }
-
   /* Continues as the writer in place of `other`, the ring of another group on the same queue. The leader of that group
-   * calls this. `other` must not be used as the writer's afterwards. */
+   * calls this. */
   template <class Other>
-  EFA_GDA_FN void resume_from(Ring<Other, StoreBytes> &other) {
+  EFA_GDA_FN void resume_from(const Ring<Other, StoreBytes> &other) {
     next_ = free_limit_ = other.next();
     doorbell_index_ = other.doorbell_index();
     confirmed_index_ = leader_confirmed_index_ = other.leader_confirmed_index();
-    completions_ = other.completions();
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
   EFA_GDA_FN uint32_t doorbell_index() const { return doorbell_index_; }
-  EFA_GDA_FN uint32_t leader_confirmed_index() const { return leader_confirmed_index_; }
-  EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
+  EFA_GDA_FN uint32_t leader_confirmed_index() const {
+    return Group::kAllThreadsFence ? confirmed_index_ : leader_confirmed_index_;
+  }
+  EFA_GDA_FN uint32_t free_limit() const { return free_limit_; }
+  EFA_GDA_FN void set_free_limit(uint32_t limit) { free_limit_ = limit; }
+  EFA_GDA_FN bool has_publication_slots() const { return has(kPublicationSlots); }
+  /* Binary logarithm of an entry's size. */
+  EFA_GDA_FN uint32_t entry_shift() const { return has(kWideEntries) ? 7 : 6; }
+  EFA_GDA_FN bool has(uint32_t option) const { return (options_ & option) != 0; }
+  EFA_GDA_FN void set(uint32_t option, bool on) { options_ = on ? options_ | option : options_ & ~option; }
   /* The handle's poster number in the request table (requests.h); 0 without a table. */
-  EFA_GDA_FN void set_poster(uint32_t poster) { poster_ = poster; }
-  /* Stores this thread's poster word of a round whose entries [first, first + count) go to the slots from `slot` on.
-   * Returns whether it stored one. */
+  EFA_GDA_FN uint32_t poster() const { return options_ >> kPosterShift; }
+  EFA_GDA_FN void set_poster(uint32_t poster) { options_ |= poster << kPosterShift; }
+  /* The handle's status. */
+  EFA_GDA_FN efa_gda_status status() const { return (efa_gda_status)(options_ >> kStatusShift & 0xff); }
+  EFA_GDA_FN void set_status(efa_gda_status status) {
+    options_ = (options_ & ~(0xffu << kStatusShift)) | (uint32_t)status << kStatusShift;
+  }
+  /* Stores this thread's poster word, if its rank is in [first, first + count), the ranks of entries that go to the
+   * slots from `slot` on. Returns whether it stored one. */
   EFA_GDA_FN bool mark_posted(uint32_t first, uint32_t count, uint32_t slot) const {
     uint32_t i = group_.rank() - first;
-    bool stores = !EFA_GDA_LIKELY(poster_ == 0) && i < count;
-    if (stores) store_poster(queue_->requests, slot + i, poster_);
+    bool stores = !EFA_GDA_LIKELY(poster() == 0) && i < count;
+    if (stores) store_poster(queue_->requests, slot + i, poster());
     return stores;
   }
-  EFA_GDA_FN bool wide_entries() const { return entry_shift_ == 7; }
   EFA_GDA_FN Group group() const { return group_; }
   EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
   /* Completions that the leader read while it waited. Valid on the leader. */
   EFA_GDA_FN Completions &completions() { return completions_; }
-
-  EFA_GDA_FN uint8_t *slot_address(uint32_t slot) const {
-    return buffer_ + ((slot & (num_entries_ - 1)) << entry_shift_);
+  EFA_GDA_FN void add_completions(const Completions &more) {
+    completions_.add(more);
+    if (more.foreign) options_ |= kForeign;
   }
+
   EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
       store_quad(to, quad);
@@ -214,93 +259,150 @@ class Ring {
     }
   }
 
-  /* Makes this thread's share of the round that begins at entry `first` of a call of `count` entries. The thread of
-   * rank i makes entry first + i by `make(first + i)`. A full warp then exchanges quads among its lanes (Transpose), so
-   * that each of its stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces.
-   * assign_slots() adds the phase and the request id. */
+  /* The end of a round that begins at entry `begin` of a call of `count` entries. */
+  EFA_GDA_FN uint32_t end_of_round(uint32_t begin, uint32_t count) const {
+    uint32_t most = group_.size() - begin % group_.size();
+    return count - begin < most ? count : begin + most;
+  }
+
+  /* Makes this thread's share of the round [begin, end) of a call, at most end_of_round(): the thread of rank i mod
+   * size makes entry i by `make(i)`. A full warp then exchanges quads among its lanes (Transpose), so that each of its
+   * stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces. store_share() adds
+   * the phase and the request id. */
   template <class Make>
-  EFA_GDA_FN void make(EntryShare &share, uint32_t first, uint32_t count, Make make) {
-    uint32_t i = first + group_.rank();
-    Entry entry = Entry();
-    if (i < count) entry = make(i);
-    entry.word[kWordHandle] |= options_ & kHintsOfWord;
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.quads[k] = quad_of(entry, k);
-    if (group_.in_full_warp()) group_.transpose(share.quads);
-    if (wide_entries()) {
-      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.upper_quads[k] = quad_of(entry, 4 + k);
-      if (group_.in_full_warp()) group_.transpose(share.upper_quads);
-    }
+  EFA_GDA_FN void make(EntryShare &share, uint32_t begin, uint32_t end, Make make) {
+    uint32_t first = begin - begin % group_.size(), i = first + group_.rank();
+    make_quads(share.quads, i, i - begin < end - begin, make, [&](const Entry &entry) {
+      if (!has(kWideEntries)) return;
+      EFA_GDA_UNROLL for (int k = 0; k < 16; k++) share.upper[k] = entry.word[16 + k];
+      if (group_.in_full_warp()) transpose_upper(share);
+    });
     share.first = first;
-    share.count = count - first < group_.size() ? count - first : group_.size();
+    share.begin = begin;
+    share.end = end;
   }
 
-  /* Gives the round's entries the slots from `slot` on: sets phase and request id (the slot's producer index), and the
-   * offsets, which wrap by `mask`. */
-  EFA_GDA_FN void assign_slots(EntryShare &share, uint32_t slot, uint32_t mask) const {
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = slot + entry_number(k), quad = quad_number(k);
-      set_ring_fields(share.quads[k], quad, (s & num_entries_) != 0, s, (options_ & kWideIds) != 0);
-      share.offsets[k] = ((s & mask) << entry_shift_) + 16 * quad;
+  /* Calls `store(offset, quad)` for each quad of this share that belongs to the `count` entries from share.first +
+   * `first` on, which go to the slots from `slot` on. `offset` is in bytes from slot 0 and wraps by `mask`. Sets phase
+   * and request id (the slot's producer index). */
+  template <class Store>
+  EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first, uint32_t count, uint32_t slot, uint32_t mask,
+                              Store store) const {
+    store_quads(share.quads, first, count, slot, mask, entry_shift(), store);
+    if (!has(kWideEntries)) return;
+    EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 4; k++) {
+      const volatile uint32_t *words = share.upper + 4 * k;
+      uint32_t i = entry_number(k) - first, s = slot + i;
+      Quad quad = {words[0], words[1], words[2], words[3]};
+      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(k), quad);
     }
   }
 
-  /* Calls `visit(offset, quad)` for each quad of this share that belongs to the round's entries [first, first + count).
-   * */
-  template <class Visit>
-  EFA_GDA_FN void for_each_quad(const EntryShare &share, uint32_t first, uint32_t count, Visit visit) const {
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      if (entry_number(k) - first < count) visit(share.offsets[k], share.quads[k]);
-    }
-    if (wide_entries()) {
-      EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (entry_number(k) - first < count) visit(share.offsets[k] + 64, share.upper_quads[k]);
-      }
-    }
+  /* Waits for free slots for `count` entries. If it must wait, it first rings for what was placed, and waits for no
+   * more entries than a batch window or the ring has. Returns the status, and in `*count` for how many entries it
+   * waited. */
+  EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
+    if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
+    uint32_t most = capacity_of(queue_);
+    if (most > batch_window_) most = batch_window_;
+    if (*count > most) *count = most;
+    if (next_ != doorbell_index_) ring();
+    return wait_for_free_slots(*count, timeout_ns, all);
   }
 
-  /* Places `count` entries. `write(done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot` on;
-   * all threads call it. Entries that exceed the batch window or the free slots are written in chunks. After each
-   * chunk but the last it rings; with a batch window it also confirms that doorbell. The first branch is the case that
-   * everything fits. It has code of its own because one loop for both cases is a tenth slower. */
+  EFA_GDA_FN bool fits_batch_window(uint32_t count) const {
+    return next_ + count - confirmed_index_ <= batch_window_;
+  }
+
+  /* place() for entries that fit the batch window: code of its own, because one loop for both cases is a tenth
+   * slower. */
   template <class Write>
-  EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
-    if (EFA_GDA_LIKELY(next_ + count - confirmed_index_ <= batch_window_ && free_limit_ - next_ >= count)) {
-      write(0u, count, next_);
-      next_ += count;
-      return EFA_GDA_OK;
+  EFA_GDA_FN void place_at_once(uint32_t count, Write write) {
+    write(0u, count, next_);
+    next_ += count;
+  }
+
+  /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes n of them, from entry
+   * `done` on, to the slots from `slot` on; all threads call it. Entries that exceed the batch window are written in
+   * chunks. After each chunk but the last it rings and confirms that doorbell. */
+  template <class Write>
+  EFA_GDA_FN void place(uint32_t count, Write write) {
+    uint32_t n = count;
+    if (!EFA_GDA_LIKELY(fits_batch_window(n))) {
+      if (n > batch_window_) n = batch_window_;
+      open_batch_window(n);
     }
-    uint32_t chunk = batch_window_ < capacity_ ? batch_window_ : capacity_, n = count < chunk ? count : chunk, done = 0;
-    open_batch_window(n);
-    for (;;) {
-      if (!EFA_GDA_LIKELY(free_limit_ - next_ >= n)) {
-        if (next_ != doorbell_index_) ring();
-        efa_gda_status status = wait_for_free_slots(n, timeout_ns);
-        if (status != EFA_GDA_OK) return status;
-      }
+    for (uint32_t done = 0;;) {
       write(done, n, next_);
       next_ += n;
       done += n;
-      if (done == count) return EFA_GDA_OK;
+      if (EFA_GDA_LIKELY(done == count)) return;
       ring();
-      if (batch_window_ != kNoBatchWindow) confirm();
-      n = count - done < chunk ? count - done : chunk;
+      confirm();
+      n = count - done < batch_window_ ? count - done : batch_window_;
     }
   }
 
-  /* Places the entries of a call. `share` holds the first round of make(). */
+  /* Places the round in `share`, for which there must be free slots. */
+  EFA_GDA_FN void place_share(const EntryShare &share) {
+    place(share.end - share.begin, [&](uint32_t done, uint32_t n, uint32_t slot) {
+      uint32_t first = share.begin - share.first + done;
+      mark_posted(first, n, slot);
+      store_share(share, first, n, slot, num_entries_ - 1,
+                  [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
+    });
+  }
+
+  /* Places the entries of a call in rounds. `share` holds the round [0, made); `made` may be 0. Other rounds are made
+   * when there are free slots for them. */
   template <class Make>
-  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns) {
-    for (;;) {
-      assign_slots(share, next_, num_entries_ - 1);
-      auto write = [&](uint32_t first, uint32_t n, uint32_t slot) {
-        mark_posted(first, n, slot);
-        for_each_quad(share, first, n,
-                      [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
-      };
-      efa_gda_status status = place(share.count, write, timeout_ns);
-      uint32_t next_round = share.first + group_.size();
-      if (status != EFA_GDA_OK || EFA_GDA_LIKELY(next_round >= count)) return status;
-      this->make(share, next_round, count, make);
+  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t made, uint32_t count, Make make,
+                                          uint64_t timeout_ns) {
+    for (uint32_t begin = 0; begin < count;) {
+      uint32_t n = end_of_round(begin, count) - begin;
+      if (!EFA_GDA_LIKELY(free_limit_ - next_ >= n)) {
+        bool parks = begin < made;
+        if (parks) share.park();
+        efa_gda_status status = make_room(&n, timeout_ns);
+        if (status != EFA_GDA_OK) return status;
+        if (parks) share.unpark();
+      }
+      if (begin < made) {
+        share.begin = begin;
+        share.end = begin + n;
+      } else {
+        this->make(share, begin, begin + n, make);
+      }
+      place_share(share);
+      begin += n;
+    }
+    return EFA_GDA_OK;
+  }
+
+  /* Address of a slot, and the slots from it to the ring's end. */
+  EFA_GDA_FN uint8_t *slot_address(uint32_t slot) const {
+    return buffer_ + ((slot & (num_entries_ - 1)) << entry_shift());
+  }
+  EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const { return num_entries_ - (slot & (num_entries_ - 1)); }
+
+  /* Whether a call of `count` entries is a usual one: of one round that fits the free slots, on a queue with entries of
+   * 64 bytes, a doorbell of the adapter and no request table, by a handle without an error. Usual calls have code of
+   * their own with few branches, because a warp's instructions between two fences bound its rate. */
+  EFA_GDA_FN bool is_usual(uint32_t count) const {
+    return (options_ & (kWideEntries | kRecord | ~0u << kPosterShift | 0xffu << kStatusShift)) == 0 &&
+           count - 1 < group_.size() && free_limit_ - next_ >= count;
+  }
+  template <class Make>
+  EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
+    make_quads(quads, group_.rank(), Group::kSingleThread || group_.rank() < count, make, [](const Entry &) {});
+  }
+  EFA_GDA_FN void place_usual(Quad (&quads)[4], uint32_t count) {
+    if (EFA_GDA_LIKELY(fits_batch_window(count))) {
+      store_quads(quads, 0, Group::kSingleThread ? 1 : count, next_, num_entries_ - 1, 6,
+                  [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
+      next_ += count;
+    } else {
+      place_in_windows(quads, count);
     }
   }
 
@@ -314,12 +416,11 @@ class Ring {
    * on the fence of the previous ring(), so it makes confirmed_index_ equal to leader_confirmed_index_. */
   EFA_GDA_FN void ring() {
     group_.sync();
-    confirmed_index_ = leader_confirmed_index_;
+    confirmed_index_ = leader_confirmed_index();
     if (executes_fences()) fence_system();
     /* A record takes all 32 bits of the producer index, a doorbell of the adapter the low 16. */
-    if (is_leader()) store_doorbell(doorbell_, next_ & doorbell_mask_);
-    leader_confirmed_index_ = doorbell_index_;
-    if (Group::kAllThreadsFence) confirmed_index_ = leader_confirmed_index_;
+    if (is_leader()) store_doorbell(doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
+    confirm_for_leader(doorbell_index_);
     doorbell_index_ = next_;
   }
 
@@ -333,14 +434,74 @@ class Ring {
     return group_.in_full_warp() ? Transpose::quad(group_.lane()) : k;
   }
 
+  /* Makes the first half of this thread's entry i, if it `has_entry`, and exchanges it. `visit` sees the entry. */
+  template <class Make, class Visit>
+  EFA_GDA_FN void make_quads(Quad (&quads)[4], uint32_t i, bool has_entry, Make make, Visit visit) const {
+    Entry entry = Entry();
+    if (has_entry) entry = make(i);
+    set_hints(entry, options_ >> kHintsShift);
+    visit(entry);
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) quads[k] = quad_of(entry, k);
+    if (group_.in_full_warp()) group_.transpose(quads);
+  }
+
+  /* place_usual() for a call that exceeds the batch window. All of the call is ready before the first chunk, so that
+   * little happens between two fences. */
+  EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
+    uint32_t offsets[4];
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+      uint32_t s = next_ + entry_number(k);
+      set_ring_fields(quads[k], quad_number(k), (s & num_entries_) != 0, s, has(kWideIds));
+      offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(k);
+    }
+    place(count, [&](uint32_t done, uint32_t n, uint32_t) {
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+        if (Group::kSingleThread || entry_number(k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+      }
+    });
+  }
+
+  /* store_share() for the first halves. `shift`: entry_shift(). */
+  template <class Store>
+  EFA_GDA_FN void store_quads(const Quad (&quads)[4], uint32_t first, uint32_t count, uint32_t slot, uint32_t mask,
+                              uint32_t shift, Store store) const {
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+      uint32_t i = entry_number(k) - first, s = slot + i;
+      Quad quad = quads[k];
+      set_ring_fields(quad, quad_number(k), (s & num_entries_) != 0, s, has(kWideIds));
+      if (i < count) store(((s & mask) << shift) + 16 * quad_number(k), quad);
+    }
+  }
+
+  /* Exchanges the upper halves, one word of each quad at a time, for which few registers suffice. */
+  EFA_GDA_FN void transpose_upper(EntryShare &share) const {
+    EFA_GDA_NO_UNROLL for (int word = 0; word < 4; word++) {
+      uint32_t words[4];
+      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) words[k] = share.upper[4 * k + word];
+      group_.transpose(words);
+      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.upper[4 * k + word] = words[k];
+    }
+  }
+
   static constexpr uint32_t kNoBatchWindow = 0x80000000u;
   static constexpr uint32_t kInvalidSlots = ~0u;
-  static constexpr uint32_t kHintsOfWord = (uint32_t)EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK << 16, kWideIds = 1;
+  /* Bits of options_ from the queue's geometry; above the flags are the handle's status, the queue's hints, and the
+   * poster number. */
+  static constexpr uint32_t kWideIds = 1, kRecord = 2, kWideEntries = 4, kPublicationSlots = 8;
+  static constexpr int kStatusShift = 7, kHintsShift = 15, kPosterShift = 17;
+  static_assert(EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK >> (kPosterShift - kHintsShift) == 0 &&
+                    (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kForeign < 1 << kStatusShift,
+                "the fields of options_ do not overlap");
   static constexpr uint32_t kMaxCallsOfLimit = 1 << 16;
   static_assert((uint64_t)kMaxCallsOfLimit * kMaxEntriesPerCall <= (uint64_t)1 << 32,
                 "producer indices do not wrap while the limit is used");
 
   EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
+  /* The leader has confirmed the doorbell of `index`. */
+  EFA_GDA_FN void confirm_for_leader(uint32_t index) {
+    leader_confirmed_index_ = index;
+    if (Group::kAllThreadsFence) confirmed_index_ = index;
+  }
 
   /* Confirms the last doorbell for all threads of the group. */
   EFA_GDA_FN void confirm() {
@@ -353,7 +514,7 @@ class Ring {
   /* Rings and fences until `n` more entries fit the batch window. The caller must ask for at most a whole window. */
   EFA_GDA_FN void open_batch_window(uint32_t n) {
     while (batch_window_ != kNoBatchWindow && next_ + n - confirmed_index_ > batch_window_) {
-      if (next_ + n - leader_confirmed_index_ <= batch_window_) {
+      if (!Group::kAllThreadsFence && next_ + n - leader_confirmed_index_ <= batch_window_) {
         group_.sync();
         confirmed_index_ = leader_confirmed_index_;
       } else if (next_ != doorbell_index_) {
@@ -364,46 +525,51 @@ class Ring {
     }
   }
 
+  /* The most requests in flight (FREE SLOTS, DOORBELL RECORD). */
+  EFA_GDA_FN static uint32_t capacity_of(const efa_gda_queue *queue) {
+    const efa_gda_sq &sq = queue->sq;
+    return (sq.flags & EFA_GDA_SQ_RECORD) != 0 && sq.max_batch < sq.num_entries ? sq.max_batch : sq.num_entries;
+  }
+
   /* Polls, and returns the free slots from `next` on: capacity - (next - completed). kInvalidSlots: more requests
    * completed than were posted, or more are in flight than the ring holds. Called by the leader. */
-  EFA_GDA_FN static uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
-                                             Completions &completions) {
-    uint32_t in_flight = next - completed_now(queue, next, completions);
+  EFA_GDA_FN static uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Completions *all) {
+    uint32_t in_flight = next - completed_now(queue, next, all), capacity = capacity_of(queue);
     if (in_flight > queue->sq.num_entries) return kInvalidSlots;
     uint32_t free_slots = in_flight < capacity ? capacity - in_flight : 0;
     return queue->requests.num_entries == 0 ? free_slots : limit_by_table(queue, next, free_slots);
   }
 
   /* Waits for `n` free slots; called by the leader. Returns the free slots in the low half and the status in the high
-   * half. Poisons the queue unless the status is EFA_GDA_OK. */
-  EFA_GDA_COLD static uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
-                                                          uint32_t n, uint64_t timeout_ns, Completions *all) {
-    Completions completions = *all;
+   * half, and adds what it read to `all`. Poisons the queue unless the status is EFA_GDA_OK. */
+  EFA_GDA_COLD static uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n,
+                                                          uint64_t timeout_ns, Completions *all) {
     Deadline deadline(queue, timeout_ns, &queue->completion.completed);
     uint32_t status = EFA_GDA_OK, free_slots;
-    while ((free_slots = poll_free_slots(queue, next, capacity, completions)) < n) {
+    while ((free_slots = poll_free_slots(queue, next, all)) < n) {
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
     if (free_slots == kInvalidSlots) status = EFA_GDA_BAD_COMPLETION;
     if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
-    *all = completions;
     return (uint64_t)status << 32 | free_slots;
   }
 
-  EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns) {
-    uint64_t result = free_limit_ - next_;
+  /* `all`: where the completions read are added; null: to completions_. */
+  EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns, Completions *all) {
+    uint64_t result = 0;
     if (is_leader()) {
-      Completions completions = completions_;
-      result = leader_wait_for_free_slots(queue_, next_, capacity_, n, timeout_ns, &completions);
-      completions_ = completions;
+      Completions more;
+      result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all != nullptr ? all : &more);
+      if (all == nullptr) add_completions(more);
     }
     result = group_.from_leader(result);
     /* Orders the leader's acquire of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
     /* R2 (requests.h): precedes the poster words that the new limit allows. */
-    if (poster_ != 0) fence_device();
+    if (poster() != 0) fence_device();
     free_limit_ = next_ + (uint32_t)result;
+    read_geometry();
     return (efa_gda_status)(result >> 32);
   }
 
@@ -411,17 +577,14 @@ class Ring {
   efa_gda_queue *queue_;
   uint8_t *buffer_;
   volatile uint32_t *doorbell_;
-  /* `capacity_`: the most requests in flight. `batch_window_`: max_batch, or kNoBatchWindow. */
-  uint32_t num_entries_, capacity_, batch_window_;
-  /* Binary logarithm of an entry's size. */
-  uint32_t entry_shift_;
-  uint32_t doorbell_mask_;
-  /* What each entry gets: kHintsOfWord, the queue's hints; kWideIds, a request id of 64 bits. */
+  /* `batch_window_`: max_batch, or kNoBatchWindow. */
+  uint32_t num_entries_, batch_window_;
   uint32_t options_;
-  uint32_t next_, doorbell_index_, confirmed_index_, leader_confirmed_index_;
+  uint32_t next_, doorbell_index_, confirmed_index_;
+  /* Equal to confirmed_index_ if all threads of the group fence. */
+  uint32_t leader_confirmed_index_;
   /* next_ may grow up to `free_limit_`. `call_number_`: the high half of the ticket of the last resume(). */
   uint32_t free_limit_, call_number_;
-  uint32_t poster_ = 0;
   Completions completions_;
 };
 

@@ -194,13 +194,25 @@ enum class TicketOutcome {
   Owner,
   /* The call is served, or may return early. */
   Served,
+  /* The call may be published. */
+  MayPublish,
   /* The wait failed; Ticket::status says how. */
   Failed
 };
 
+/* The lock as a leader last read it. */
+struct LockReading {
+  uint64_t serving = 0;
+  /* doorbell_index in the low half, confirmed_index in the high half. */
+  uint64_t indices = 0;
+  /* Low half of reserve.word. */
+  uint32_t reserved = 0;
+};
+
 /* One call's ticket. All threads of the group construct it and call each function together. Order of calls: Ticket(),
- * collect(), wait() unless owns_lock(). The lock owner then calls release_published() if its `share` holds a later
- * round than the first; otherwise it places the call's entries and calls release(). */
+ * collect(), acquire_if_passed(); then, unless owns_lock(), wait(), and if that returns MayPublish publish() and wait()
+ * again. The lock owner calls release_published() if it has published more than one round; otherwise it places the
+ * call's entries and calls release(). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket {
  public:
@@ -215,95 +227,106 @@ class Ticket {
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
    * collect() waits for them. */
   EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, uint32_t count)
-      : queue_(queue), ring_(ring), publication_(publication), count_(count), ticket_(0), serving_(0), indices_(0),
-        status_(EFA_GDA_OK) {
+      : queue_(queue), ring_(ring), publication_(publication), count_(count), ticket_(0), status_(EFA_GDA_OK) {
     if (ring.is_leader()) {
-      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + publication.zero);
+      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + zero_by_thread());
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
-      reserved_ = (uint32_t)load_relaxed(&queue->reserve.word);
-      load_relaxed_pair(&queue->lock.serving, serving_, indices_);
+      lock_.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
+      load_relaxed_pair(&queue->lock.serving, lock_.serving, lock_.indices);
     }
   }
-  /* Gives all threads what the leader read. Owns the lock if it is passed to this ticket. */
+  /* Gives all threads what the leader read. */
   EFA_GDA_FN void collect() {
     Group group = ring_.group();
     ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
-    serving_ = group.from_leader(serving_);
-    indices_ = group.from_leader(indices_);
-    if constexpr (Group::kCombines) reserved_ = group.from_leader(reserved_);
-    group.sync();
-    if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) {
-      status_ = EFA_GDA_POISONED;
-    } else if (is_passed_to_this()) {
-      acquire();
-    }
+    share_lock_words(group, lock_);
+    if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
+  }
+  /* Makes the group the lock owner if the lock is passed to this ticket in Passed and no other group waits. This is
+   * acquire_if_passed() for the usual case, with few branches. */
+  EFA_GDA_FN bool acquire_alone() {
+    if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && lock_.serving == ticket_ && !others_wait())) return false;
+    owns_lock_ = true;
+    resume();
+    return true;
+  }
+  /* Makes the group the lock owner if the lock is passed to this ticket. */
+  EFA_GDA_FN void acquire_if_passed() {
+    if (status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving)) acquire();
   }
 
   EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
+  /* Passes the lock to the next ticket, in Passed. */
+  EFA_GDA_FN void pass() { pass_lock(queue_, ring_, next_ticket() | kPassed); }
   EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_LOCK_STATE_BITS); }
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
-  /* Waits until the group owns the lock, or another group serves the call. `share` and `make` are those of
-   * Ring::place_entries. Publishing makes all rounds of the call: if share.first is not 0 afterwards, `share` holds a
-   * later round than the first, and the lock owner must call release_published() and neither place it nor call
-   * release(). */
-  template <class Make>
-  EFA_GDA_FN TicketOutcome wait(EntryShare &share, Make make, uint64_t timeout_ns) {
+  /* Waits until the group owns the lock or another group serves the call, or, if the group has not published the call,
+   * until it may. */
+  EFA_GDA_FN TicketOutcome wait(bool published, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
-    bool can_publish = count_ != 0 && publication_.present && (Group::kCombines || count_ <= ring_.group().size());
-    bool published = false;
+    Group group = ring_.group();
+    bool can_publish = !published && count_ != 0 && ring_.has_publication_slots() &&
+                       (Group::kCombines || count_ <= group.size());
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     for (;;) {
-      if ((int64_t)((serving_ | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
-      if (is_passed_to_this()) {
+      uint64_t serving = lock_.serving;
+      if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
+      if (is_passed_to(ticket_, serving)) {
         acquire();
         return TicketOutcome::Owner;
       }
-      if (published && count_ <= kMaxEarlyReturnEntries && (serving_ & kLockStateMask) == kOpen &&
-          slots_from_serving() <= kMaxEntriesAhead * ring_.group().size()) {
+      /* Slots from T's first to this call's last. */
+      uint32_t ahead = first_slot() + count_ - (uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS);
+      if (published && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
+          ahead <= kMaxEntriesAhead * group.size()) {
         return TicketOutcome::Served;
       }
-      if (can_publish && !published && slots_from_serving() <= publication_.mask + 1) {
-        publish(share, make);
-        published = true;
-        ring_.group().sync();
-        /* F1. */
-        if (ring_.is_leader()) fence_device_ordered();
-        read_lock();
-        continue;
-      }
-      uint64_t before = serving_;
-      uint32_t status = EFA_GDA_OK;
-      if (ring_.is_leader()) {
-        /* A new one each time that the lock has moved. */
-        Deadline deadline(queue_, timeout_ns, &queue_->completion.completed, Deadline::kAbortPollNs);
-        do {
-          leader_read_lock();
-        } while (serving_ == before && (status = deadline.expired(EFA_GDA_TIMEOUT_LOCK)) == EFA_GDA_OK);
-      }
-      share_lock_words();
-      status = ring_.group().from_leader(status);
+      if (can_publish && ahead <= publication_.mask + 1) return TicketOutcome::MayPublish;
+      uint32_t status = group.rank() == 0 ? leader_wait_for_change(serving, timeout_ns) : EFA_GDA_OK;
+      share_lock_words(group, lock_);
+      status = group.from_leader(status);
       if (status != EFA_GDA_OK) {
         status_ = (efa_gda_status)status;
-        if (ring_.is_leader()) poison(queue_, status_);
+        if (group.rank() == 0) poison(queue_, status_);
         return TicketOutcome::Failed;
       }
     }
   }
 
+  /* Publishes the call, of which `share` holds the first round: makes its further rounds. Then executes F1. */
+  template <class Make>
+  EFA_GDA_FN void publish(EntryShare &share, Make make) {
+    Group group = ring_.group();
+    const PublicationSlots &publication = publication_;
+    for (;;) {
+      uint32_t slot = first_slot() + share.first, n = share.end - share.first;
+      auto store = [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); };
+      ring_.store_share(share, 0, n, slot, publication.mask, store);
+      /* A thread's release below covers what all threads stored before this sync. */
+      group.sync();
+      if (group.rank() < n) {
+        uint32_t i = share.first + group.rank();
+        /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
+        fence_device();
+        if (ring_.mark_posted(0, n, slot)) fence_device();
+        store_relaxed(publication.flag(slot + group.rank()), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
+      }
+      if (EFA_GDA_LIKELY(share.end == count_)) break;
+      ring_.make(share, share.end, ring_.end_of_round(share.end, count_), make);
+    }
+    group.sync();
+    /* F1. */
+    if (ring_.is_leader()) fence_device_ordered();
+  }
+
   /* Places the call that the group published before it owned the lock, from its publication slots, rings, combines, and
    * passes the lock. A block never calls this: it publishes no call of several rounds. */
   EFA_GDA_FN efa_gda_status release_published(uint64_t timeout_ns) {
-    if constexpr (Group::kCombines) {
-      RingOf ring = ring_;
-      /* Groups that acquire the Open of combine() then also see what the previous lock owner released. */
-      if (ring.is_leader()) fence_device();
-      efa_gda_status status = combine(queue_, &ring, publication_, ticket_, count_, timeout_ns);
-      ring_ = ring;
-      return status;
-    }
-    return EFA_GDA_OK;
+    /* Groups that acquire the Open of combine() then also see what the previous lock owner released. */
+    if (ring_.is_leader()) fence_device();
+    return combine_from(ticket_, count_, timeout_ns);
   }
 
   /* Ends the group's time as lock owner, after the call's entries are placed: rings for them if `rings` or if it
@@ -323,35 +346,18 @@ class Ticket {
       }
     }
     if (EFA_GDA_LIKELY(!combines)) {
-      pass_lock(queue_, ring_, serving_ | kPassed);
+      pass();
       return EFA_GDA_OK;
     }
-    efa_gda_status status = EFA_GDA_OK;
-    if constexpr (Group::kCombines) {
-      RingOf ring = ring_;
-      status = combine(queue_, &ring, publication_, serving_, 0, timeout_ns);
-      ring_ = ring;
-    } else {
-      Group group = ring_.group();
-      uint32_t combined = EFA_GDA_OK;
-      group.sync();
-      if (ring_.is_leader()) {
-        using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
-        typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
-        leader_ring.resume_from(ring_);
-        combined = LeaderTicket::combine(queue_, &leader_ring, publication_, serving_, 0, timeout_ns);
-        ring_.completions() = leader_ring.completions();
-      }
-      status = (efa_gda_status)group.from_leader(combined);
-    }
-    return status;
+    return combine_from(next_ticket(), 0, timeout_ns);
   }
 
   /* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's
    * own published call of `own` entries, which may be longer than a scan. If `own` is 0, the caller must have rung for
-   * everything placed. A status other than EFA_GDA_OK: the lock was not passed. */
-  EFA_GDA_COLD static efa_gda_status combine(efa_gda_queue *queue, RingOf *caller_ring, PublicationSlots publication,
-                                             uint64_t serving, uint32_t own, uint64_t timeout_ns) {
+   * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half,
+   * and adds what it read to `all`. A status other than EFA_GDA_OK: the lock was not passed. */
+  EFA_GDA_COLD static uint64_t combine(efa_gda_queue *queue, const RingOf *caller_ring, PublicationSlots publication,
+                                       uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *all) {
     RingOf ring = *caller_ring;
     efa_gda_status status = EFA_GDA_OK;
     uint64_t end = 0;
@@ -366,7 +372,7 @@ class Ticket {
       }
       own = 0;
       if (count != 0) {
-        status = place_calls(ring, publication, count, timeout_ns);
+        status = place_published(ring, publication, count, timeout_ns, all);
         if (status != EFA_GDA_OK) break;
         ring.ring();
         serving = after;
@@ -385,56 +391,109 @@ class Ticket {
         break;
       }
     }
-    *caller_ring = ring;
-    return status;
+    return (uint64_t)status << 32 | ring.free_limit();
   }
 
  private:
   template <class, int>
   friend class Ticket;
 
-  /* Loads the lock's words with an acquire, for all threads. */
-  EFA_GDA_FN void read_lock() {
-    if (ring_.is_leader()) leader_read_lock();
-    share_lock_words();
+  /* Loads the lock's words with an acquire. */
+  EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
+    lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
+    load_acquire_pair(&queue->lock.serving, lock.serving, lock.indices);
   }
-  EFA_GDA_FN void leader_read_lock() {
-    reserved_ = (uint32_t)load_relaxed(&queue_->reserve.word);
-    load_acquire_pair(&queue_->lock.serving, serving_, indices_);
-  }
-  EFA_GDA_FN void share_lock_words() {
-    Group group = ring_.group();
-    serving_ = group.from_leader(serving_);
-    indices_ = group.from_leader(indices_);
-    if constexpr (Group::kCombines) reserved_ = group.from_leader(reserved_);
+  EFA_GDA_FN static void share_lock_words(Group group, LockReading &lock) {
+    lock.serving = group.from_leader(lock.serving);
+    lock.indices = group.from_leader(lock.indices);
+    if constexpr (Group::kCombines) lock.reserved = group.from_leader(lock.reserved);
     group.sync();
   }
 
-  /* Slots from T's first to this call's last. */
-  EFA_GDA_FN uint32_t slots_from_serving() const {
-    return first_slot() + count_ - (uint32_t)(serving_ >> EFA_GDA_LOCK_STATE_BITS);
+  EFA_GDA_FN static bool is_passed_to(uint64_t ticket, uint64_t serving) {
+    return (serving & ~(uint64_t)kPassedMustCombine) == ticket;
   }
 
-  EFA_GDA_FN bool is_passed_to_this() const { return (serving_ & ~(uint64_t)kPassedMustCombine) == ticket_; }
+  /* Loads the lock's words with an acquire, for all threads. */
+  EFA_GDA_FN void read_lock() {
+    if (ring_.is_leader()) leader_read_lock(queue_, lock_);
+    share_lock_words(ring_.group(), lock_);
+  }
+
+  /* Loads of serving after each of its changes before the clock is read: most waits end earlier. */
+  static constexpr uint32_t kLoadsWithoutClock = 31;
+
+  /* Reads the lock until serving is not `before`. */
+  EFA_GDA_FN efa_gda_status leader_wait_for_change(uint64_t before, uint64_t timeout_ns) {
+    uint32_t loads = 0;
+    do {
+      leader_read_lock(queue_, lock_);
+      if (lock_.serving != before) return EFA_GDA_OK;
+      pause();
+    } while (++loads != kLoadsWithoutClock);
+    efa_gda_status status = leader_wait_long(queue_, before, timeout_ns);
+    leader_read_lock(queue_, lock_);
+    return status;
+  }
+  /* The rest of that wait, with a clock. Its Deadline is in the thread's memory, and each acquire makes the next access
+   * to that slow; so the first loads do without. */
+  EFA_GDA_COLD static efa_gda_status leader_wait_long(const efa_gda_queue *queue, uint64_t before,
+                                                      uint64_t timeout_ns) {
+    /* A new one each time that the lock has moved. */
+    Deadline deadline(queue, timeout_ns, &queue->completion.completed, Deadline::kAbortPollNs);
+    efa_gda_status status = EFA_GDA_OK;
+    while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
+      status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
+    }
+    return status;
+  }
+
+  EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
   /* Whether this group should combine: its kind can (Group::kCombines), and the tickets that other groups had taken
    * after this one, when the leader last read reserve.word, have entries. */
   EFA_GDA_FN bool others_wait() const {
-    return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
+    return Group::kCombines && lock_.reserved != first_slot() + count_ && ring_.has_publication_slots();
   }
 
-  /* Makes the group the lock owner, and opens the lock if other groups wait. From here on serving_ is the next
-   * ticket. */
+  EFA_GDA_FN void resume() {
+    ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32));
+  }
+
+  /* Makes the group the lock owner, and opens the lock if other groups wait. */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
-    must_combine_ = (serving_ & kPassedMustCombine) != 0;
-    ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices_, (uint32_t)(indices_ >> 32));
+    must_combine_ = (lock_.serving & kPassedMustCombine) != 0;
+    resume();
     if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
       /* Groups that acquire the Open below then also see what the previous lock owner released. */
       fence_device();
       store_relaxed(&queue_->lock.serving, ticket_ | kOpen);
     }
-    serving_ = ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS);
+  }
+
+  /* Calls combine(), as one thread if the group is a block. */
+  EFA_GDA_FN efa_gda_status combine_from(uint64_t serving, uint32_t own, uint64_t timeout_ns) {
+    Group group = ring_.group();
+    Completions more;
+    uint64_t result = 0;
+    if constexpr (Group::kCombines) {
+      RingOf ring = ring_;
+      result = combine(queue_, &ring, publication_, serving, own, timeout_ns, &more);
+    } else {
+      group.sync();
+      if (ring_.is_leader()) {
+        using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
+        typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
+        leader_ring.resume_from(ring_);
+        result = LeaderTicket::combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
+      }
+      /* The limit remains the leader's: the other threads have not fenced for it (R2). */
+      result = group.from_leader(result & ~(uint64_t)0 << 32) | ring_.free_limit();
+    }
+    ring_.add_completions(more);
+    ring_.set_free_limit((uint32_t)result);
+    return (efa_gda_status)(result >> 32);
   }
 
   /* Stores both indices, then `serving` with a release. */
@@ -462,46 +521,31 @@ class Ticket {
     return end;
   }
 
-  template <class Make>
-  EFA_GDA_FN void publish(EntryShare &share, Make make) {
-    Group group = ring_.group();
-    for (;;) {
-      ring_.assign_slots(share, first_slot() + share.first, publication_.mask);
-      ring_.for_each_quad(share, 0, share.count, [&](uint32_t offset, const Quad &quad) {
-        store_quad_local(publication_.entries + offset, quad);
-      });
-      /* A thread's release below covers what all threads stored before this sync. */
-      group.sync();
-      if (group.rank() < share.count) {
-        uint32_t i = share.first + group.rank();
-        /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
-        fence_device();
-        if (ring_.mark_posted(0, share.count, first_slot() + share.first)) fence_device();
-        store_relaxed(publication_.flag(first_slot() + i), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
-      }
-      uint32_t next_round = share.first + group.size();
-      if (next_round >= count_) return;
-      ring_.make(share, next_round, count_, make);
-    }
-  }
-
   /* Places `count` published entries, from the slots at next() on. */
-  EFA_GDA_FN static efa_gda_status place_calls(RingOf &ring, const PublicationSlots &publication, uint32_t count,
-                                               uint64_t timeout_ns) {
+  EFA_GDA_FN static efa_gda_status place_published(RingOf &ring, const PublicationSlots &publication, uint32_t count,
+                                                   uint64_t timeout_ns, Completions *all) {
     auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-    return ring.place(count, copy, timeout_ns);
+    if (EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
+      ring.place_at_once(count, copy);
+      return EFA_GDA_OK;
+    }
+    while (count != 0) {
+      uint32_t n = count;
+      efa_gda_status status = ring.make_room(&n, timeout_ns, all);
+      if (status != EFA_GDA_OK) return status;
+      ring.place(n, copy);
+      count -= n;
+    }
+    return EFA_GDA_OK;
   }
 
   efa_gda_queue *queue_;
   RingOf &ring_;
   const PublicationSlots &publication_;
   uint32_t count_;
-  /* Both as lock.serving holds them: shifted, and serving_ with the state. */
-  uint64_t ticket_, serving_;
-  /* doorbell_index in the low half, confirmed_index in the high half. */
-  uint64_t indices_;
-  /* Low half of reserve.word when the leader last read it. */
-  uint32_t reserved_ = 0;
+  /* As lock.serving holds it: shifted. */
+  uint64_t ticket_;
+  LockReading lock_;
   bool owns_lock_ = false, must_combine_ = false;
   efa_gda_status status_;
 };

@@ -151,7 +151,7 @@ fn peer_mapping(system: &mut System) -> Checked {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();
     }
     Outcome::fail(
-        format!("RegistryDwords: {line}"),
+        format!("the nvidia module runs without PeerMappingOverride=1 (RegistryDwords: {line})"),
         "RegistryDwords: \"PeerMappingOverride=1\"",
         "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
               write to the send queue nor ring the doorbell",

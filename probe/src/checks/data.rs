@@ -126,7 +126,8 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Checked {
             Outcome::pass(format!("{} posted, {} completed", report.posted, report.completed)).into()
         }
         Err(error) if session.rig.objects.neighbour().is_none() && loopback::is_unanswered(&error) => {
-            Err(loopback::to_neighbour(session, &error))
+            let outcomes = loopback::to_neighbour(session, &error);
+            Err(if session.request.soft { loopback::without_network(outcomes) } else { outcomes })
         }
         Err(error) => Err(put_failed(&error, session.request.wait)),
     }

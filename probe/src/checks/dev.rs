@@ -86,10 +86,10 @@ fn driver(system: &mut System) -> Checked {
     let lacks: Vec<&str> =
         lacks.iter().filter(|(release, _)| !release.is_in(&version)).map(|(_, piece)| *piece).collect();
     if lacks.is_empty() {
-        return Outcome::pass(version).into();
+        return Outcome::pass(format!("efa {version}")).into();
     }
     Outcome::warn(
-        version,
+        format!("efa {version}"),
         required,
         format!("this driver lacks {}", lacks.join(", and ")),
         format!(
@@ -108,12 +108,13 @@ fn bound(system: &mut System) -> Checked {
         }
         Some(Outcome::fail(
             format!(
-                "driver {}, RDMA device {}",
+                "kernel driver of the adapter: {}; its RDMA device: {}",
                 adapter.driver.as_deref().unwrap_or("none"),
                 adapter.rdma.as_deref().unwrap_or("none")
             ),
             "driver efa and an RDMA device",
-            "libfabric finds adapters through their RDMA devices",
+            "the kernel module efa, which drives the adapter, is not loaded or did not start; libfabric finds adapters \
+             through their RDMA devices",
             "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors",
             Who::Host,
         ))
@@ -132,7 +133,7 @@ fn port(system: &mut System) -> Checked {
         Some(Outcome::fail(
             state,
             "4: ACTIVE",
-            "a port that is not active carries no traffic",
+            "the adapter's port is down, and carries no traffic",
             "bring the interface up; on EC2, check that it is attached and in the right subnet",
             Who::Host,
         ))

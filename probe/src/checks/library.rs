@@ -1,11 +1,12 @@
 //! Copies of libfabric and libefa on the loader's path: their releases, whether these differ, and whether
 //! the intended libfabric was loaded. [`super::fabric::start`] loads it, in a worker process.
 
+use std::env::var_os;
 use std::path::Path;
 
 use crate::check::Nature::Hardware;
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared};
-use crate::model::Who;
+use crate::model::{GpuChoice, NOT_LOADED, Who};
 use crate::releases::QUEUE_QUERIES;
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
@@ -20,6 +21,42 @@ pub(crate) struct Libraries {
     pub(crate) system: System,
     /// The file of libfabric that the worker process loaded.
     pub(crate) loaded: Option<String>,
+}
+
+/// The choice of libraries to load. The probe's process runs it before the checks that load them.
+pub(crate) static CHOICE: Unit<System> =
+    declared(NOT_LOADED, "The libraries to load are determined", &[], choice);
+
+/// The library that a check loads first, and how a user names one of this container.
+type Load = (&'static str, &'static str, fn(&System) -> bool);
+
+const LOADS: [Load; 3] = [
+    ("LIB-001", "LIBFABRIC_PATH", |_| var_os("LIBFABRIC_PATH").is_some_and(|path| !path.is_empty())),
+    ("VRB-001", "RDMA_CORE_LIBDIR", |_| var_os("RDMA_CORE_LIBDIR").is_some_and(|path| !path.is_empty())),
+    ("CUDA-003", "--gpu NUMBER", |system| matches!(system.gpu, Some(GpuChoice::Number(_)))),
+];
+
+/// The checks that would load a library of this container although the files of another system are checked, and the
+/// user does not name the library. Libraries of that system cannot be loaded here: they need its C library.
+pub(crate) fn left_out(system: &System) -> Vec<String> {
+    let left_out = |(_, _, named): &&Load| system.is_foreign() && !system.soft && !named(system);
+    LOADS.iter().filter(left_out).map(|(code, ..)| (*code).to_owned()).collect()
+}
+
+fn choice(system: &mut System) -> Checked {
+    if !system.is_foreign() {
+        return Outcome::pass("those of this machine").into();
+    }
+    let named: Vec<_> = LOADS.iter().filter(|(.., named)| named(system)).map(|(_, name, _)| *name).collect();
+    let root = system.root.display();
+    let observed = match (system.soft, &named[..]) {
+        (true, _) => "this container's, for the software adapter".to_owned(),
+        (false, []) => format!("none: --root {root} names the files of another system"),
+        (false, named) => {
+            format!("this container's, as named by {}; none otherwise (--root {root})", named.join(", "))
+        }
+    };
+    Outcome::pass(observed).into()
 }
 
 /// The checks of libfabric's copies, after loading.

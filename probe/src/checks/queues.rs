@@ -35,25 +35,45 @@ impl<L: Layer> Of<L> {
     ];
 }
 
-fn broken(error: &ExposureError) -> Outcomes {
+fn broken<L: Layer>(session: &Session<L>, error: &ExposureError) -> Outcomes {
     let text = error.to_string();
-    // The error's text is `observed; required: fix`.
-    let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
-    let (observed, required) = observed.split_once("; ").unwrap_or((observed, "the rules of the rings"));
+    // The error's text is `observed; required: fix`, with the fix for programs that open queues themselves.
+    let facts = text.rsplit_once(": ").map_or(text.as_str(), |(facts, _)| facts);
+    let (observed, required) = facts.split_once("; ").unwrap_or((facts, "the rules of the rings"));
+    let (fix, who) = match error {
+        _ if session.request.soft => (
+            "unset SOFTEFA_BREAK if it is set, which makes the software adapter report this; otherwise report it \
+             (gda-probe report)",
+            Who::Code,
+        ),
+        ExposureError::EntrySize { .. } => (
+            "install the newest gda-probe and efa-gda: this adapter's entries are of a kind that they do not know yet",
+            Who::Image,
+        ),
+        _ => (
+            "install the current EFA installer's libfabric and rdma-core in the image; if they are current, report it \
+             to AWS with their versions and the kernel driver's (gda-probe report)",
+            Who::Image,
+        ),
+    };
     Outcome::fail(
         observed,
-        required,
-        "device code that used these numbers would write outside the ring, or its doorbells would have no \
- effect",
+        required.replace(" was expected", "").replace(" were expected", ""),
+        "the provider reported this, not the program: device code that used these numbers would write outside the \
+         ring, or its doorbells would have no effect",
         fix,
-        Who::Image,
+        who,
     )
     .into()
 }
 
 /// The result for a work queue that was exposed, judged by the rules of its ring.
-fn judge_work<T>(raw: &RawWorkQueue, judged: Result<T, ExposureError>) -> Checked {
-    judged.map_err(|error| broken(&error))?;
+fn judge_work<T, L: Layer>(
+    session: &Session<L>,
+    raw: &RawWorkQueue,
+    judged: Result<T, ExposureError>,
+) -> Checked {
+    judged.map_err(|error| broken(session, &error))?;
     let RawWorkQueue { num_entries, entry_size, max_batch, .. } = raw;
     let batch = format!("at most {max_batch} between two doorbells");
     Outcome::pass(format!("{num_entries} entries of {entry_size} bytes, {batch}")).into()
@@ -67,20 +87,20 @@ fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
 fn send<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.send.ok_or_else(|| missing("the send queue"))?;
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
-    judge_work(&raw, SendQueue::new(raw))
+    judge_work(session, &raw, SendQueue::new(raw))
 }
 
 fn receive<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.receive.ok_or_else(|| missing("the receive queue"))?;
     session.rig.queues.rq = Some(work_geometry(&raw, None));
-    judge_work(&raw, ReceiveQueue::new(raw))
+    judge_work(session, &raw, ReceiveQueue::new(raw))
 }
 
 fn completion<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.completion.ok_or_else(|| missing("the completion queue"))?;
     let RawCompletionQueue { num_entries, entry_size, .. } = raw;
     session.rig.queues.cq = Some(Geometry { entry_size, num_entries, max_batch: None, phase: Some(1) });
-    CompletionRing::new(raw).map_err(|error| broken(&error))?;
+    CompletionRing::new(raw).map_err(|error| broken(session, &error))?;
     Outcome::pass(format!("{num_entries} entries of {entry_size} bytes")).into()
 }
 

@@ -121,7 +121,7 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
         Some(plugin) => (
             "NCCL and the plugin number the GIN types or their interface differently, so NCCL finds no GIN backend",
             format!(
-                "install {} or newer in the image (the current EFA installer has one) and remove {}",
+                "install {} or newer in the image (the current EFA installer has one) instead of {}",
                 needs.describe(),
                 plugin.path
             ),

@@ -6,7 +6,7 @@ use super::CommandError;
 use super::run::Run;
 use crate::check::Outcome;
 use crate::checks::library::Libraries;
-use crate::checks::{self, cuda, dev, env, fabric, library, stacks};
+use crate::checks::{self, cuda, dev, env, fabric, library, stacks, verbs};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
 use crate::model::{Document, Finding, Gpu, Graded, Op, Pair, Put, Runs, State};
@@ -52,13 +52,17 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
         let restricting = run.runner.findings.iter_mut().filter(|one| one.code == "ENV-006");
         restricting.filter(|one| one.state == State::Fail).for_each(|one| one.state = State::Warn);
     }
+    // Commands that move bytes load what they are told to; this one judges the machine below the root.
+    run.runner.policy.not_loaded = library::left_out(&run.system);
+    run.runner.run(&library::CHOICE, None, &mut run.system);
     run.runner.run(&cuda::CHOICE, None, &mut run.system);
     for unit in cuda::DRIVER_CHECKS {
         run.runner.run(unit, None, &mut run.system);
     }
     let host = run.queues(PUT, Executor::Host)?;
     // What rdma-core exposes tells nothing if libfabric was not even loaded.
-    let asked = run.runner.findings.iter().any(|one| one.code == "LIB-001" && one.state != State::Skip);
+    let asked = run.runner.findings.iter().any(|one| one.code == "LIB-001" && one.state != State::Skip)
+        && run.runner.blocked(&verbs::start::CHECKS[0].check, None).is_none();
     if common.via == Via::Libfabric && !common.soft && asked && !passed(&run.runner.findings, "GDA-003") {
         run.exposure(PUT)?;
     }

@@ -133,10 +133,14 @@ fn put(op: Op, bytes: u64, count: u64, max_seconds: u64) -> Result<PutRequest, C
 
 fn token(args: &ExchangeArgs) -> Result<Token, CommandError> {
     let found = Token::find(args.token_file.as_deref()).map_err(CommandError::Input)?;
+    if let Some(warning) = args.token_file.as_deref().and_then(Token::warning) {
+        // The job runs whether this is printed or not.
+        let _ = writeln!(std::io::stderr(), "gda-probe: warning: {warning}");
+    }
     found.ok_or_else(|| {
         CommandError::Input(format!(
             "no token: give all ranks of the job one secret of 16 bytes or more, in {VARIABLE} or --token-file FILE \
-             (openssl rand -hex 32 > FILE)"
+             (umask 077; openssl rand -hex 32 > FILE)"
         ))
     })
 }

@@ -58,7 +58,8 @@ impl Run {
             });
             system.provider = Some(provider);
         }
-        let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
+        let no_gpu = checks::cuda::none_takes_part(&system);
+        let policy = Policy { soft: common.soft, no_gpu, ..Policy::default() };
         let start = if system.has_nvidia() { CUDA_START } else { Duration::ZERO };
         let limits = Limits { each: Duration::from_millis(common.each_check()), start };
         Ok(Self {
@@ -136,6 +137,7 @@ impl Run {
             root: self.system.root.clone(),
             soft: self.system.soft,
             no_gpu: self.runner.policy.no_gpu,
+            not_loaded: self.runner.policy.not_loaded.clone(),
             provider,
             device: self.system.device.clone(),
             avoid: Vec::new(),

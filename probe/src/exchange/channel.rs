@@ -13,6 +13,8 @@ use super::token::{self, BYTES, Token};
 
 /// The first bytes of either side.
 const GREETING: &[u8; 16] = b"efa-gda/ranks/1\n";
+/// The part of the greeting before the protocol's version.
+const PROTOCOL: &[u8] = b"efa-gda/ranks/";
 /// The hub's bytes in place of its code, after a code of another token.
 const REFUSAL: &[u8; 16] = b"efa-gda/refused\n";
 
@@ -28,6 +30,9 @@ pub(crate) enum Failure {
     /// The first bytes are not those of this protocol.
     #[error("it does not speak the protocol of this exchange")]
     Foreign,
+    /// The first bytes are those of another version of this protocol.
+    #[error("it has another release of gda-probe, whose exchange differs")]
+    Release,
     /// The other side has another token.
     #[error("it has another token")]
     Token,
@@ -64,6 +69,15 @@ fn read(mut stream: &TcpStream, mut bytes: &mut [u8], deadline: Deadline) -> Res
         }
     }
     Ok(())
+}
+
+/// Checks the first bytes of the other side.
+fn check_greeting(bytes: &[u8; GREETING.len()]) -> Result<(), Failure> {
+    match bytes {
+        GREETING => Ok(()),
+        other if other.starts_with(PROTOCOL) => Err(Failure::Release),
+        _ => Err(Failure::Foreign),
+    }
 }
 
 fn write(mut stream: &TcpStream, mut bytes: &[u8], deadline: Deadline) -> Result<(), Failure> {
@@ -187,9 +201,7 @@ pub(crate) fn accept(
     let (mut greeting, mut claim, mut nonce, mut proof) =
         ([0; GREETING.len()], [0; 8], [0; BYTES], [0; BYTES]);
     read(&stream, &mut greeting, deadline)?;
-    if greeting != *GREETING {
-        return Err(Failure::Foreign);
-    }
+    check_greeting(&greeting)?;
     for part in [&mut claim[..], &mut nonce, &mut proof] {
         read(&stream, part, deadline)?;
     }
@@ -216,9 +228,7 @@ pub(crate) fn introduce(
     stream.set_nodelay(true)?;
     let (mut greeting, mut nonce, mut proof) = ([0; GREETING.len()], [0; BYTES], [0; BYTES]);
     read(&stream, &mut greeting, deadline)?;
-    if greeting != *GREETING {
-        return Err(Failure::Foreign);
-    }
+    check_greeting(&greeting)?;
     read(&stream, &mut nonce, deadline)?;
     let (own, claim) = (token::nonce().map_err(|error| Failure::Io(io::Error::other(error)))?, claim.bytes());
     let code = token.code(&[b"rank", &nonce, &own, &claim]);

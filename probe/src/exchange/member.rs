@@ -33,7 +33,7 @@ pub(crate) struct Member {
 
 impl Member {
     /// Connects to the hub at `hub` (HOST:PORT), and tries until the ranks' time to arrive is over: the hub may start
-    /// later than this rank.
+    /// later than this rank. What no later start of the hub can heal is reported at once.
     pub(crate) fn join(
         hub: &str,
         rank: u32,
@@ -51,23 +51,36 @@ impl Member {
             )
         };
         let mut last = "no attempt was made".to_owned();
-        while deadline.left().is_some() {
+        while let Some(left) = deadline.left() {
             let attempt = Deadline::after(ATTEMPT).min(deadline);
-            let joined = connect(hub, attempt).map_err(Failure::from).and_then(|stream| {
-                channel::introduce(
-                    stream,
-                    token,
-                    Claim { rank, of },
-                    Deadline::after(HANDSHAKE).min(deadline),
-                )
-            });
-            match joined {
+            let handshake = Deadline::after(HANDSHAKE).min(deadline);
+            let stream = match connect(hub, attempt) {
+                Ok(stream) => stream,
+                Err(error) if is_permanent(&error) => {
+                    return Err(format!(
+                        "rank {rank} of {of} cannot reach {hub}: {error}; {}",
+                        party.start_hub()
+                    ));
+                }
+                Err(error) => {
+                    last = described(&error);
+                    std::thread::sleep(PAUSE.min(left));
+                    continue;
+                }
+            };
+            match channel::introduce(stream, token, Claim { rank, of }, handshake) {
                 Ok((sender, receiver)) => return Ok(Self { of, limits, arriving: true, sender, receiver }),
                 Err(Failure::Token) => {
                     return Err(format!(
                         "rank {rank} of {of} and the exchange at {hub} have different tokens; give all ranks of a job \
                          the same {} or --token-file",
                         super::token::VARIABLE
+                    ));
+                }
+                Err(Failure::Release) => {
+                    return Err(format!(
+                        "rank 0 at {hub} has another release of gda-probe, whose exchange differs; install one release \
+                         on all hosts of the job (gda-probe --version)"
                     ));
                 }
                 Err(Failure::Foreign) => {
@@ -111,14 +124,38 @@ impl Member {
     }
 }
 
+/// Connects to the first address of `hub` that accepts. Of several errors, returns one that can heal.
 fn connect(hub: &str, deadline: Deadline) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last: Option<io::Error> = None;
     for address in hub.to_socket_addrs()? {
         let Some(left) = deadline.left() else { break };
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+            Err(error) if last.as_ref().is_none_or(is_permanent) => last = Some(error),
+            Err(_) => {}
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
+}
+
+/// Whether no later start of rank 0 heals the error: the place is none, or this host has no way to it. A name that
+/// does not resolve can heal, because clusters add the names of pods when they start; so can a host that is silent.
+fn is_permanent(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::InvalidInput | Kind::PermissionDenied | Kind::AddrNotAvailable | Kind::NetworkUnreachable
+    ) || matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EINVAL))
+}
+
+/// An error that can heal, for people.
+fn described(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => {
+            "nothing answers: the host is not up, or a firewall or security group drops the connection"
+                .to_owned()
+        }
+        io::ErrorKind::ConnectionRefused => format!("{error}: nothing listens there"),
+        _ => error.to_string(),
+    }
 }

@@ -15,6 +15,9 @@ use super::{Limits, Party, RAISE_LIMIT, advice, join, split};
 const AMPLE: Limits = Limits { arrival: Duration::from_secs(60), step: Duration::from_secs(60) };
 const SHORT: Limits = Limits { arrival: Duration::from_secs(8), step: Duration::from_secs(60) };
 
+/// For waits that must not be waited for.
+const NEVER: Limits = Limits { arrival: Duration::from_secs(24 * 3600), ..AMPLE };
+
 fn token(seed: &str) -> Token {
     Token::new(&format!("the token of a test: {seed}")).unwrap()
 }
@@ -142,6 +145,48 @@ fn another_program_at_the_address_is_named() {
     let why = Member::join(&hub, 1, 2, Party::Ranks, &token("right"), AMPLE).unwrap_err();
     assert!(why.contains("another program listens at"), "{why}");
     other.join().unwrap();
+}
+
+#[test]
+fn rank_0_of_another_release_is_named_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hub = listener.local_addr().unwrap().to_string();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"efa-gda/ranks/2\n").unwrap();
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let why = Member::join(&hub, 1, 2, Party::Ranks, &token("right"), NEVER).unwrap_err();
+    assert!(
+        why.contains("another release of gda-probe") && why.contains("one release on all hosts"),
+        "{why}"
+    );
+    other.join().unwrap();
+    // The hub names a rank of another release when it misses the rank.
+    let (hub, served) = serve(1, SHORT);
+    let mut newer = TcpStream::connect(&hub).unwrap();
+    newer.write_all(b"efa-gda/ranks/2\n").unwrap();
+    let why = served.join().unwrap_err();
+    assert!(why.contains("127.0.0.1:") && why.contains("another release of gda-probe"), "{why}");
+}
+
+#[test]
+fn a_place_to_which_there_is_no_way_is_refused_at_once() {
+    // A port that is none, and an address that only a server can use. Ranks that tried again would never return.
+    for hub in ["127.0.0.1:70000", "127.0.0.1", "255.255.255.255:9"] {
+        let why = Member::join(hub, 1, 2, Party::Ranks, &token("right"), NEVER).unwrap_err();
+        assert!(why.starts_with(&format!("rank 1 of 2 cannot reach {hub}: ")), "{why}");
+    }
+}
+
+#[test]
+fn a_rank_waits_for_rank_0_that_starts_later() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let early = rank(&place, 0, 1, 1);
+    let hub = Hub::bind(&place, token("right"), 1, Party::Ranks, AMPLE).unwrap();
+    let served = hub.serve().unwrap();
+    assert_eq!(texts(early.join().unwrap().unwrap()), ["0/0"]);
+    assert_eq!(served.join(), Ok(()));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -60,6 +61,18 @@ impl Token {
                 "the job's token has {length} bytes, not {SHORTEST} to {LONGEST}; make one with: openssl rand -hex 32"
             )),
         }
+    }
+
+    /// A warning if users other than the owner can read the token in `file`. It is no error: a Kubernetes secret is
+    /// mounted readable for all users of its pod.
+    pub(crate) fn warning(file: &Path) -> Option<String> {
+        let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
+        let file = file.display();
+        (mode & 0o077 != 0).then(|| {
+            format!(
+                "the token file {file} has mode {mode:o}: other users can read the token; chmod 600 {file}"
+            )
+        })
     }
 
     /// The token in `file`; without one, that in the environment. None if there is neither.

@@ -83,11 +83,12 @@ pub(crate) struct Quantiles {
     pub(crate) max: f64,
 }
 
-/// The quantile of sorted values at `fraction`, to three decimal places; 0 without values.
+/// The quantile of sorted values at `fraction`, to six decimal places, so that a few hundred writes a second are not
+/// 0 million; 0 without values.
 fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let value = sorted.get((last as f64 * fraction).round() as usize).copied().unwrap_or(0.0);
-    (value * 1000.0).round() / 1000.0
+    (value * 1e6).round() / 1e6
 }
 
 impl Spread {
@@ -129,6 +130,12 @@ pub(crate) enum Figure {
     LeftOut(String),
 }
 
+/// A value with at least three significant digits.
+pub(crate) fn significant(value: f64) -> String {
+    let decimals = if value > 0.0 { (2.0 - value.log10().floor()).clamp(0.0, 9.0) as usize } else { 0 };
+    format!("{value:.decimals$}")
+}
+
 impl Bench {
     /// Adds a figure.
     pub(crate) fn add(&mut self, figure: Figure) {
@@ -159,6 +166,12 @@ mod tests {
     fn quantiles_are_values_that_occurred() {
         let of = Quantiles::of((1..=101).rev().map(f64::from).collect());
         assert_eq!((of.min, of.p25, of.median, of.p99, of.max), (1.0, 26.0, 51.0, 100.0, 101.0));
+    }
+
+    #[test]
+    fn figures_have_three_significant_digits_whatever_their_size() {
+        let shown = [0.000_217, 0.324_4, 10.04, 52_845.32, 0.0].map(significant);
+        assert_eq!(shown, ["0.000217", "0.324", "10.0", "52845", "0"]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Action {
             Self::FixImage => "fix the image",
             Self::FixPod => "fix the pod or job",
             Self::FixProgram => "fix the program or the command line",
-            Self::Restart => "restart the host; if it comes back, isolate the node",
+            Self::Restart => "fix the host or restart it; isolate it if that does not help",
             Self::Isolate => "isolate the node until this is fixed",
         }
     }

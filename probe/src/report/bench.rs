@@ -4,14 +4,15 @@ use std::fmt::Write as _;
 
 use super::style::Style;
 use crate::model::Document;
-use crate::model::bench::{Bench, Latency, Quantiles, Rate, Spread};
+use crate::model::bench::{Bench, Latency, Quantiles, Rate, Spread, significant};
 
 /// Columns from which a line has room for quartiles, and for the writes of each call.
 const WITH_QUARTILES: usize = 104;
 const WITH_CALLS: usize = 92;
 
 fn spread(of: Spread) -> String {
-    format!("{:>9.3}  ({:.3} to {:.3})", of.median, of.min, of.max)
+    let [median, min, max] = [of.median, of.min, of.max].map(significant);
+    format!("{median:>9}  ({min} to {max})")
 }
 
 /// Appends the tables to `out`.

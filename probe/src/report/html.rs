@@ -6,7 +6,7 @@ mod plot;
 use std::fmt::Write as _;
 
 use self::plot::{Look, Plot, number, size, time};
-use crate::model::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread};
+use crate::model::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread, significant};
 use crate::model::{Geometry, Origin, Queues};
 
 const STYLE: &str = "\
@@ -157,15 +157,17 @@ fn latency(out: &mut String, rows: &[Latency]) {
         "doorbell",
         "producer",
         "samples",
-        "post, median (ns)",
-        "post, 25 to 75 % (ns)",
-        "post, 99 % (ns)",
-        "completion, median (ns)",
-        "completion, 25 to 75 % (ns)",
-        "completion, 99 % (ns)",
+        "post, median (µs)",
+        "post, 25 to 75 % (µs)",
+        "post, 99 % (µs)",
+        "completion, median (µs)",
+        "completion, 25 to 75 % (µs)",
+        "completion, 99 % (µs)",
     ];
     let cells = |of: &Quantiles| {
-        [format!("{:.0}", of.median), format!("{:.0} to {:.0}", of.p25, of.p75), format!("{:.0}", of.p99)]
+        let [median, p25, p75, p99] =
+            [of.median, of.p25, of.p75, of.p99].map(|nanoseconds| significant(nanoseconds / 1e3));
+        [median, format!("{p25} to {p75}"), p99]
     };
     let row = |row: &Latency| {
         let mut all = vec![row.doorbell.clone(), row.producer.clone(), row.samples.to_string()];
@@ -229,7 +231,8 @@ fn queues(count: u32) -> String {
 }
 
 fn spread(of: Spread) -> [String; 2] {
-    [format!("{:.3}", of.median), format!("{:.3} to {:.3}", of.min, of.max)]
+    let [median, min, max] = [of.median, of.min, of.max].map(significant);
+    [median, format!("{min} to {max}")]
 }
 
 fn bandwidth(out: &mut String, rows: &[Bandwidth]) {

@@ -7,8 +7,8 @@ use super::problems::{self, Problem, problems};
 use super::sections::{self, Counts};
 use super::style::{Paint, Style};
 use crate::model::{
-    Counter, Document, Geometry, Graded, Put, Qualification, Queues, Reach, Runs, StackVerdict, State,
-    Verdict,
+    Counter, Document, Geometry, Graded, Put, Qualification, Queues, Reach, Runs, StackName, StackVerdict,
+    State, Verdict,
 };
 
 /// Groups of verdicts that are shown without `-v`.
@@ -30,8 +30,9 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
         super::bench::render(&mut out, bench, document, style);
     }
     if let Some(verdicts) = &document.verdict {
-        render_verdicts(&mut out, verdicts, checks, style);
-        render_stacks(&mut out, document.stacks.as_deref().unwrap_or_default(), style);
+        let stacks = document.stacks.as_deref().unwrap_or_default();
+        render_verdicts(&mut out, verdicts, stacks, checks, style);
+        render_stacks(&mut out, stacks, style);
         out.push('\n');
     }
     render_problems(&mut out, &problems, checks, style);
@@ -194,7 +195,16 @@ struct Alike<'a> {
     pairs: Vec<String>,
 }
 
-fn render_verdicts(out: &mut String, verdicts: &[Verdict], checks: &[Graded], style: Style) {
+fn render_verdicts(
+    out: &mut String,
+    verdicts: &[Verdict],
+    stacks: &[StackVerdict],
+    checks: &[Graded],
+    style: Style,
+) {
+    // A put of a few bytes can work although jobs cannot.
+    let stopped =
+        stacks.iter().find(|one| one.stack == StackName::Gda).and_then(|one| one.stopped_by.as_deref());
     let mut groups: Vec<Alike<'_>> = Vec::new();
     // A step that names a code is that code's fix, which may name the adapter.
     let key =
@@ -213,7 +223,7 @@ fn render_verdicts(out: &mut String, verdicts: &[Verdict], checks: &[Graded], st
     }
     let shown = if style.verbose { groups.len() } else { VERDICTS };
     for group in groups.iter().take(shown) {
-        render_verdict(out, group, checks, style);
+        render_verdict(out, group, stopped, checks, style);
     }
     if groups.len() > shown {
         let _ = writeln!(out, "and {} more verdicts (-v shows them)", groups.len() - shown);
@@ -254,7 +264,13 @@ fn render_stacks(out: &mut String, stacks: &[StackVerdict], style: Style) {
     }
 }
 
-fn render_verdict(out: &mut String, group: &Alike<'_>, checks: &[Graded], style: Style) {
+fn render_verdict(
+    out: &mut String,
+    group: &Alike<'_>,
+    stops_jobs: Option<&str>,
+    checks: &[Graded],
+    style: Style,
+) {
     let failed =
         |code: &str| checks.iter().any(|one| one.finding.code == code && one.finding.state == State::Fail);
     let Verdict { gpu, result, next, .. } = group.first;
@@ -272,7 +288,10 @@ fn render_verdict(out: &mut String, group: &Alike<'_>, checks: &[Graded], style:
             let other_way = next.find("; rdma-core exposes").map_or("", |at| &next[at..]);
             format!("stopped by {code}{other_way}")
         }
-        (None, "none: the GPU drives the adapter") => "the GPU drives the adapter".to_owned(),
+        (None, "none: the GPU drives the adapter") => match stops_jobs.filter(|code| failed(code)) {
+            Some(code) => format!("the GPU drives the adapter in this small test, but {code} stops jobs"),
+            None => "the GPU drives the adapter".to_owned(),
+        },
         (None, next) => match next.split_once("; for gda: ") {
             Some((works, fix)) => match code_of(fix).filter(|code| failed(code)) {
                 Some(code) => format!("{works}; for gda, fix {code}"),

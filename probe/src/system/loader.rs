@@ -74,10 +74,11 @@ impl System {
     /// The loader's directories in the order of its search, then those of the EFA installer.
     pub(crate) fn loader_directories(&self) -> Vec<PathBuf> {
         let mut directories = crate::executable::loader_library_path();
-        if !directories.is_empty() {
+        if !directories.is_empty() && !self.is_foreign() {
             // With --library-path, the caller provides all libraries and the machine's are not used.
             return directories;
         }
+        directories.clear();
         if let Some(list) = self.env("LD_LIBRARY_PATH") {
             directories.extend(std::env::split_paths(&list).filter(|path| path.is_absolute()));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::check::Check;
 use crate::checks::registry;
-use crate::model::{Finding, NO_GPU, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State};
+use crate::model::{Finding, NO_GPU, NOT_LOADED, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State};
 
 /// A check on which a stack depends.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +184,7 @@ fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
             None => {
                 let next = match root.as_str() {
                     NO_GPU => format!("for a GPU, {}", super::find_gpu(findings)),
+                    NOT_LOADED => super::WITHOUT_ROOT.to_owned(),
                     SOFTWARE_ADAPTER => "run without --soft where an EFA adapter is".to_owned(),
                     _ => "see the check that blocks it".to_owned(),
                 };

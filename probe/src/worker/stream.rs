@@ -98,7 +98,11 @@ impl Stream {
     pub(crate) fn open() -> Result<(Self, Request), WorkerError> {
         let out = detach()?;
         let request: Request = serde_json::from_reader(std::io::stdin().lock())?;
-        let mut runner = Runner::new(Policy { soft: request.soft, no_gpu: request.no_gpu });
+        let mut runner = Runner::new(Policy {
+            soft: request.soft,
+            no_gpu: request.no_gpu,
+            not_loaded: request.not_loaded.clone(),
+        });
         runner.findings.clone_from(&request.findings);
         Ok((Self { known: runner.findings.len(), runner, out }, request))
     }

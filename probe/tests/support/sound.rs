@@ -86,9 +86,9 @@ pub(crate) fn libefa(newest: u32) -> Option<Vec<u8>> {
 /// What checks run on, beside the files of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stack {
-    /// Neither libfabric nor a GPU.
+    /// Files alone: no library is loaded.
     Files,
-    /// No libfabric, and a GPU if the kernel's driver shows one.
+    /// The same, and a GPU if the kernel's driver shows one.
     FilesAndGpu,
     /// This machine's libfabric, which finds no adapter.
     Libfabric,
@@ -106,14 +106,18 @@ pub(crate) enum Stack {
 pub(crate) fn command(stack: Stack, machine: &Machine, args: &[&str]) -> (Command, Option<TempDir>) {
     let mut command = probe(args);
     command.args(["--root", machine.arg()]);
-    if !matches!(stack, Stack::FilesAndGpu | Stack::SoftAndGpu | Stack::Whole) {
+    // A put by the host executor has no use for the option, and refuses it.
+    if !matches!(stack, Stack::FilesAndGpu | Stack::SoftAndGpu | Stack::Whole) && args.first() != Some(&"put")
+    {
         command.args(["--gpu", "none"]);
     }
     let mut folder = None;
+    if matches!(stack, Stack::Libfabric | Stack::Adapters | Stack::Whole) {
+        // This machine's, although the files are another's.
+        command.env("LIBFABRIC_PATH", "libfabric.so.1");
+    }
     match stack {
-        Stack::Files | Stack::FilesAndGpu => {
-            command.env("LIBFABRIC_PATH", "nonexistent-libfabric.so");
-        }
+        Stack::Files | Stack::FilesAndGpu => {}
         Stack::Libfabric => _ = command.env("FI_PROVIDER", "efa"),
         Stack::Adapters | Stack::Whole => {
             let providers = provider_folder();

@@ -1,10 +1,11 @@
 //! The adapter and its control path. A call that changes objects holds the network's lock for writing, so no
-//! engine works during the change, and no engine uses a removed object after the call has returned.
+//! engine works during the change. Then it waits without the lock for engines that still access what it removed
+//! (`engine.rs`), so that none uses it after the call has returned.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use efa_gda_wire::{AddressHandle, LocalKey, QueueKey, QueuePairNumber};
@@ -13,13 +14,14 @@ use super::attr::{
     CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MemoryKeys, MemoryRegionAttr,
     ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, RnrRetry,
 };
+use super::completion::CompletionRing;
 use super::config::{AdapterConfig, Gid};
 use super::counter::{CompletionCounter, Counted, UnwrittenCounters};
 use super::create;
 use super::engine;
 use super::error::DeviceError;
 use super::network::Network;
-use super::shared::{Shared, lock};
+use super::shared::{Shared, wait_until};
 use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
@@ -36,7 +38,6 @@ pub struct Adapter {
     network: Arc<Network>,
     index: u16,
     shared: Arc<Shared>,
-    engine: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Adapter {
@@ -55,20 +56,21 @@ impl Adapter {
         create::check_limits(&config.limits)?;
         let shared = Arc::new(Shared::new(config));
         let index = network.join(shared.clone())?;
-        let (engine_shared, engine_network) = (shared.clone(), network.clone());
-        let started = thread::Builder::new()
-            .name(format!("softefa-{index}"))
-            .spawn(move || engine::run(engine_network, index, engine_shared));
-        let engine = match started {
-            Ok(engine) => engine,
-            Err(error) => {
-                network.leave(index);
-                return Err(DeviceError::Thread(error.to_string()));
-            }
-        };
-        // Only this call sets it, so it cannot fail.
-        let _ = shared.engine.set(engine.thread().clone());
-        Ok(Arc::new(Self { network: network.clone(), index, shared, engine: Mutex::new(Some(engine)) }))
+        if let Err(error) = engine::start(network, index, &shared, 0) {
+            network.leave(index);
+            return Err(DeviceError::Thread(error.to_string()));
+        }
+        Ok(Arc::new(Self { network: network.clone(), index, shared }))
+    }
+
+    /// Starts a thread that replaces the engine while it waits for the memory of one client
+    /// ([`Memory::client`](super::Memory::client)), so that the others do not wait.
+    ///
+    /// # Errors
+    /// [`DeviceError::Thread`].
+    pub fn isolate_clients(&self) -> Result<(), DeviceError> {
+        let started = engine::watch(&self.network, self.index, &self.shared);
+        started.map_err(|error| DeviceError::Thread(error.to_string()))
     }
 
     /// Its configuration: limits, capabilities, faults.
@@ -156,12 +158,13 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchMemoryRegion`].
     pub fn deregister_memory(&self, key: LocalKey) -> Result<(), DeviceError> {
-        let region = self.change(|port| {
+        let mut region = self.change(|port| {
             let region = port.remove_region(key).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
             port.release_domain(region.pd());
             Ok(region)
         })?;
-        // Dropped outside the lock, because dropping a frontend's `Memory` runs its code.
+        // Outside the lock, because a frontend's `Memory` may block, and dropping it runs its code.
+        region.wait_until_unused();
         drop(region);
         Ok(())
     }
@@ -230,14 +233,20 @@ impl Adapter {
                 return Err(DeviceError::Busy { object: format!("completion queue {}", queue.0), users });
             }
             let ring = port.completions.remove(queue.0).ok_or(missing)?;
-            ring.abandon();
             if let Some(doorbell) = &ring.doorbell {
                 port.doorbells.release(doorbell);
             }
             Ok(ring)
         })?;
-        drop(ring);
+        ring.abandon();
         Ok(())
+    }
+
+    /// A completion queue, without the network's lock.
+    fn completion_queue(&self, queue: CompletionQueueNumber) -> Result<Arc<CompletionRing>, DeviceError> {
+        let ports = self.network.read();
+        let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
+        ring.cloned().ok_or(DeviceError::NoSuchCompletionQueue(queue))
     }
 
     /// Discards all further completions of a queue, for a client that no longer reads it. A client that then closes its
@@ -246,9 +255,7 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`].
     pub fn abandon_completion_queue(&self, queue: CompletionQueueNumber) -> Result<(), DeviceError> {
-        let ports = self.network.read();
-        let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
-        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.abandon();
+        self.completion_queue(queue)?.abandon();
         Ok(())
     }
 
@@ -258,9 +265,7 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`].
     pub fn set_consumer_index(&self, queue: CompletionQueueNumber, consumed: u64) -> Result<(), DeviceError> {
-        let ports = self.network.read();
-        let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
-        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.set_consumer_index(consumed);
+        self.completion_queue(queue)?.set_consumer_index(consumed);
         Ok(())
     }
 
@@ -287,7 +292,7 @@ impl Adapter {
         queue_pair: QueuePairNumber,
         state: QueuePairState,
     ) -> Result<(), DeviceError> {
-        self.change(|port| {
+        let queue_pair = self.change(|port| {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let queue_pair = port.queue_pairs.get(queue_pair.get()).ok_or(missing)?;
             match (queue_pair.state(), state) {
@@ -301,11 +306,12 @@ impl Adapter {
                 }
                 _ => queue_pair.set_state(state),
             }
-            if state == QueuePairState::Error {
-                queue_pair.flush(&mut UnwrittenCounters::default());
-            }
-            Ok(())
+            Ok(queue_pair.clone())
         })?;
+        if state == QueuePairState::Error {
+            queue_pair.wait_for_deliveries();
+            queue_pair.flush(&mut UnwrittenCounters::default());
+        }
         self.shared.wake();
         Ok(())
     }
@@ -377,15 +383,20 @@ impl Adapter {
             let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
             port.live.retain(|number| *number != queue_pair.get());
             removed.set_state(QueuePairState::Error);
-            removed.flush(&mut UnwrittenCounters::default());
+            Ok(removed)
+        })?;
+        // An engine may work on it without the network's lock.
+        wait_until(|| Arc::strong_count(&removed) == 1);
+        fence(Ordering::Acquire);
+        removed.flush(&mut UnwrittenCounters::default());
+        removed.counters.detach();
+        self.change(|port| {
             removed.doorbells().for_each(|doorbell| port.doorbells.release(doorbell));
             removed.send_cq.users.fetch_sub(1, Ordering::Relaxed);
             removed.receive_cq.users.fetch_sub(1, Ordering::Relaxed);
             port.release_domain(removed.pd);
-            Ok(removed)
-        })?;
-        drop(removed);
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Holds or releases the adapter. While it is held, requests are fetched and checked but not executed;
@@ -402,7 +413,7 @@ impl Adapter {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
         // An engine at work may not have seen the flag. It finishes its rounds first.
-        drop(self.network.write());
+        drop(self.shared.working.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Its counts so far.
@@ -434,19 +445,15 @@ impl Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        let engine = lock(&self.engine).take();
-        if let Some(engine) = engine {
-            let limit = Instant::now() + STOP_TIMEOUT;
-            while !engine.is_finished() {
-                if Instant::now() > limit {
-                    return;
-                }
-                engine.thread().unpark();
-                thread::yield_now();
+        let limit = Instant::now() + STOP_TIMEOUT;
+        while !self.shared.has_ended() {
+            if Instant::now() > limit {
+                return;
             }
-            // The panic hook has printed a panic of the engine's thread, and drop cannot report it.
-            let _ = engine.join();
+            self.shared.wake();
+            thread::yield_now();
         }
+        self.shared.join();
         self.network.leave(self.index);
     }
 }

@@ -211,6 +211,9 @@ pub struct QueuePairAttr {
     pub rq_doorbell: Option<Doorbell>,
     /// Its counters, each with the kinds of completion that it counts.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
+    /// Its client, as [`Memory::client`](super::Memory::client): queue pairs of other clients do not wait for the memory
+    /// of this one and of the peers to which it sends. 0: all wait.
+    pub client: u64,
 }
 
 impl QueuePairAttr {
@@ -235,6 +238,7 @@ impl QueuePairAttr {
             sq_doorbell: None,
             rq_doorbell: None,
             counters: Vec::new(),
+            client: 0,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | doorbell: low 16 bits of the consumer index | the client: release | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
+//! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | a copy of whether `consumed` is known |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
 //! The client must not write slots. It must ring the doorbell, or report its index through
@@ -27,7 +28,7 @@
 //! backlog holds as many completions as the queue, but at least 256; later ones are lost, as on hardware.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring, doorbell_advance};
@@ -58,6 +59,8 @@ pub(crate) struct CompletionRing {
     pub(crate) doorbell: Option<Doorbell>,
     /// Work queues that complete here. A queue pair counts twice if both of its queues do.
     pub(crate) users: AtomicUsize,
+    /// Whether the client has reported a consumer index. Calls that hold the network's lock must not wait for `state`.
+    is_consumer_known: AtomicBool,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -102,12 +105,26 @@ impl CompletionRing {
         shared: Arc<Shared>,
     ) -> Self {
         let users = AtomicUsize::new(0);
-        Self { number, ring, storage, doorbell, users, shared, state: Mutex::default() }
+        let (is_consumer_known, state) = (AtomicBool::new(false), Mutex::default());
+        Self { number, ring, storage, doorbell, users, is_consumer_known, shared, state }
+    }
+
+    /// Whether writing completions may block: the memory may be the client's. A holder of `state` may then wait for it.
+    pub(crate) fn may_block(&self) -> bool {
+        matches!(self.storage, Storage::Indirect { .. })
     }
 
     /// Whether the client can report, or has reported, a consumer index.
     pub(crate) fn has_consumer_index(&self) -> bool {
-        self.doorbell.is_some() || lock(&self.state).consumed.is_some()
+        self.doorbell.is_some() || self.is_consumer_known.load(Ordering::Relaxed)
+    }
+
+    /// The client whose memory it writes to, as [`Memory::client`].
+    pub(crate) fn client(&self) -> u64 {
+        match &self.storage {
+            Storage::Ring(_) => 0,
+            Storage::Indirect { memory, .. } => memory.client(),
+        }
     }
 
     pub(crate) fn set_consumer_index(&self, consumed: u64) {
@@ -281,6 +298,7 @@ impl CompletionRing {
             self.report(StrictRule::ConsumerAhead { consumer, producer: state.produced }, consumer);
         } else {
             state.consumed = Some(consumer);
+            self.is_consumer_known.store(true, Ordering::Relaxed);
         }
     }
 

@@ -8,8 +8,9 @@
 //! |---|---|---|---|
 //! | a counter's word | engines: add; control threads: add or set; release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
 //! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under the lock, so a mirror never goes back, and no value is in it before the data that it counts: "Mirrors" below |
-//! | `AttachedCounters::any` | a control thread, under the network's write lock: release | engines: acquire | the network's lock; it saves the lock of the list |
-//! | `AttachedCounters::counters` | a control thread, under the network's write lock | engines | its lock |
+//! | `CompletionCounter::users` | control threads | control threads | none |
+//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines: acquire | the network's lock; it saves the lock of the list |
+//! | `AttachedCounters::counters` | a control thread | engines | its lock |
 //!
 //! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
 //! have no completion at the target: their counter is added to after the target's receive completion, if
@@ -27,8 +28,9 @@
 //! counted before those successes.
 
 use std::any::Any;
+use std::mem::take;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use efa_gda_wire::{CompletionStatus, OperationCode};
@@ -90,6 +92,8 @@ pub struct CompletionCounter {
     mirror: Option<Mirror>,
     /// The largest value of a word, one less than a power of two. The words themselves count modulo 2^64.
     most: u64,
+    /// Kinds of completions of queue pairs that it is attached for.
+    users: AtomicUsize,
 }
 
 /// One of a counter's words.
@@ -127,7 +131,13 @@ impl Word {
 
 impl Default for CompletionCounter {
     fn default() -> Self {
-        Self { success: Word::new(), error: Word::new(), mirror: None, most: u64::MAX }
+        Self {
+            success: Word::new(),
+            error: Word::new(),
+            mirror: None,
+            most: u64::MAX,
+            users: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -149,7 +159,13 @@ impl CompletionCounter {
         memory: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         let word = |value: NonNull<u64>| Word { value: value.cast(), _memory: memory.clone() };
-        Self { success: word(success), error: word(error), mirror: None, most: u64::MAX }
+        Self {
+            success: word(success),
+            error: word(error),
+            mirror: None,
+            most: u64::MAX,
+            users: AtomicUsize::new(0),
+        }
     }
 
     /// A counter in memory of the adapter that is copied to client memory. Both words are 0. The newest value
@@ -165,6 +181,11 @@ impl CompletionCounter {
     #[must_use]
     pub fn with_bits(self, bits: u32) -> Self {
         Self { most: u64::MAX >> (64 - bits), ..self }
+    }
+
+    /// Whether it is attached to a queue pair. The memory of its mirror must stay until it is not.
+    pub fn is_attached(&self) -> bool {
+        self.users.load(Ordering::Acquire) > 0
     }
 
     /// The number of successes or of errors, as the client sees it.
@@ -224,6 +245,10 @@ impl CompletionCounter {
 pub(crate) struct UnwrittenCounters(Vec<Arc<CompletionCounter>>);
 
 impl UnwrittenCounters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Counts a completion. The release add pairs with the acquire load of a client that reads the count.
     fn count(&mut self, counter: &Arc<CompletionCounter>, status: CompletionStatus) {
         counter.word(status != CompletionStatus::Ok).fetch_add(1, Ordering::Release);
@@ -245,12 +270,18 @@ impl UnwrittenCounters {
 #[derive(Debug, Default)]
 pub(crate) struct AttachedCounters {
     any: AtomicBool,
+    /// Whether a counter has a mirror, whose memory may block.
+    may_block: AtomicBool,
     counters: RwLock<Vec<(Counted, Arc<CompletionCounter>)>>,
 }
 
 impl AttachedCounters {
     pub(crate) fn new(counters: Vec<(Counted, Arc<CompletionCounter>)>) -> Self {
-        Self { any: AtomicBool::new(!counters.is_empty()), counters: RwLock::new(counters) }
+        let attached = Self::default();
+        for (counted, counter) in counters {
+            attached.attach(counted, counter);
+        }
+        attached
     }
 
     /// Attaches a counter. Returns false if one of the kinds in `counted` has a counter already.
@@ -259,9 +290,27 @@ impl AttachedCounters {
         if counters.iter().any(|(other, _)| other.overlaps(counted)) {
             return false;
         }
+        if counter.mirror.is_some() {
+            self.may_block.store(true, Ordering::Release);
+        }
+        counter.users.fetch_add(1, Ordering::AcqRel);
         counters.push((counted, counter));
         self.any.store(true, Ordering::Release);
         true
+    }
+
+    /// Detaches all counters of a queue pair that was destroyed. An engine may still have noted one of them; it then
+    /// finds its mirror written, and does not access the memory any more.
+    pub(crate) fn detach(&self) {
+        let counters = take(&mut *self.counters.write().unwrap_or_else(PoisonError::into_inner));
+        for (_, counter) in counters {
+            counter.write_mirror();
+            counter.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn may_block(&self) -> bool {
+        self.may_block.load(Ordering::Acquire)
     }
 
     pub(crate) fn any(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Creating queues: checks the attributes against the adapter's limits, rounds depths as the driver does, and
 //! allocates rings and doorbells.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{
@@ -145,6 +145,8 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             counters: AttachedCounters::new(attr.counters),
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
+            deliveries: AtomicUsize::new(0),
+            client: attr.client,
         })
     });
     let Some(core) = created.and_then(|number| port.queue_pairs.get(number)).cloned() else {

@@ -8,24 +8,33 @@
 //! - An **engine** (thread `softefa-N`, one for each adapter) polls the doorbells of its adapter's queue
 //!   pairs, fetches and checks entries, copies the bytes, and writes completions. The engine of the
 //!   *sender* also takes the receive from the target's receive queue and writes the target's receive
-//!   completion. The target's engine takes no part in this.
+//!   completion. The target's engine takes no part in this. Another thread replaces an engine that waits long for a
+//!   client's memory (`turns.rs`).
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it,
 //!   and flushes a queue when it destroys it or sets the error state.
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
 //! `COST_PER_LOCK` bytes, and releases it before it rests. An RDMA request of more than `PIECE_BYTES` is cut into
-//! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing. So
-//! no engine works during such a call, and once the call has returned, no engine uses an object that it removed. The
-//! calls `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `stop`
-//! acquires it after it set its flag; `hold` and the calls that return reports do not acquire it.
+//! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing, so
+//! that no engine works during the change. `queue_pair_state` holds the lock for reading; `stop` waits until no engine
+//! works (`Shared::working`); `hold` and the calls that return reports acquire neither.
+//!
+//! **No thread accesses memory that may block while it holds the network's lock**: registered memory, completion queues
+//! and mirrors of counters that only the methods of a [`super::Memory`] reach. An engine releases the lock for such an
+//! access ([`NetworkView::unlocked`]), and holds an `Arc` of the region, or counts as a delivery of the target's queue
+//! pair. A control call that removes the region or ends the queue pair first changes the objects under the lock, then
+//! waits without it for these accesses alone, then flushes. So once it has returned, no engine uses what it removed.
+//! Memory of this process is accessed under the network's lock only.
 //!
 //! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
 //! counters, of late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those
-//! acquires none of the first four. The send state of a queue pair is locked only by the engine of its adapter and by
-//! control calls that hold the network's lock for writing. Receive states and completion queues are locked by every
-//! engine that delivers to them, and by control calls. No engine waits for the send state of another adapter, so two
-//! engines that deliver to each other cannot deadlock.
+//! acquires none of the first four. The send state of a queue pair is locked by an engine of its adapter and by
+//! control calls that flush it. Its holder may release and acquire the network's lock, so nobody waits for a send state
+//! while holding the network's lock: an engine passes over a queue pair whose send state is locked. Receive states and
+//! completion queues are locked by every engine that delivers to them, and by control calls. The lock of a completion
+//! queue in memory that may block is acquired without the network's lock. No engine waits for the send state of another
+//! adapter, so two engines that deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
@@ -46,7 +55,7 @@
 //! | `QueuePairCore::state` | a control thread; any engine after a violation or a panic: release (`set_state`) | engines and control threads: acquire (`state`) | orders no other word: `queue_pair.rs` |
 //! | `QueuePairCore::queue_key`, `rnr_retry` | a control thread: relaxed | engines: relaxed | the network's lock |
 //! | `AttachedCounters::any` | a control thread: release (`attach`) | engines: acquire (`any`) | the network's lock |
-//! | `Handle::target_reached` | the engine of the adapter that has the handle: relaxed | the same engine | only one thread accesses it |
+//! | `Handle::target_reached` | engines of the adapter that has the handle: relaxed | the same | orders no other word |
 //!
 //! ## Order of one request
 //! 1. The engine loads the doorbell (acquire) and copies each covered entry out of its slot once.
@@ -64,7 +73,7 @@
 //!    before the sender's completion, unless the target's completion queue is full or abandoned.
 //!
 //! ## Waits and their bounds
-//! The engine never waits for a client. A client that waits for a completion must have its own time limit.
+//! The engine waits for no client but for its memory. A client that waits for a completion must have its own time limit.
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
@@ -78,13 +87,16 @@
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 consecutive rounds of the engine in which the queue pair got no new entry | they are executed |
 //! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
-//! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound; a [`super::Memory`] that blocks delays it |
-//! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
+//! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound |
+//! | a control call that deregisters memory or ends a queue pair, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
+//! | an engine, for memory of a client | when the access returns | after 10 ms, if [`super::Adapter::isolate_clients`] was called, another thread is the engine, and passes over this client's queue pairs |
+//! | a dropped adapter, for its engine's threads | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,6 +105,7 @@ use efa_gda_wire::{CompletionStatus, RequestId};
 use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::counter::UnwrittenCounters;
+use super::memory::Memory as _;
 use super::network::Network;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
@@ -110,22 +123,78 @@ const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
+/// The interval at which the engine is watched.
+const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share of
 /// the core, and a short sleep takes one. After a yield of this length the engine sleeps in place of so many yields.
 const SLOW_YIELD: Duration = Duration::from_millis(1);
 const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
-/// The network's objects during a round. It borrows from the network's read lock.
+/// The network's objects, for an engine. It holds the network's read lock, except during [`Self::unlocked`].
 pub(crate) struct NetworkView<'a> {
-    pub(crate) ports: &'a Ports,
-    /// The objects of the engine's adapter, and that adapter's index.
-    pub(crate) local: &'a Port,
+    network: &'a Arc<Network>,
+    /// `None` during [`Self::unlocked`].
+    ports: Option<RwLockReadGuard<'a, Ports>>,
+    shared: &'a Arc<Shared>,
+    /// The index of the engine's adapter.
     pub(crate) local_index: u16,
+    /// The engine's thread, and the client for which it works.
+    turn: u64,
+    client: u64,
 }
 
-impl NetworkView<'_> {
+impl<'a> NetworkView<'a> {
+    fn new(network: &'a Arc<Network>, shared: &'a Arc<Shared>, local_index: u16, turn: u64) -> Self {
+        Self { network, ports: Some(network.read()), shared, local_index, turn, client: 0 }
+    }
+
+    /// Makes `client` the one for which the engine works. Returns false if another thread waits for its memory.
+    fn begin_work_for(&mut self, client: u64) -> bool {
+        self.client = client;
+        !self.shared.turns.is_blocked(client)
+    }
+
+    /// Whether another thread is the engine now.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.shared.turns.is_replaced(self.turn)
+    }
+
+    pub(crate) fn ports(&self) -> &Ports {
+        match &self.ports {
+            Some(ports) => ports,
+            None => unreachable!("`unlocked` holds the only reference"),
+        }
+    }
+
+    /// The objects of the engine's adapter.
+    pub(crate) fn local(&self) -> &Port {
+        match self.ports().port(self.local_index) {
+            Some(port) => port,
+            None => unreachable!("an adapter leaves its network after its engine ended"),
+        }
+    }
+
     pub(crate) fn config(&self) -> &AdapterConfig {
-        &self.local.shared.config
+        &self.shared.config
+    }
+
+    /// Runs `work`, which may block, without the network's lock. It must not use the view. What the caller found before
+    /// may be gone afterwards.
+    pub(crate) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        /// Acquires the lock again, also if `work` panics.
+        struct Relock<'v, 'a>(&'v mut NetworkView<'a>);
+        impl Drop for Relock<'_, '_> {
+            fn drop(&mut self) {
+                self.0.shared.turns.end_access(self.0.turn);
+                self.0.ports = Some(self.0.network.read());
+            }
+        }
+        self.ports = None;
+        if self.client != 0 {
+            self.shared.turns.begin_access(self.turn, self.client);
+        }
+        let _relock = Relock(self);
+        work()
     }
 }
 
@@ -154,7 +223,6 @@ pub(crate) struct Engine {
     /// The index among the live queue pairs at which the next round begins.
     next: usize,
     random_state: u64,
-    requests: u64,
     injections: HashMap<u64, CompletionStatus>,
     faultless: bool,
 }
@@ -178,16 +246,18 @@ impl Engine {
             spent: 0,
             next: 0,
             random_state: config.seed,
-            requests: 0,
             injections: faults.injections.iter().map(|injection| (injection.nth, injection.status)).collect(),
             faultless: faults.none(),
         }
     }
 
     /// Counts a request and returns the status that is injected for it, if any.
-    pub(crate) fn count_request(&mut self) -> Option<CompletionStatus> {
-        self.requests += 1;
-        if self.injections.is_empty() { None } else { self.injections.get(&self.requests).copied() }
+    pub(crate) fn count_request(&mut self, shared: &Shared) -> Option<CompletionStatus> {
+        if self.injections.is_empty() {
+            return None;
+        }
+        let number = shared.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        self.injections.get(&number).copied()
     }
 
     /// Records work that costs as much as moving `bytes` bytes.
@@ -196,8 +266,8 @@ impl Engine {
     }
 
     /// Whether the network's lock must be released before more work.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.spent >= COST_PER_LOCK
+    pub(crate) fn is_spent(&self, network: &NetworkView<'_>) -> bool {
+        self.spent >= COST_PER_LOCK || network.is_replaced()
     }
 
     /// A random number below `bound`; 0 if `bound` is 0 or 1.
@@ -207,21 +277,24 @@ impl Engine {
 
     /// Polls every queue pair of the adapter once. Stops early when the work for one acquisition of the lock is done;
     /// the next round begins at the queue pair after the last one polled. Returns whether there was progress.
-    fn round(&mut self, network: &NetworkView<'_>) -> bool {
-        let shared = &network.local.shared;
+    fn round(&mut self, network: &mut NetworkView<'_>) -> bool {
+        let shared = network.shared;
         self.held = shared.held.load(Ordering::Acquire);
         self.immediate = self.faultless && !self.held;
         self.has_pending = false;
         let mut progress = false;
-        let live = &network.local.live;
         let first = self.next;
-        for turn in 0..live.len() {
-            if self.is_spent() {
+        for turn in 0..network.local().live.len() {
+            let local = network.local();
+            if self.is_spent(network) || local.live.is_empty() {
                 break;
             }
-            let index = (first + turn) % live.len();
+            let index = (first + turn) % local.live.len();
             self.next = index + 1;
-            let Some(queue_pair) = network.local.queue_pairs.get(live[index]) else { continue };
+            let Some(queue_pair) = local.queue_pairs.get(local.live[index]).cloned() else { continue };
+            if !network.begin_work_for(queue_pair.client) {
+                continue;
+            }
             // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
             // the queue pair can be flushed afterwards. If it panicked while completions were written, the flush counts
             // and writes them again.
@@ -235,20 +308,26 @@ impl Engine {
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
-            for (_, queue) in network.local.completions.iter() {
-                queue.retry_backlog();
-            }
+            retry_backlogs(network);
         }
-        self.land_late_writes(network.local);
+        self.land_late_writes(network);
         self.add_counts(shared);
         progress
     }
 
     /// Lands late writes to the adapter's regions with relaxed ordering.
-    fn land_late_writes(&mut self, local: &Port) {
-        for (_, memory) in &local.relaxed {
-            // As above: a frontend's `Memory` may panic. Its region then has lost a write.
-            self.has_pending |= catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
+    fn land_late_writes(&mut self, network: &mut NetworkView<'_>) {
+        let regions = &network.local().relaxed;
+        if regions.is_empty() {
+            return;
+        }
+        let regions: Vec<_> = regions.iter().map(|(_, region)| region.clone()).collect();
+        for memory in regions.iter().filter_map(|region| region.relaxed.as_ref()) {
+            if network.begin_work_for(memory.client()) {
+                // As above: a frontend's `Memory` may panic. Its region then has lost a write.
+                let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
+                self.has_pending |= network.unlocked(land);
+            }
         }
     }
 
@@ -267,6 +346,22 @@ impl Engine {
     }
 }
 
+/// Writes completions of backlogs that fit now.
+fn retry_backlogs(network: &mut NetworkView<'_>) {
+    let (blocking, others): (Vec<_>, Vec<_>) = network
+        .local()
+        .completions
+        .iter()
+        .map(|(_, queue)| queue.clone())
+        .partition(|queue| queue.may_block());
+    others.iter().for_each(|queue| queue.retry_backlog());
+    for queue in blocking {
+        if network.begin_work_for(queue.client()) {
+            network.unlocked(|| queue.retry_backlog());
+        }
+    }
+}
+
 /// The next number of SplitMix64.
 pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -276,22 +371,39 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Runs the engine of the adapter at `index` until `Shared::stop` is set or the adapter leaves the network.
-pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
+/// Starts a thread that is the engine of the adapter at `index` in this turn.
+pub(crate) fn start(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) -> io::Result<()> {
+    let (network, own) = (network.clone(), shared.clone());
+    shared.start_thread(format!("softefa-{index}"), move || run(&network, index, &own, turn))
+}
+
+/// Starts the thread that replaces the engine when it waits for a client's memory.
+pub(crate) fn watch(network: &Arc<Network>, index: u16, shared: &Arc<Shared>) -> io::Result<()> {
+    let (network, own) = (network.clone(), shared.clone());
+    shared.start_thread(format!("softefa-{index}-watch"), move || {
+        while !own.stop.load(Ordering::Acquire) {
+            own.turns.replace_if_blocked(|turn| start(&network, index, &own, turn));
+            thread::park_timeout(WATCH_INTERVAL);
+        }
+    })
+}
+
+/// Runs the engine of the adapter at `index` in a turn: until another thread replaces it, `Shared::stop` is set or the
+/// adapter leaves the network.
+fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
     let mut engine = Engine::new(&shared.config);
     let mut rest = Rest::default();
-    loop {
+    while !(shared.turns.is_replaced(turn) && shared.turns.end(turn)) {
         let progress = {
-            let ports = network.read();
-            // Under the lock: when `Adapter::stop` has returned, no further request is executed.
+            // Held while requests are executed: when `Adapter::stop` has returned, no further one is.
+            let _working = shared.working.read().unwrap_or_else(PoisonError::into_inner);
             if shared.stop.load(Ordering::Acquire) {
                 return;
             }
-            let Some(local) = ports.port(index) else { return };
-            let view = NetworkView { ports: &ports, local, local_index: index };
+            let mut view = NetworkView::new(network, shared, index, turn);
             let mut rounds = 0;
             engine.spent = 0;
-            while rounds < ROUNDS_PER_LOCK && !engine.is_spent() && engine.round(&view) {
+            while rounds < ROUNDS_PER_LOCK && !engine.is_spent(&view) && engine.round(&mut view) {
                 rounds += 1;
             }
             rounds > 0

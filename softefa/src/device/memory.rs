@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 /// A client's memory, with the addresses that its work-queue entries use.
 ///
 /// The engines of all adapters call it, only for ranges inside a registered region, and never after the call
-/// that deregisters the region has returned. Client threads may write the same bytes at the same time, as
+/// that deregisters the region has returned. They hold no lock that another client's call needs, so it may block. Client threads may write the same bytes at the same time, as
 /// with DMA. An implementation must not fail because of that; the bytes that it then moves are unspecified.
 pub trait Memory: Send + Sync {
     /// Reads the bytes at `address` into `into`.
@@ -21,6 +21,13 @@ pub trait Memory: Send + Sync {
     /// # Errors
     /// As [`Memory::read`].
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault>;
+
+    /// The client whose memory it is, if an access may block because of that client. With
+    /// [`super::Adapter::isolate_clients`], an engine that waits for the memory of one client is replaced, and the other
+    /// clients do not wait. 0: accesses do not block for long.
+    fn client(&self) -> u64 {
+        0
+    }
 
     /// The `length` bytes at `address` as memory of this process, if they are. The engine then copies them
     /// directly.

@@ -11,7 +11,7 @@
 //! # Threads
 //! Each adapter has one engine thread, which is stopped and joined when the last [`std::sync::Arc`] of the
 //! adapter is dropped. A control call that changes objects holds the network's lock for writing; engines hold
-//! it for reading while they work. So no engine accesses the memory of an object after a call such as
+//! it for reading while they work, except for accesses that may block, which such a call waits for. So no engine accesses the memory of an object after a call such as
 //! [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`] has returned. `engine.rs` states the
 //! whole protocol.
 
@@ -21,6 +21,7 @@ mod completion;
 mod config;
 mod counter;
 mod create;
+mod deliver;
 mod doorbells;
 mod engine;
 mod error;
@@ -40,6 +41,7 @@ mod slots;
 mod statistics;
 mod tables;
 mod transfer;
+mod turns;
 mod violation;
 
 pub use adapter::Adapter;

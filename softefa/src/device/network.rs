@@ -11,9 +11,9 @@ use super::tables::{Port, Ports};
 
 /// A network of adapters that can reach each other.
 ///
-/// It holds all their objects under one lock. Engines hold the lock for reading while they work; control
-/// calls that change objects hold it for writing. So an engine accesses a peer's objects without a second
-/// lock, and no engine uses an object after the control call that removed it has returned.
+/// It holds all their objects under one lock. Engines hold the lock for reading while they work, but not while they
+/// access memory that may block; control calls that change objects hold it for writing. So an engine accesses a peer's
+/// objects without a second lock.
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,

@@ -8,15 +8,16 @@
 //! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | no other word depends on it; the flush reads queue state under its locks |
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
-//! | `send.state` | the queue pair's engine; a control thread, under the network's write lock | the same | its mutex |
+//! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |
+//! | `deliveries` | engines of senders: relaxed add, release subtract | a control thread that set the error state: acquire | the network's lock orders the add before that state |
 //! | `receive.state` | the same, and the engine of any sender | the same | its mutex |
 //!
 //! The state only advances: idle, ready, error. An engine that reports a violation sets the error state, and
 //! the engine of the queue pair's adapter flushes in its next round. A request that a sender's engine is
 //! delivering at that moment is still delivered. In the error state, later posts are flushed as well.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use efa_gda_wire::{
@@ -31,7 +32,7 @@ use super::engine::{Engine, NetworkView};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
-use super::shared::{Shared, lock};
+use super::shared::{Shared, lock, try_lock, wait_until};
 use super::violation::{Queue, StrictRule, Violation};
 
 /// A queue pair.
@@ -40,6 +41,8 @@ use super::violation::{Queue, StrictRule, Violation};
 pub(crate) struct QueuePairCore {
     pub(crate) number: QueuePairNumber,
     pub(crate) pd: ProtectionDomain,
+    /// [`super::QueuePairAttr::client`].
+    pub(crate) client: u64,
     pub(crate) queue_key: AtomicU32,
     /// [`RnrRetry`] as a number.
     pub(crate) rnr_retry: AtomicU32,
@@ -51,6 +54,18 @@ pub(crate) struct QueuePairCore {
     pub(crate) counters: AttachedCounters,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
+    /// Deliveries into this queue pair for which an engine released the network's lock.
+    pub(crate) deliveries: AtomicUsize,
+}
+
+/// A delivery that control calls of the target wait for ([`QueuePairCore::wait_for_deliveries`]).
+pub(crate) struct InDelivery(Arc<QueuePairCore>);
+
+impl Drop for InDelivery {
+    fn drop(&mut self) {
+        // Release: a control call that has waited finds what the delivery did.
+        self.0.deliveries.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A rule that an entry or a doorbell of one ring breaks, with the evidence: a [`Violation`] without its
@@ -120,6 +135,24 @@ impl QueuePairCore {
         }
     }
 
+    /// Whether completing its requests or receives may block, so that an engine must not hold the network's lock.
+    pub(crate) fn may_block(&self) -> bool {
+        self.send_cq.may_block() || self.receive_cq.may_block() || self.counters.may_block()
+    }
+
+    /// The caller must hold the network's lock and have found the queue pair ready. It releases the lock before the
+    /// delivery ends.
+    pub(crate) fn begin_delivery(self: &Arc<Self>) -> InDelivery {
+        self.deliveries.fetch_add(1, Ordering::Relaxed);
+        InDelivery(self.clone())
+    }
+
+    /// Waits until no delivery is in progress. The caller has set the error state under the network's write lock, so that
+    /// none begins, and has released that lock.
+    pub(crate) fn wait_for_deliveries(&self) {
+        wait_until(|| self.deliveries.load(Ordering::Acquire) == 0);
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.state() == QueuePairState::Ready
     }
@@ -131,29 +164,62 @@ impl QueuePairCore {
 
     /// Runs one round: polls the doorbells, executes pending requests, then new ones, and publishes their
     /// completions. Flushes instead in the error state. Returns whether there was progress.
-    pub(crate) fn run_round(&self, network: &NetworkView<'_>, engine: &mut Engine) -> bool {
-        match self.state() {
-            QueuePairState::Idle => return false,
-            QueuePairState::Error => return self.flush(&mut engine.unwritten),
-            QueuePairState::Ready => {}
+    pub(crate) fn run_round(&self, network: &mut NetworkView<'_>, engine: &mut Engine) -> bool {
+        let state = self.state();
+        if state == QueuePairState::Idle {
+            return false;
+        }
+        // Another holder may write to memory that blocks. It does this queue pair's work.
+        let Some(mut send) = try_lock(&self.send.state) else { return false };
+        if state == QueuePairState::Error {
+            return self.flush_in_round(send, network, engine);
         }
         if let Some(Err(broken)) = self.receive.as_ref().map(ReceiveRing::poll_doorbell) {
             self.fail(Queue::Receive(self.number), *broken);
         }
-        let mut send = lock(&self.send.state);
         if let Err(broken) = self.send.poll_doorbell(&mut send, &self.shared) {
             send.next_flush_status = CompletionStatus::QueuePairInternal;
             self.fail(Queue::Send(self.number), *broken);
         }
         let mut progress = self.execute_pending(&mut send, network, engine);
         progress |= self.execute_new(&mut send, network, engine);
-        progress |= self.publish(&mut send, &mut engine.unwritten);
+        progress |= self.publish_in_round(&mut send, network, engine);
         engine.has_pending |= !send.pending.is_empty();
-        drop(send);
         if !self.is_ready() {
-            progress |= self.flush(&mut engine.unwritten);
+            progress |= self.flush_in_round(send, network, engine);
         }
         progress
+    }
+
+    /// As [`Self::flush`], without the network's lock if it may block.
+    fn flush_in_round(
+        &self,
+        send: MutexGuard<'_, SendState>,
+        network: &mut NetworkView<'_>,
+        engine: &mut Engine,
+    ) -> bool {
+        let unwritten = &mut engine.unwritten;
+        if self.may_block() {
+            network.unlocked(|| self.flush_locked(send, unwritten))
+        } else {
+            self.flush_locked(send, unwritten)
+        }
+    }
+
+    /// As [`Self::publish`], without the network's lock if it may block.
+    pub(crate) fn publish_in_round(
+        &self,
+        send: &mut SendState,
+        network: &mut NetworkView<'_>,
+        engine: &mut Engine,
+    ) -> bool {
+        let unwritten = &mut engine.unwritten;
+        let is_idle = send.unpublished.is_empty() && unwritten.is_empty();
+        if !is_idle && (!unwritten.is_empty() || self.may_block()) {
+            network.unlocked(|| self.publish(send, unwritten))
+        } else {
+            self.publish(send, unwritten)
+        }
     }
 
     /// Reports a violation and sets the error state.
@@ -213,7 +279,10 @@ impl QueuePairCore {
 
     /// Completes every posted request and receive as flushed. Returns whether there were any.
     pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) -> bool {
-        let mut send = lock(&self.send.state);
+        self.flush_locked(lock(&self.send.state), unwritten)
+    }
+
+    fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> bool {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
             send.unpublished.push(self.send_completion(id, code, status));

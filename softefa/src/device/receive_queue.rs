@@ -121,6 +121,13 @@ impl ReceiveRing {
         Err(Box::new(BrokenRule::of_doorbell(state.doorbell_index, rule)))
     }
 
+    /// Whether [`Self::take`] would return a receive or a broken rule.
+    pub(crate) fn may_have_receive(&self) -> bool {
+        let state = lock(&self.state);
+        state.taken != state.doorbell_index
+            || doorbell_advance(state.last_doorbell, self.doorbell.value()) != 0
+    }
+
     /// Takes the oldest receive, if one is posted.
     pub(crate) fn take(&self) -> Result<Option<PostedReceive>, Box<BrokenRule>> {
         let mut state = lock(&self.state);

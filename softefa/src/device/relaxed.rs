@@ -70,6 +70,10 @@ impl RelaxedMemory {
 }
 
 impl Memory for RelaxedMemory {
+    fn client(&self) -> u64 {
+        self.memory.client()
+    }
+
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         self.land_all();
         self.memory.read(address, into)

@@ -34,7 +34,7 @@ impl QueuePairCore {
     pub(crate) fn execute_new(
         &self,
         send: &mut SendState,
-        network: &NetworkView<'_>,
+        network: &mut NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
         let mut entries = 0;
@@ -42,7 +42,7 @@ impl QueuePairCore {
         while send.fetched < send.doorbell_index
             && entries < ROUND_ENTRIES
             && self.is_ready()
-            && !engine.is_spent()
+            && !engine.is_spent(network)
             && !send.is_moving
         {
             entries += 1;
@@ -54,7 +54,7 @@ impl QueuePairCore {
                 self.reject(send, fetched.counter, &decoded, fetched.bytes(), &broken);
                 break;
             }
-            let injected = engine.count_request();
+            let injected = engine.count_request(&self.shared);
             let counter = fetched.counter;
             if engine.immediate {
                 let outcome = self.try_request(network, engine, &decoded, 0);
@@ -81,7 +81,7 @@ impl QueuePairCore {
                 let request = PendingRequest { counter, decoded, not_before, tries, moved, injected };
                 send.pending.push_back(request);
             }
-            self.publish_if_due(send, engine);
+            self.publish_if_due(send, network, engine);
         }
         if entries > 0 {
             send.settled_rounds = 0;
@@ -93,17 +93,17 @@ impl QueuePairCore {
     /// Publishes the gathered completions at each multiple of [`COMPLETION_BATCH`], unless publishing would take more
     /// than a third of the queue pair's time. To publish may mean copies to a GPU; one publication then serves several
     /// batches.
-    fn publish_if_due(&self, send: &mut SendState, engine: &mut Engine) {
+    fn publish_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
         let gathered = send.unpublished.len();
         let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);
         if batch && send.published.elapsed() >= 2 * send.publish_time {
-            self.publish(send, &mut engine.unwritten);
+            self.publish_in_round(send, network, engine);
         }
     }
 
     fn try_request(
         &self,
-        network: &NetworkView<'_>,
+        network: &mut NetworkView<'_>,
         engine: &mut Engine,
         decoded: &DecodedRequest,
         moved: u64,
@@ -144,7 +144,7 @@ impl QueuePairCore {
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
-        network: &NetworkView<'_>,
+        network: &mut NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
         if send.pending.is_empty() || engine.held {
@@ -163,7 +163,7 @@ impl QueuePairCore {
         // it next time. One that has moved a piece goes to the front and is tried again.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
-            if !self.is_ready() || is_idle || engine.is_spent() {
+            if !self.is_ready() || is_idle || engine.is_spent(network) {
                 break;
             }
             let window = send.pending.len().min(engine.reorder_window.max(1));

@@ -4,8 +4,7 @@
 //! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
 //! client writes an entry, then the doorbell. The engine loads the doorbell, copies the entry, and writes
 //! the unwritten pattern of the next lap over the slot. [`SendState`] is not shared with clients: it
-//! belongs to the holder of its lock, which is the engine of its adapter, or a control call while no
-//! engine works.
+//! belongs to the holder of its lock, which is an engine of its adapter or a control call that flushes.
 //!
 //! Two checks read slots outside that order. [`SendRing::poll_doorbell`] reads a slot that no doorbell may
 //! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot that the engine

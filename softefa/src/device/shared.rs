@@ -9,27 +9,50 @@
 //! | `held` | a control thread (`Adapter::hold`): release | the engine, once a round: acquire | no other word depends on it; the round that runs meanwhile may still execute requests |
 //! | `backlogged` | a thread that holds a completion queue's lock: relaxed | the engine, once a round: relaxed | a hint to retry; the completion queue's lock orders the backlog |
 //! | `counts` | any engine: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
-//! | `engine` | `Adapter::new`, once | any thread that wakes the engine | `OnceLock`; a wake before that does nothing, and the engine sleeps for at most 1 ms anyway |
+//! | `requests` | engines: relaxed | the same | none |
+//! | `working` | engines, for reading, while they work; `Adapter::stop`, for writing | the same | the lock |
+//! | `turns` | engines and the thread that watches them | the same | `turns.rs` |
+//! | `threads` | the thread that starts one | any thread that wakes the engine, drop | its mutex |
 //! | `violations`, `warnings`, `captured` | any engine, control threads | control threads | their mutexes, under which no other lock is acquired |
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::Thread;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use efa_gda_wire::QueuePairNumber;
 
 use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
+use super::turns::Turns;
 use super::violation::{Violation, Warning};
 
 /// Most violations, and most warnings, that are stored. Later violations are only counted.
 const MAX_REPORTS: usize = 1024;
+/// The interval at which [`wait_until`] tries.
+const WAIT_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Locks `mutex`, also after a thread panicked while it held the lock: what these mutexes protect is
 /// consistent at every call that can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], unless another thread holds the lock.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Waits until `is_over`. Control calls wait so for an engine's access to the memory of their own client.
+pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
+    while !is_over() {
+        thread::sleep(WAIT_INTERVAL);
+    }
 }
 
 #[derive(Debug)]
@@ -40,7 +63,13 @@ pub(crate) struct Shared {
     pub(crate) backlogged: AtomicUsize,
     pub(crate) held: AtomicBool,
     pub(crate) stop: AtomicBool,
-    pub(crate) engine: OnceLock<Thread>,
+    pub(crate) turns: Turns,
+    /// Requests of which a fault was looked up.
+    pub(crate) requests: AtomicU64,
+    /// The engine's threads and the one that watches it.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held for reading while an engine works, with or without the network's lock.
+    pub(crate) working: RwLock<()>,
     violations: Mutex<Vec<Violation>>,
     warnings: Mutex<Vec<Warning>>,
     captured: Mutex<Vec<Captured>>,
@@ -74,7 +103,10 @@ impl Shared {
             backlogged: AtomicUsize::new(0),
             held: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            engine: OnceLock::new(),
+            turns: Turns::default(),
+            requests: AtomicU64::new(0),
+            threads: Mutex::default(),
+            working: RwLock::new(()),
             violations: Mutex::default(),
             warnings: Mutex::default(),
             captured: Mutex::default(),
@@ -126,8 +158,31 @@ impl Shared {
 
     /// Wakes the engine if it sleeps.
     pub(crate) fn wake(&self) {
-        if let Some(engine) = self.engine.get() {
-            engine.unpark();
+        lock(&self.threads).iter().for_each(|thread| thread.thread().unpark());
+    }
+
+    pub(crate) fn start_thread(
+        &self,
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let thread = thread::Builder::new().name(name).spawn(work)?;
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Whether every thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.threads).iter().all(JoinHandle::is_finished)
+    }
+
+    pub(crate) fn join(&self) {
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            // The panic hook has printed a panic of the thread.
+            let _ = thread.join();
         }
     }
 

@@ -1,7 +1,7 @@
 //! The objects of all adapters of a network. Engines find them by index, without hashing.
 //!
-//! The network's lock protects every struct of this file. The only field that an engine writes, under the
-//! read lock, is `Handle::target_reached`; only the engine of the adapter that has the handle accesses it.
+//! The network's lock protects every struct of this file but the memory behind [`RegionMemory`]. The only field that an
+//! engine writes, under the read lock, is `Handle::target_reached`, an atomic.
 //! Queue pairs and completion queues have further words that several threads access (`engine.rs`).
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use super::doorbells::Doorbells;
 use super::memory::{HostRange, Memory};
 use super::queue_pair::QueuePairCore;
 use super::relaxed::RelaxedMemory;
-use super::shared::Shared;
+use super::shared::{Shared, wait_until};
 use super::slots::Slots;
 
 /// Most regions of an adapter whose writes land late, because its engine looks at each of them in every round.
@@ -39,7 +39,7 @@ pub(crate) struct Port {
     pub(crate) completions: Slots<Arc<CompletionRing>>,
     pub(crate) queue_pairs: Slots<Arc<QueuePairCore>>,
     /// The memory of regions with relaxed ordering, by their numbers in `regions`, for the engine's round.
-    pub(crate) relaxed: Vec<(u16, Arc<RelaxedMemory>)>,
+    pub(crate) relaxed: Vec<(u16, Arc<RegionMemory>)>,
     /// Numbers in `queue_pairs`, for the engine's round.
     pub(crate) live: Vec<u16>,
     pub(crate) doorbells: Doorbells,
@@ -64,18 +64,25 @@ pub(crate) struct Region {
     address: u64,
     length: u64,
     access: Access,
-    memory: Arc<dyn Memory>,
+    memory: Arc<RegionMemory>,
     /// The whole region, if it is memory of this process.
     host: Option<HostRange>,
 }
 
+/// The memory of a region. Besides the region, only engines hold it, while they access it.
+pub(crate) struct RegionMemory {
+    pub(crate) memory: Arc<dyn Memory>,
+    /// The same memory, if its writes land late.
+    pub(crate) relaxed: Option<Arc<RelaxedMemory>>,
+}
+
 /// Part of a region, after keys, range and access were checked.
-#[derive(Clone, Copy)]
-pub(crate) enum View<'a> {
-    /// Memory of this process.
+pub(crate) enum View {
+    /// Memory of this process, which may be accessed under the network's lock only.
     Host(HostRange),
-    /// Memory that only the methods of a [`Memory`] access, with address and length.
-    Indirect(&'a dyn Memory, u64, u64),
+    /// Memory that only the methods of a [`Memory`] access, with address and length. They may block, so an engine calls
+    /// them without the network's lock.
+    Indirect(Arc<RegionMemory>, u64, u64),
 }
 
 /// An address handle.
@@ -145,6 +152,8 @@ impl Port {
             None => attr.memory,
         };
         let host = memory.host(attr.address, attr.length);
+        let memory = Arc::new(RegionMemory { memory, relaxed });
+        let late = is_relaxed.then(|| memory.clone());
         let number = self.regions.insert_with(|_, current| {
             generation = current;
             Region {
@@ -157,7 +166,7 @@ impl Port {
                 host,
             }
         })?;
-        self.relaxed.extend(relaxed.map(|relaxed| (number, relaxed)));
+        self.relaxed.extend(late.map(|memory| (number, memory)));
         Some(self.keys(number, generation))
     }
 
@@ -200,7 +209,7 @@ impl Port {
         access: Access,
         address: u64,
         length: u64,
-    ) -> Option<View<'_>> {
+    ) -> Option<View> {
         self.region(key)?.view(pd, access, address, length)
     }
 
@@ -213,7 +222,7 @@ impl Port {
         access: Access,
         address: u64,
         length: u64,
-    ) -> Option<View<'_>> {
+    ) -> Option<View> {
         let region = self.regions.get(key.get() as u16)?;
         let generation = (key.get() >> 16) as u16 ^ self.rkey_salt;
         let current = rkey_generation(region.generation) == generation;
@@ -298,8 +307,14 @@ impl Region {
         self.pd
     }
 
+    /// Waits until no engine accesses the region's memory any more. The caller has removed the region from its adapter,
+    /// so that no access begins, and does not hold the network's lock.
+    pub(crate) fn wait_until_unused(&mut self) {
+        wait_until(|| Arc::get_mut(&mut self.memory).is_some());
+    }
+
     #[inline]
-    fn view(&self, pd: ProtectionDomain, access: Access, address: u64, length: u64) -> Option<View<'_>> {
+    fn view(&self, pd: ProtectionDomain, access: Access, address: u64, length: u64) -> Option<View> {
         let offset = address.checked_sub(self.address)?;
         let inside = offset.checked_add(length)? <= self.length;
         if !inside || self.pd != pd || !self.access.allows(access) {
@@ -307,7 +322,7 @@ impl Region {
         }
         match self.host {
             Some(host) => host.part(offset, length).map(View::Host),
-            None => Some(View::Indirect(&*self.memory, address, length)),
+            None => Some(View::Indirect(self.memory.clone(), address, length)),
         }
     }
 }

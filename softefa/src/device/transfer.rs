@@ -1,72 +1,12 @@
-//! Copies between views of registered memory.
+//! Copies from and to views of registered memory.
 
+use super::memory::MemoryFault;
 use super::tables::View;
 
-/// Bytes of the buffer for copies in which a side is not in this process. It fits a second-level cache.
-const BOUNCE_BYTES: usize = 64 << 10;
+/// The most bytes of one access to memory that only calls reach. They fit a second-level cache.
+pub(crate) const BOUNCE_BYTES: u64 = 64 << 10;
 
-/// The side of a copy whose memory could not be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    From,
-    To,
-}
-
-/// Copies all of `from` to `to`, which must have the same length.
-#[inline]
-pub(crate) fn copy(to: View<'_>, from: View<'_>, scratch: &mut Vec<u8>) -> Result<(), Side> {
-    if let (View::Host(to), View::Host(from)) = (to, from) {
-        to.copy_from(from);
-        return Ok(());
-    }
-    let length = from.length();
-    scratch.resize(scratch.len().max(BOUNCE_BYTES), 0);
-    for offset in (0..length).step_by(BOUNCE_BYTES) {
-        let part = &mut scratch[..(length - offset).min(BOUNCE_BYTES as u64) as usize];
-        read(from, offset, part)?;
-        write(to, offset, part)?;
-    }
-    Ok(())
-}
-
-/// Copies views, whose lengths sum to `length`, one after the other to the start of `into`.
-pub(crate) fn gather<'a>(
-    views: impl Iterator<Item = View<'a>>,
-    into: &mut Vec<u8>,
-    length: usize,
-) -> Result<(), Side> {
-    into.resize(into.len().max(length), 0);
-    let mut filled = 0;
-    for view in views {
-        let part = view.length() as usize;
-        read(view, 0, &mut into[filled..filled + part])?;
-        filled += part;
-    }
-    Ok(())
-}
-
-fn read(view: View<'_>, offset: u64, into: &mut [u8]) -> Result<(), Side> {
-    match view {
-        View::Host(range) => range.read(offset as usize, into),
-        View::Indirect(memory, address, _) => {
-            memory.read(address + offset, into).map_err(|_| Side::From)?;
-        }
-    }
-    Ok(())
-}
-
-/// Copies `bytes` into a view, from `offset` on.
-pub(crate) fn write(view: View<'_>, offset: u64, bytes: &[u8]) -> Result<(), Side> {
-    match view {
-        View::Host(range) => range.write(offset as usize, bytes),
-        View::Indirect(memory, address, _) => {
-            memory.write(address + offset, bytes).map_err(|_| Side::To)?;
-        }
-    }
-    Ok(())
-}
-
-impl View<'_> {
+impl View {
     /// The `length` bytes from `offset` on, which must be inside.
     pub(crate) fn part(self, offset: u64, length: u64) -> Self {
         match self {
@@ -81,4 +21,53 @@ impl View<'_> {
             Self::Indirect(_, _, length) => *length,
         }
     }
+
+    /// Whether an access may block, so that the caller must not hold the network's lock.
+    pub(crate) fn may_block(&self) -> bool {
+        matches!(self, Self::Indirect(..))
+    }
+
+    /// Copies its bytes to `into`, which has its length.
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), MemoryFault> {
+        match self {
+            Self::Host(range) => range.read(0, into),
+            Self::Indirect(region, address, _) => region.memory.read(*address, into)?,
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes`, which have its length, to it.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), MemoryFault> {
+        match self {
+            Self::Host(range) => range.write(0, bytes),
+            Self::Indirect(region, address, _) => region.memory.write(*address, bytes)?,
+        }
+        Ok(())
+    }
+}
+
+/// Copies views to `into`, one after the other: those that may block, or the others.
+pub(crate) fn gather(views: &[Option<View>], into: &mut [u8], may_block: bool) -> Result<(), MemoryFault> {
+    let mut filled = 0;
+    for view in views.iter().flatten() {
+        let end = filled + view.length() as usize;
+        if view.may_block() == may_block {
+            view.read(&mut into[filled..end])?;
+        }
+        filled = end;
+    }
+    Ok(())
+}
+
+/// Copies `bytes` to views, one after the other: to those that may block, or to the others.
+pub(crate) fn scatter(views: &[Option<View>], bytes: &[u8], may_block: bool) -> Result<(), MemoryFault> {
+    let mut rest = bytes;
+    for view in views.iter().flatten() {
+        let (part, after) = rest.split_at(view.length() as usize);
+        if view.may_block() == may_block {
+            view.write(part)?;
+        }
+        rest = after;
+    }
+    Ok(())
 }

@@ -14,6 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use softefa::device::Adapter;
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
@@ -285,10 +287,16 @@ fn run(options: &Options) -> Result<u8, Failure> {
     let mut child =
         command.spawn().map_err(|error| Failure::io("cannot start", Path::new(program), &error))?;
     signals.forward_to(child.id() as i32);
-    let status = child
-        .wait()
-        .map_err(|error| Failure::Other(format!("cannot wait for {}: {error}", program.display())))?;
+    let failed = |error| Failure::Other(format!("cannot wait for {}: {error}", program.display()));
+    // The process keeps its number until `wait`.
+    let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while let Err(error) = waitid(Id::Pid(Pid::from_raw(child.id() as i32)), ended) {
+        if error != nix::Error::EINTR {
+            return Err(failed(error.into()));
+        }
+    }
     signals.forward_to(0);
+    let status = child.wait().map_err(failed)?;
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8;
     let Some(broker) = broker else { return Ok(code) };
     // The broker's threads notice later that devices were closed. The wait is bounded, because processes that the

@@ -1,9 +1,9 @@
 //! The signals that end a run: forwarded to the program, so that the report is printed after it.
 
+use std::mem::replace;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -14,7 +14,9 @@ use crate::command::Failure;
 /// SIGINT, SIGTERM and SIGHUP, received by a thread, so that the report is printed however the program ends.
 pub(crate) struct Signals {
     set: SigSet,
-    child: Arc<AtomicI32>,
+    /// The process that receives them; 0 for none. Locked while a signal is sent, so that it is sent to no process that
+    /// has the number later.
+    child: Arc<Mutex<i32>>,
 }
 
 impl Signals {
@@ -25,7 +27,7 @@ impl Signals {
         set.thread_block().map_err(|error| {
             Failure::Other(format!("SIGINT, SIGTERM and SIGHUP cannot be blocked: {error}"))
         })?;
-        Ok(Self { set, child: Arc::new(AtomicI32::new(0)) })
+        Ok(Self { set, child: Arc::default() })
     }
 
     /// Unblocks the signals in the program, which would otherwise inherit the mask of this thread.
@@ -41,20 +43,24 @@ impl Signals {
         self.set.wait()
     }
 
-    /// Forwards later signals to the process `child`; 0 for none.
+    /// Forwards later signals to the process `child`; 0 for none. The process must not be reaped before that.
     pub(crate) fn forward_to(&self, child: i32) {
-        if self.child.swap(child, Ordering::AcqRel) != 0 || child == 0 {
+        if replace(&mut *self.lock(), child) != 0 || child == 0 {
             return;
         }
         let receiver = Self { set: self.set, child: self.child.clone() };
         // If the thread cannot be started, the signals stay blocked, and the program ends by other means.
         let _ = thread::Builder::new().name("softefa-signals".into()).spawn(move || {
             while let Ok(signal) = receiver.wait() {
-                let child = receiver.child.load(Ordering::Acquire);
-                if child > 0 {
-                    let _ = kill(Pid::from_raw(child), signal);
+                let child = receiver.lock();
+                if *child > 0 {
+                    let _ = kill(Pid::from_raw(*child), signal);
                 }
             }
         });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, i32> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -145,6 +145,25 @@ fn a_process_that_ends_leaves_nothing_to_a_child_that_has_its_socket() {
 }
 
 #[test]
+fn a_process_that_executes_another_program_leaves_nothing_to_a_child_that_has_its_socket() {
+    let fixture = Fixture::new("executes");
+    in_child(&[("BROKER", fixture.socket.to_str().unwrap())], || {
+        let client = Client::open(&PathBuf::from(std::env::var_os("BROKER").unwrap()));
+        assert_eq!(Call::allocate_domain().run(&client), 0);
+        // Ends when the broker closes the connection.
+        let mut keeper = Command::new("cat");
+        keeper.stdin(Stdio::from(client.0)).stdout(Stdio::null()).stderr(Stdio::null());
+        let keeper = keeper.spawn().unwrap().id();
+        // The new program takes the place of the test's harness, and reports for it.
+        let ends = "echo; echo 'test result: ok. 1 passed; 0 failed;'; exit 0";
+        let waits = format!(
+            "for i in $(seq 600); do [ -e /proc/{keeper}/fd/0 ] || {{ {ends}; }}; sleep 0.1; done; exit 1"
+        );
+        panic!("{}", Command::new("sh").args(["-c", &waits]).exec());
+    });
+}
+
+#[test]
 fn a_message_with_descriptors_ends_an_open_device() {
     let fixture = Fixture::new("later");
     let client = Client::open(&fixture.socket);

@@ -17,18 +17,19 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use client::{Call, Client, Device, lingering, write};
 use efa_gda_test_support::{TempDir, test_name};
 use efa_gda_wire::CompletionStatus;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork};
 use served::{Process, serve_limited};
@@ -39,7 +40,7 @@ use softefa_uverbs::broker::gid;
 type Attack = fn(&Path, &mut Random);
 
 /// What a hostile program does, again and again.
-const ATTACKS: [(&str, Attack); 10] = [
+const ATTACKS: [(&str, Attack); 12] = [
     ("messages", bad_messages),
     ("ioctls", bad_ioctls),
     ("rings", scribbled_rings),
@@ -50,6 +51,8 @@ const ATTACKS: [(&str, Attack); 10] = [
     ("long", long_requests),
     ("files", truncated_files),
     ("lingering", descriptors_that_linger),
+    ("locked", locked_address_space),
+    ("faults", pages_that_do_not_arrive),
 ];
 
 /// The role of this process, if it is not the test: the socket, and the name of an attack or `canary`.
@@ -393,6 +396,86 @@ fn descriptors_that_linger(socket: &Path, _: &mut Random) {
         client.map(send);
     }
     closing.join().unwrap();
+}
+
+/// Keeps the lock of its own address space, which the kernel takes for each access of the broker.
+fn locked_address_space(socket: &Path, _: &mut Random) {
+    const BYTES: NonZeroUsize = NonZeroUsize::new(8 << 30).unwrap();
+    let Some(mut device) = device(socket, 16, 16) else { return };
+    let mut memory = vec![7_u8; 8192];
+    let Ok(region) = device.register(memory.as_mut_ptr() as u64, 8192) else { return };
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    // SAFETY: the kernel chooses the address.
+    let large = unsafe { mmap_anonymous(None, BYTES, ProtFlags::PROT_READ, flags) }.unwrap();
+    // Page tables, and no memory. SAFETY: the range was mapped above, as in the other calls.
+    unsafe { libc::madvise(large.as_ptr(), BYTES.get(), libc::MADV_POPULATE_READ) };
+    let is_over = AtomicBool::new(false);
+    let address = large.as_ptr() as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for protection in [libc::PROT_NONE, libc::PROT_READ] {
+                        // SAFETY: as above.
+                        unsafe { libc::mprotect(address as *mut libc::c_void, BYTES.get(), protection) };
+                    }
+                }
+            });
+        }
+        for _ in 0..20 {
+            device.write(&region, &region, 4096);
+            device.wait();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    // SAFETY: as above.
+    unsafe { munmap(large, BYTES.get()) }.unwrap();
+}
+
+/// Registers pages that do not arrive for a while: their faults are delivered to nobody who answers. The process needs
+/// the right to that.
+fn pages_that_do_not_arrive(socket: &Path, random: &mut Random) {
+    const BYTES: usize = 16 * 4096;
+    let Some(mut device) = device(socket, 16, 16) else { return };
+    let (length, flags) = (NonZeroUsize::new(BYTES).unwrap(), MapFlags::MAP_PRIVATE);
+    // SAFETY: the kernel chooses the address.
+    let pages = unsafe { mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags) };
+    let pages = pages.unwrap();
+    let address = pages.as_ptr() as u64;
+    let Ok(region) = device.register(address, BYTES as u64) else { return };
+    if let Some(faults) = take_faults(address, BYTES as u64) {
+        (0..8).for_each(|_| device.write(&region, &region, 4096));
+        std::thread::sleep(Duration::from_millis(random.below(500)));
+        drop(faults);
+        (0..8).for_each(|_| {
+            device.wait();
+        });
+    } else {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(device);
+    // SAFETY: the range was mapped above.
+    unsafe { munmap(pages, BYTES) }.unwrap();
+}
+
+/// A descriptor that the kernel delivers the faults of a range to, until it is closed (`linux/userfaultfd.h`).
+fn take_faults(start: u64, length: u64) -> Option<OwnedFd> {
+    const API: u64 = 0xc018_aa3f;
+    const REGISTER: u64 = 0xc020_aa00;
+    const MISSING: u64 = 1;
+    // SAFETY: the call has an integer argument.
+    let number = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    // SAFETY: a result that is not negative is a new descriptor, which has no other owner.
+    let faults = (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number as i32) })?;
+    let (mut api, mut range) = ([0xaa_u64, 0, 0], [start, length, MISSING, 0]);
+    // SAFETY: the arrays are the structures of the calls.
+    let results = unsafe {
+        [
+            libc::ioctl(faults.as_raw_fd(), API, api.as_mut_ptr()),
+            libc::ioctl(faults.as_raw_fd(), REGISTER, range.as_mut_ptr()),
+        ]
+    };
+    (results == [0, 0]).then_some(faults)
 }
 
 fn long_requests(socket: &Path, _: &mut Random) {

@@ -8,15 +8,19 @@ mod served;
 
 use std::ffi::{c_int, c_void};
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use client::Call;
 use efa_gda_test_support::{TempDir, in_child};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use served::{library, serve};
+use served::{library, serve, stop};
 use softefa_abi::sys::*;
 
 /// Runs `body` under the library, beside a broker.
@@ -24,10 +28,11 @@ fn under_the_library(name: &str, body: impl FnOnce()) {
     let folder = TempDir::new(name);
     let socket = folder.path().join("socket");
     let is_parent = std::env::var_os("LD_PRELOAD").is_none();
-    let _broker = is_parent.then(|| serve(&socket, 1));
+    let broker = is_parent.then(|| serve(&socket, 1));
     let library = library();
     let [library, socket] = [&library, &socket].map(|path| path.to_str().unwrap());
-    in_child(&[("LD_PRELOAD", library), ("SOFTEFA_SOCKET", socket)], body);
+    let number = broker.as_ref().map_or(0, served::Process::id).to_string();
+    in_child(&[("LD_PRELOAD", library), ("SOFTEFA_SOCKET", socket), ("BROKER", &number)], body);
 }
 
 /// An adapter with its context, and a descriptor whose number no other thread gets when it is closed.
@@ -70,6 +75,121 @@ fn a_file_that_replaces_a_device_gets_no_ioctls_of_the_device() {
             });
             assert_eq!(sockets.count(), 0);
         }
+    });
+}
+
+#[test]
+fn a_file_that_gets_the_number_of_a_device_that_was_closed_otherwise_works() {
+    under_the_library("reused", || {
+        let device = device();
+        let number = device.as_raw_fd();
+        // As `fclose` does: the library does not see it, and the connection stays.
+        // SAFETY: the calls have integer arguments, and this function owns the descriptor.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_close, number) }, 0);
+        let file = memfd_create(c"another", MFdFlags::empty()).unwrap();
+        assert_eq!(file.as_raw_fd(), number);
+        std::mem::forget(device);
+        assert_eq!(Call::allocate_domain().ioctl(file.as_fd()), libc::ENOTTY);
+        let file = File::from(file);
+        file.set_len(4096).unwrap();
+        let (length, protection) = (std::num::NonZeroUsize::new(4096).unwrap(), ProtFlags::PROT_READ);
+        // SAFETY: the kernel chooses the address.
+        unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.unwrap();
+        let sockets = fs::read_dir("/proc/self/fd").unwrap().filter(|entry| {
+            let link = fs::read_link(entry.as_ref().unwrap().path()).unwrap_or_default();
+            link.to_string_lossy().starts_with("socket:")
+        });
+        assert_eq!(sockets.count(), 0, "the connection is closed");
+    });
+}
+
+extern "C" fn ioctls_until_cancelled(device: *mut c_void) -> *mut c_void {
+    // SAFETY: the descriptor outlives the thread.
+    let device = unsafe { BorrowedFd::borrow_raw(device as usize as c_int) };
+    let mut call = Call::context();
+    loop {
+        call.ioctl(device);
+        // SAFETY: the call has no preconditions. It is where this thread ends: nothing of it needs to be dropped.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_testcancel();
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_an_ioctl_leaves_no_reply_behind() {
+    under_the_library("cancelled", || {
+        let device = device();
+        for _ in 0..200 {
+            let mut thread = 0;
+            let argument = device.as_raw_fd() as usize as *mut c_void;
+            // SAFETY: the thread uses the descriptor, which outlives it, and is joined.
+            unsafe {
+                assert_eq!(
+                    libc::pthread_create(&raw mut thread, std::ptr::null(), ioctls_until_cancelled, argument),
+                    0
+                );
+                std::thread::sleep(Duration::from_micros(300));
+                assert_eq!(pthread_cancel(thread), 0);
+                assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+            }
+            // A call with another result than the thread's.
+            assert_eq!(Call::destroy_domain(77).ioctl(device.as_fd()), libc::ENOENT);
+            assert_eq!(Call::context().ioctl(device.as_fd()), 0);
+        }
+    });
+}
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_signal(_: c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_signal_during_an_ioctl_is_handled_after_the_reply() {
+    under_the_library("signals", || {
+        let device = device();
+        let broker = std::env::var("BROKER").unwrap().parse().unwrap();
+        // SAFETY: the handler adds to an atomic.
+        unsafe { libc::signal(libc::SIGUSR1, count_signal as extern "C" fn(c_int) as libc::sighandler_t) };
+        stop(broker);
+        let thread = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let (thread, device) = (&thread, &device);
+            let waits = scope.spawn(move || {
+                thread.store(nix::unistd::gettid().as_raw() as u32, Ordering::Release);
+                Call::destroy_domain(77).ioctl(device.as_fd())
+            });
+            // The signals of this kind (a line of its status) of the thread.
+            let has = |kind: &str| {
+                let path = format!("/proc/self/task/{}/status", thread.load(Ordering::Acquire));
+                let status = fs::read_to_string(path).unwrap_or_default();
+                let line = status.lines().find_map(|line| line.strip_prefix(kind));
+                let set = line.map_or(0, |set| u64::from_str_radix(set.trim(), 16).unwrap());
+                set & 1 << (libc::SIGUSR1 - 1) != 0
+            };
+            let await_signal = |kind| {
+                let limit = Instant::now() + Duration::from_secs(10);
+                while !has(kind) && Instant::now() < limit {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                has(kind)
+            };
+            let is_blocked = await_signal("SigBlk:");
+            let id = i64::from(thread.load(Ordering::Acquire));
+            // SAFETY: the arguments are integers.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1) };
+            let is_pending = await_signal("SigPnd:");
+            let before = SIGNALS.load(Ordering::Relaxed);
+            kill(Pid::from_raw(broker), Signal::SIGCONT).unwrap();
+            assert_eq!(waits.join().unwrap(), libc::ENOENT);
+            assert_eq!((is_blocked, is_pending, before), (true, true, 0));
+            assert_eq!(SIGNALS.load(Ordering::Relaxed), 1);
+        });
     });
 }
 

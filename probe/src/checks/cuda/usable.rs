@@ -148,7 +148,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
         }
         Err(error) => Outcome::fail(
             error_chain(&error).to_string(),
-            "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer",
+            "libnvrtc 12 or newer, and a GPU of compute capability 8.0 or newer",
             "kernels are compiled at run time for the GPU, unless the build included them",
             "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
          add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",

@@ -59,7 +59,10 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
         })
         .into(),
         Err(second) if is_unanswered(&second) => failed(
-            format!("no write completed, neither to this adapter nor to {name}: {}", error_chain(error)),
+            format!(
+                "no write completed within {} ms, neither to this adapter nor to {name}: nothing arrives, as if the network dropped it",
+                timeout.as_millis()
+            ),
             "a completion with status 0",
             "most likely a security group drops the traffic between this node's adapters; otherwise the adapter did \
              not get the doorbell",
@@ -70,6 +73,23 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
         ),
         Err(second) => put_failed(&second, wait),
     }
+}
+
+/// The failure under `--soft`, where there is no network.
+pub(super) fn without_network(mut outcomes: Outcomes) -> Outcomes {
+    for (_, outcome) in &mut outcomes.0 {
+        if let Outcome::Fail(problem) = outcome {
+            problem.why =
+                "the software adapter did not execute the request: it was told to lose requests, or its \
+                           thread got no CPU time"
+                    .to_owned();
+            problem.fix = "unset SOFTEFA_BREAK and SOFTEFA_DROP_LOOPBACK if they are set; otherwise raise --time-limit \
+                           (milliseconds), and if that does not help, report it (gda-probe report)"
+                .to_owned();
+            problem.who = Who::Code;
+        }
+    }
+    outcomes
 }
 
 /// Replaces the queues of this adapter by two: one that posts, and one of another adapter that is its target. Returns the

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::escaped;
-use crate::model::bench::Spread;
+use crate::model::bench::{Spread, significant};
 
 /// The plot area and its margins, in units of 480 in all. A screen of 420 pixels shows a unit as 0.8 pixels.
 const WIDTH: f64 = 396.0;
@@ -207,7 +207,7 @@ pub(super) fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
         value if value >= 1.0 => format!("{value:.2}").trim_end_matches('0').to_owned(),
-        value => format!("{value:.3}"),
+        value => significant(value),
     }
 }
 

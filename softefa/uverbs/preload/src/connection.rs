@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{read_unaligned, write_unaligned};
+use std::ptr::{null_mut, read_unaligned, write_unaligned};
 
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -68,8 +68,47 @@ impl Drop for Descriptor {
     }
 }
 
+/// Keeps this thread from being cancelled and from handling signals until the value is dropped. A thread that left an
+/// exchange would leave its reply to the next one, and its locks.
+struct Uninterrupted {
+    signals: libc::sigset_t,
+    cancellation: c_int,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
+impl Uninterrupted {
+    fn new() -> Self {
+        let (mut all, mut signals) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        let mut cancellation = 0;
+        // SAFETY: the calls fill the sets and the number, which are of this frame.
+        unsafe {
+            pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancellation);
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), signals.as_mut_ptr());
+            Self { signals: signals.assume_init(), cancellation }
+        }
+    }
+}
+
+impl Drop for Uninterrupted {
+    fn drop(&mut self) {
+        // SAFETY: the arguments are what `new` stored.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, null_mut());
+            pthread_setcancelstate(self.cancellation, null_mut());
+        }
+    }
+}
+
 /// Connects to the broker and opens `adapter`. Returns the socket.
 pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
+    let _uninterrupted = Uninterrupted::new();
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     let socket = Descriptor::new(real::socket(libc::AF_UNIX, kind, 0))?;
     handshake(socket.0, adapter)?;
@@ -119,9 +158,11 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
 /// # Safety
 /// `argument` must be null or point to an ioctl's header and its attributes.
 pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), Errno> {
-    let (socket, _lock) = entry.lock()?;
+    // Before signals are blocked: it reads what the program supplied, which may be a fault that the program handles.
     // SAFETY: by the caller.
     let mappings = Mappings(unsafe { map_descriptors(argument) }?);
+    let _uninterrupted = Uninterrupted::new();
+    let (socket, _lock) = entry.lock()?;
     let request = Request::Ioctl { address: argument as u64, mappings: mappings.0 };
     let (reply, received) = exchange(socket, &request, &[])?;
     // They belong to the object now.
@@ -243,6 +284,7 @@ unsafe fn descriptor(argument: *mut c_void, count: usize, source: DescriptorSour
 
 /// The memory of a key: a descriptor, which the caller must close, and the offset in it.
 pub(crate) fn map(entry: &Entry, offset: u64, length: u64, writable: bool) -> Result<(c_int, u64), Errno> {
+    let _uninterrupted = Uninterrupted::new();
     let (socket, _lock) = entry.lock()?;
     let (reply, received) = exchange(socket, &Request::Map { offset, length, writable }, &[])?;
     received.map(|descriptor| (descriptor, reply.value)).ok_or(Errno::EIO)

@@ -13,11 +13,12 @@
 //! # Children
 //! A child of the process has the table: a copy of it after `fork`, the table itself after `vfork`. Its descriptors are
 //! its own in both cases. So a child writes no slot. What it closes is seen at the socket: a slot counts only where its
-//! socket's number still is that socket, which also holds if the kernel closed descriptors without this library
-//! (`close_range`).
+//! socket's number still is that socket, and its own number still is the file that stands in for the device, which also
+//! holds if the kernel closed descriptors without this library (`close_range`, `fclose`).
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use softefa_abi::Errno;
@@ -33,15 +34,15 @@ struct Slot {
     socket: AtomicI32,
     /// The socket's number in its file system, which no other socket has.
     file: AtomicU64,
-    /// The process that opened the device.
-    owner: AtomicU32,
+    /// The process that opened the device: its number, and its [`generation`].
+    owner: AtomicU64,
     /// Held from a request until its reply.
     exchange: Mutex<()>,
 }
 
 impl Slot {
     const fn new() -> Self {
-        let (socket, file, owner) = (AtomicI32::new(0), AtomicU64::new(0), AtomicU32::new(0));
+        let (socket, file, owner) = (AtomicI32::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Self { socket, file, owner, exchange: Mutex::new(()) }
     }
 
@@ -52,7 +53,62 @@ impl Slot {
     }
 
     fn is_own(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == std::process::id()
+        self.owner.load(Ordering::Relaxed) == this_process()
+    }
+}
+
+/// The number of this process in its PID namespace, and its generation in the upper half.
+fn this_process() -> u64 {
+    u64::from(generation()) << 32 | u64::from(std::process::id())
+}
+
+/// A number that a child of `fork` does not have from its parent: their process numbers can be the same in different PID
+/// namespaces. It is in a page that the kernel clears in the child; 0 if there is no such page.
+fn generation() -> u32 {
+    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let mut page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        let new = real::map_cleared_in_children();
+        match PAGE.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => page = new,
+            // Another thread was first. This page stays, unused.
+            Err(other) => page = other,
+        }
+    }
+    // SAFETY: the page is never unmapped.
+    let Some(current) = (unsafe { page.as_ref() }) else { return 0 };
+    match current.load(Ordering::Relaxed) {
+        0 => {
+            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            current
+                .compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
+                .map_or_else(|other| other, |_| next)
+        }
+        number => number,
+    }
+}
+
+/// The signal number that marks an open file as the stand-in of a device. Nothing sends the signal: the file is of a kind
+/// that has no events. Another file that gets the descriptor's number later does not have it.
+const MARK: i32 = 63;
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+
+/// Marks the open file of a descriptor.
+fn mark(descriptor: i32) -> bool {
+    // SAFETY: the arguments are integers.
+    unsafe { libc::fcntl(descriptor, F_SETSIG, MARK) == 0 }
+}
+
+/// Whether the descriptor is that of a device still. Preserves `errno`.
+fn is_marked(descriptor: i32) -> bool {
+    // SAFETY: the arguments are integers, and `__errno_location` returns the address of this thread's errno.
+    unsafe {
+        let before = *libc::__errno_location();
+        let mark = libc::fcntl(descriptor, F_GETSIG);
+        *libc::__errno_location() = before;
+        mark == MARK
     }
 }
 
@@ -100,7 +156,13 @@ fn slot(descriptor: i32) -> Option<&'static Slot> {
 /// The device with this descriptor, if there is one.
 pub(crate) fn find(descriptor: i32) -> Option<Entry> {
     let slot = slot(descriptor)?;
-    slot.socket().map(|_| Entry { slot })
+    slot.socket()?;
+    if is_marked(descriptor) {
+        return Some(Entry { slot });
+    }
+    // The program closed the device without this library, and the number is another file's.
+    remove(descriptor);
+    None
 }
 
 /// Makes `descriptor` the device of the connection `socket`.
@@ -108,12 +170,12 @@ pub(crate) fn find(descriptor: i32) -> Option<Entry> {
 /// # Errors
 /// [`Errno::EMFILE`] if the descriptor is too large for the table. The socket is closed.
 pub(crate) fn insert(descriptor: i32, socket: i32) -> Result<(), Errno> {
-    let (Some(slot), Some(file)) = (slot(descriptor), socket_file(socket)) else {
+    let (Some(slot), Some(file), true) = (slot(descriptor), socket_file(socket), mark(descriptor)) else {
         real::close(socket);
         return Err(Errno::EMFILE);
     };
     slot.file.store(file, Ordering::Relaxed);
-    slot.owner.store(std::process::id(), Ordering::Relaxed);
+    slot.owner.store(this_process(), Ordering::Relaxed);
     slot.socket.store(socket + 1, Ordering::Release);
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(super) struct Context {
     pub(super) adapter: Arc<Adapter>,
     pub(super) process: Arc<Process>,
     /// The process's number, which is its name in messages and in the account of shares.
-    client: i32,
+    pub(super) client: i32,
     pub(super) objects: BTreeMap<u32, Stored>,
     /// The mappings that the ioctl states, until an object has them.
     mappings: Mappings,
@@ -242,8 +242,7 @@ impl Context {
             Object::Completion(queue) => {
                 self.adapter.destroy_completion_queue(queue.number).map_err(errno)?;
             }
-            // Queue pairs that the counter is attached to hold a reference.
-            Object::Counter(counter) if Arc::strong_count(counter) > 1 => return Err(Errno::EBUSY),
+            Object::Counter(counter) if counter.is_attached() => return Err(Errno::EBUSY),
             _ => {}
         }
         if let Some((object, _charge, mappings)) = self.objects.remove(&handle) {

@@ -163,7 +163,9 @@ impl Broker {
             if capture {
                 config.capture = MAX_CAPTURED;
             }
-            running.push(Adapter::new(&network, config)?);
+            let adapter = Adapter::new(&network, config)?;
+            adapter.isolate_clients()?;
+            running.push(adapter);
         }
         let shared = Arc::new(Shared {
             adapters: running,
@@ -292,11 +294,14 @@ impl Drop for Refusal {
     }
 }
 
-/// Serves a device until its connection or its process ends. Its objects are destroyed before the connection is closed,
+/// Serves a device until its connection or its process ends, or the process executes another program. Its objects are destroyed before the connection is closed,
 /// which can block.
 fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i32) -> io::Result<()> {
     let mut context = None;
-    while let Some((bytes, descriptors)) = connection.receive(end, context.is_none())? {
+    loop {
+        let is_gone = || context.as_ref().is_some_and(|context: &Context| context.process.is_gone());
+        let received = connection.receive(end, context.is_none(), is_gone)?;
+        let Some((bytes, descriptors)) = received.filter(|_| !is_gone()) else { return Ok(()) };
         let result = match Request::decode(&bytes) {
             Err(error) => Err(error),
             Ok(Request::Open { .. }) if context.is_some() => Err(Errno::EBUSY),
@@ -316,7 +321,6 @@ fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i
             Err(error) => connection.send(&Reply { errno: error.get(), ..Reply::default() }, None)?,
         }
     }
-    Ok(())
 }
 
 fn open(

@@ -64,6 +64,12 @@ impl Process {
         Ok(Self { memory: memory.into(), mappings: mappings.into() })
     }
 
+    /// Whether the memory is gone, because the process executed another program or ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        // Reading an address that is not mapped fails, but of memory that is gone it returns nothing.
+        matches!(self.memory.read_at(&mut [0], 0), Ok(0))
+    }
+
     /// Copies `into.len()` bytes from `address` of the process.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         // Reading ends at the first byte that is not mapped, and at once after the process ended.
@@ -178,6 +184,10 @@ impl ProcessMemory {
 }
 
 impl Memory for ProcessMemory {
+    fn client(&self) -> u64 {
+        u64::from(self.client.unsigned_abs())
+    }
+
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         let read = self.process.memory.read_exact_at(into, address.wrapping_add(self.shift));
         read.map_err(|error| self.fault(address, into.len(), &error))
@@ -272,6 +282,7 @@ mod tests {
         let start = u64::from_str_radix(mapped.split('-').next().unwrap(), 16).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+        assert!(shell.is_gone() && cat.is_gone() && !open("self").unwrap().is_gone());
         assert_eq!(cat.read(start, &mut [0; 8]), Err(Errno::EFAULT));
         assert_eq!(cat.write(start, &[0; 8]), Err(Errno::EFAULT));
     }

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -38,6 +39,17 @@ struct RingFile {
     start: NonNull<u8>,
     /// The allocated ranges: start and length.
     used: Mutex<BTreeMap<usize, usize>>,
+    /// Nobody but this mapping can write the file, so that no hole can be made in it either: what was allocated once
+    /// stays charged, and is zeroed instead.
+    is_sealed: bool,
+    retained: Mutex<Retained>,
+}
+
+/// The charges of a sealed file: for the bytes before `end`.
+#[derive(Default)]
+struct Retained {
+    end: usize,
+    charges: Vec<Charge>,
 }
 
 // SAFETY: `start` is an address of this process, which any thread may use; the value makes no references to it.
@@ -62,7 +74,7 @@ pub(crate) struct Pages {
     start: usize,
     length: usize,
     is_writable: bool,
-    _charge: Charge,
+    _charge: Option<Charge>,
 }
 
 impl Rings {
@@ -73,29 +85,65 @@ impl Rings {
     /// Allocates pages for `bytes` bytes, which the program may write if `writable`.
     pub(crate) fn allocate(&mut self, bytes: usize, writable: bool) -> Result<Arc<Pages>, Errno> {
         let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let charge =
-            self.shares.take(self.client, Resource::RingBytes, length as u64).ok_or(Errno::ENOMEM)?;
         let file = if writable { &mut self.writable } else { &mut self.read_only };
         let file = match file {
             Some(file) => file.clone(),
-            None => file.insert(Arc::new(RingFile::new()?)).clone(),
+            None => file.insert(Arc::new(RingFile::new(writable)?)).clone(),
         };
         let start = file.allocate(length).ok_or(Errno::ENOMEM)?;
-        Ok(Arc::new(Pages { file, start, length, is_writable: writable, _charge: charge }))
+        let charge = |bytes: usize| self.shares.take(self.client, Resource::RingBytes, bytes as u64);
+        let charged = match file.is_sealed {
+            true => file.retain(start + length, charge).map(|()| None),
+            false => charge(length).map(Some),
+        };
+        let Some(_charge) = charged else {
+            file.free(start);
+            return Err(Errno::ENOMEM);
+        };
+        Ok(Arc::new(Pages { file, start, length, is_writable: writable, _charge }))
     }
 }
 
 impl RingFile {
-    fn new() -> Result<Self, Errno> {
+    fn new(is_writable: bool) -> Result<Self, Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"softefa", flags).map_err(errno)?);
         file.set_len(FILE_BYTES.get() as u64).map_err(|error| Errno::of(&error))?;
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno)?;
+        let seal = |seals| fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno);
+        seal(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
         let start = unsafe { mmap(None, FILE_BYTES, protection, MapFlags::MAP_SHARED, &file, 0) };
-        Ok(Self { file: file.into(), start: start.map_err(errno)?.cast(), used: Mutex::default() })
+        let start = start.map_err(errno)?.cast();
+        // Linux 5.1. It leaves the mapping above as it is.
+        let is_sealed = !is_writable && seal(SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE)).is_ok();
+        let (used, retained) = (Mutex::default(), Mutex::default());
+        let ring_file = Self { start, used, is_sealed, retained, file: OwnedFd::from(file) };
+        fcntl(&ring_file.file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SEAL)).map_err(errno)?;
+        Ok(ring_file)
+    }
+
+    /// Charges the bytes before `end` that were never allocated.
+    fn retain(&self, end: usize, charge: impl Fn(usize) -> Option<Charge>) -> Option<()> {
+        let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        if end > retained.end {
+            let charge = charge(end - retained.end)?;
+            retained.charges.push(charge);
+            retained.end = end;
+        }
+        Some(())
+    }
+
+    fn free(&self, start: usize) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
+    }
+
+    /// Zeroes a range that is not a ring any more.
+    fn zero(&self, start: usize, length: usize) {
+        for at in (start..start + length).step_by(8) {
+            // SAFETY: the word is inside the mapping, and aligned, because ranges are pages.
+            unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The first free range of this length.
@@ -119,10 +167,14 @@ impl RingFile {
 impl Drop for Pages {
     /// Gives the memory back, so that the next ring here is zeroed, and then the range.
     fn drop(&mut self) {
+        if self.file.is_sealed {
+            self.file.zero(self.start, self.length);
+            return self.file.free(self.start);
+        }
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         // An error leaves the range allocated, because its bytes may remain.
         if fallocate(self.file.file.as_fd(), hole, self.start as i64, self.length as i64).is_ok() {
-            self.file.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.start);
+            self.file.free(self.start);
         }
     }
 }
@@ -217,7 +269,28 @@ mod tests {
         let again = rings.allocate(4096, true).unwrap();
         assert_eq!((again.offset(), again.ring(64).unwrap().load_word_acquire(0)), (0, [0; 8]));
         assert_eq!(rings.allocate(1, false).unwrap().offset(), 0, "the file of completion queues");
+        let completions = rings.allocate(1, false).unwrap();
+        completions.ring(64).unwrap().store(0, &[7; 8]);
+        drop(completions);
+        let again = rings.allocate(1, false).unwrap();
+        assert_eq!((again.offset(), again.ring(64).unwrap().load_word_acquire(0)), (0, [0; 8]));
         assert!(rings.allocate(FILE_BYTES.get(), true).is_err());
+    }
+
+    #[test]
+    fn the_file_of_completion_queues_is_written_by_nobody_else() {
+        let mut rings = Rings::new(Shares::new(), 1);
+        let pages = rings.allocate(1, false).unwrap();
+        // What a program can do with the descriptor that it receives.
+        let descriptor = pages.descriptor().unwrap();
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        assert!(std::os::unix::fs::FileExt::write_at(&file, &[1], 0).is_err());
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let length = NonZeroUsize::new(PAGE_BYTES).unwrap();
+        // SAFETY: the kernel chooses the address.
+        assert!(unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.is_err());
+        assert!(file.set_len(1 << 31).is_err() && file.set_len(0).is_err());
     }
 
     #[test]

@@ -2,26 +2,34 @@
 //! that connected. The messages are decoded by `softefa_abi::protocol`.
 
 use std::ffi::c_int;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect,
     getsockopt, sendmsg, socket, sockopt,
 };
+use nix::unistd::geteuid;
 use softefa_abi::protocol::{MAX_DESCRIPTORS, REQUEST_BYTES, Reply};
 
 use super::BrokerError;
 use super::path_lock::PathLock;
 use super::process;
 
+/// The interval at which a connection without messages is looked at, in milliseconds.
+const LOOK_INTERVAL: u16 = 1000;
+/// How long a reply waits while too many descriptors of this user are in flight, and the interval at which it tries.
+const IN_FLIGHT_LIMIT: Duration = Duration::from_secs(5);
+const IN_FLIGHT_INTERVAL: Duration = Duration::from_millis(10);
 /// `SO_PEERPIDFD` of Linux 6.5 (`asm-generic/socket.h`).
 const SO_PEERPIDFD: c_int = 77;
 
@@ -59,11 +67,20 @@ impl Listener {
             }
             bound => bound?,
         }
-        let metadata = fs::symlink_metadata(path)?;
+        // Whoever can write the directory may have put another file there, or a link.
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() || metadata.nlink() != 1
+        {
+            return Err(io::Error::other(
+                "another process replaced it; use a directory that only you can write",
+            ));
+        }
         let listener = Self { socket, path: path.to_path_buf(), file: (metadata.dev(), metadata.ino()) };
         // Nobody can connect before `listen`.
         let mode = if every_user { 0o666 } else { 0o600 };
-        fs::set_permissions(path, Permissions::from_mode(mode))
+        fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
             .and_then(|()| Ok(nix::sys::socket::listen(&listener.socket, Backlog::new(128)?)?))
             .inspect_err(|_| listener.remove_locked())?;
         Ok(listener)
@@ -167,8 +184,8 @@ impl Connection {
     }
 
     /// Waits for the next message and, if `with_descriptors`, at most [`MAX_DESCRIPTORS`] beside it. `None`: the program
-    /// closed the connection, or `end` is readable, because the process that connected ended. (A child of it may have the
-    /// connection still.) `None` too for a message with descriptors that may have none: to close them can block, so it
+    /// closed the connection, or `end` is readable, because the process that connected ended, or `is_over`. (A child of
+    /// it may have the connection still.) `None` too for a message with descriptors that may have none: to close them can block, so it
     /// stays unread until the connection is closed.
     ///
     /// This calls the C library instead of nix, whose `recvmsg` does not return the descriptors of a message
@@ -177,11 +194,15 @@ impl Connection {
         &self,
         end: &OwnedFd,
         with_descriptors: bool,
+        is_over: impl Fn() -> bool,
     ) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut polled = [&self.socket, end].map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN));
-        while let Err(error) = poll(&mut polled, PollTimeout::NONE) {
-            if error != Errno::EINTR {
-                return Err(error.into());
+        loop {
+            match poll(&mut polled, LOOK_INTERVAL) {
+                Ok(0) if is_over() => return Ok(None),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(error.into()),
             }
         }
         if polled[1].any() == Some(true) {
@@ -248,18 +269,24 @@ impl Connection {
         }
     }
 
-    /// Sends a reply, with `descriptor` beside it. A program that does not read its replies loses the connection.
+    /// Sends a reply, with `descriptor` beside it. A program that does not read its replies loses the connection. If this
+    /// user has too many descriptors in flight, waits for some seconds, then sends that error instead.
     pub(crate) fn send(&self, reply: &Reply, descriptor: Option<&OwnedFd>) -> io::Result<()> {
         let bytes = reply.encode();
         let numbers: Vec<RawFd> = descriptor.iter().map(|descriptor| descriptor.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control = if numbers.is_empty() { &[] } else { &rights[..] };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let limit = Instant::now() + IN_FLIGHT_LIMIT;
         loop {
             let parts = [IoSlice::new(&bytes)];
             match sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, flags, None) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
+                Err(Errno::ETOOMANYREFS) if Instant::now() < limit => thread::sleep(IN_FLIGHT_INTERVAL),
+                Err(Errno::ETOOMANYREFS) => {
+                    return self.send(&Reply { errno: libc::ETOOMANYREFS, ..Reply::default() }, None);
+                }
                 Err(error) => return Err(error.into()),
             }
         }

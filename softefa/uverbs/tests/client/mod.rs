@@ -77,11 +77,12 @@ impl Client {
 
     /// Receives a reply, with the descriptor beside it. A connection that ended is the reply EIO.
     pub fn reply(&self) -> (Reply, Option<OwnedFd>) {
-        let received = match self.receive() {
-            // A connection that the broker refused is reset, once, before the reply that states the reason.
-            Err(nix::Error::ECONNRESET) => self.receive(),
-            received => received,
-        };
+        let mut received = self.receive();
+        // A connection that the broker refused is reset, once, before the reply that states the reason. A fuzzer's timer
+        // interrupts calls.
+        while matches!(received, Err(nix::Error::ECONNRESET | nix::Error::EINTR)) {
+            received = self.receive();
+        }
         received.ok().flatten().unwrap_or((Reply { errno: libc::EIO, ..Reply::default() }, None))
     }
 

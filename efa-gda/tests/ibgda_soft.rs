@@ -1,0 +1,414 @@
+//! The functions of `ibgda_compat.cuh` on the software adapter, which executes requests in random order. The kernels run on
+//! the host executor, in the shapes of DeepEP's kernels.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod kernels_support;
+mod support;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use efa_gda::fabric::{MemoryRegion, Query};
+use efa_gda::queue::{MappedQueue, device_peer};
+use efa_gda_sys::device::{
+    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, EFA_GDA_TIMEOUT_COMPLETION,
+    EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
+};
+use kernels_support::{SECOND, kernels};
+use libloading::Library;
+use support::side::{Side, bytes_of, introduce};
+use support::{assert_no_violations, with_soft_adapter};
+
+/// Requests overtake each other, with so much time between them that a receiver finds what is missing.
+const REORDERED: &[(&str, &str)] = &[("SOFTEFA_REORDER", "48"), ("SOFTEFA_INTERVAL_US", "20")];
+
+/// `struct efa_gda_ibgda_peer` (ibgda_state.h).
+#[repr(C)]
+struct Peer {
+    peer: efa_gda_peer,
+    rkey: u32,
+    reserved: u32,
+    heap: u64,
+    mapped: u64,
+}
+
+/// `struct efa_gda_ibgda_shared`, and after it `struct efa_gda_ibgda_report`.
+#[derive(Default)]
+#[repr(C)]
+struct Words {
+    done: AtomicU32,
+    failed: AtomicU32,
+    status: AtomicU32,
+    pe: AtomicU32,
+    qp: AtomicU32,
+    reserved: u32,
+}
+
+/// `struct efa_gda_ibgda_state`.
+#[repr(C)]
+struct State {
+    num_rc_per_pe: u32,
+    num_devices_initialized: i32,
+    num_pes: u32,
+    lkey: u32,
+    queue: *mut efa_gda_queue,
+    heap: u64,
+    heap_bytes: u64,
+    heap_address: u64,
+    peers: *const Peer,
+    channels: u64,
+    channels_address: u64,
+    shared: *const AtomicU32,
+    report: *const AtomicU32,
+    timeout_ns: u64,
+    channels_lkey: u32,
+    rank: u32,
+}
+
+/// Bytes of `struct efa_gda_ibgda_channel`.
+const CHANNEL: usize = 16 + 4 * 16;
+
+/// `struct ibgda_args` (kernels_own/ibgda.cu).
+#[repr(C)]
+struct Arguments {
+    state: *const State,
+    rank: u32,
+    rounds: u32,
+    messages: u32,
+    bytes: u32,
+    warp_stride: u64,
+    limit_ns: u64,
+    wrong: *const AtomicU32,
+    gave_up: *const AtomicU32,
+}
+
+// SAFETY: ranks share queues and words as device code does.
+unsafe impl Sync for Arguments {}
+
+/// `kKernels` of kernels_own/ibgda.cu.
+#[derive(Clone, Copy)]
+enum Kernel {
+    Stream = 0,
+    LowLatency = 1,
+    Quiet = 2,
+    QuietAll = 3,
+    TooManyWords = 4,
+    Refused = 5,
+}
+
+/// What each warp sends, and the bound of device waits.
+#[derive(Clone, Copy)]
+struct Load {
+    warps: u32,
+    rounds: u32,
+    messages: u32,
+    bytes: u32,
+    timeout_ns: u64,
+    /// The virtual queue pairs to a PE.
+    channels: u32,
+    seed: u64,
+}
+
+impl Load {
+    const fn new(warps: u32, rounds: u32, messages: u32, bytes: u32) -> Self {
+        Self { warps, rounds, messages, bytes, timeout_ns: 60 * SECOND, channels: 2 * warps, seed: 0 }
+    }
+
+    /// Offset of a warp's words in a heap, behind what it sends and receives.
+    fn words(&self, warp: u32) -> usize {
+        (warp * self.stride() + 2 * self.messages * self.bytes) as usize
+    }
+
+    fn stride(&self) -> u32 {
+        2 * self.messages * self.bytes + 64
+    }
+}
+
+/// Ranks on one domain, each with a queue, a heap and channels.
+struct Ranks {
+    load: Load,
+    queues: Vec<MappedQueue>,
+    heaps: Vec<MemoryRegion>,
+    channels: Vec<MemoryRegion>,
+    words: Vec<Words>,
+    peers: Vec<Vec<Peer>>,
+    wrong: AtomicU32,
+    gave_up: AtomicU32,
+    /// Heap keys of the ranks' own.
+    keys: Vec<[u32; 2]>,
+}
+
+impl Ranks {
+    fn open(count: usize, load: Load) -> Self {
+        Self::with_queues(count, load, |side| side.queue().with_request_table().unwrap())
+    }
+
+    fn with_queues(count: usize, load: Load, queue: impl Fn(&Side) -> MappedQueue) -> Self {
+        let side = Side::open(&Query::new());
+        let mut queues: Vec<_> = (0..count).map(|_| queue(&side)).collect();
+        let zeroes = |bytes: usize| (0..count).map(|_| side.region(&vec![0; bytes])).collect::<Vec<_>>();
+        let heaps = zeroes((load.warps * load.stride()) as usize);
+        let channels = zeroes(count * load.channels as usize * CHANNEL);
+        let keys = (0..count)
+            .map(|rank| {
+                [&heaps[rank], &channels[rank]].map(|region| queues[rank].retain(region).unwrap().get())
+            })
+            .collect();
+        let peer = |rank: usize, to: usize| Peer {
+            peer: device_peer(introduce(&queues[rank], &queues[to])),
+            rkey: heaps[to].remote_key().get(),
+            reserved: 0,
+            heap: heaps[to].address(),
+            mapped: heaps[to].address(),
+        };
+        let peers = (0..count).map(|rank| (0..count).map(|to| peer(rank, to)).collect()).collect();
+        let first = |queue: &MappedQueue| AtomicU32::new(queue.state().tracking.oldest);
+        let words = queues.iter().map(|queue| Words { done: first(queue), ..Words::default() }).collect();
+        let (wrong, gave_up) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { load, queues, heaps, channels, words, peers, wrong, gave_up, keys }
+    }
+
+    fn state(&self, rank: usize) -> State {
+        State {
+            num_rc_per_pe: self.load.channels,
+            num_devices_initialized: 1,
+            num_pes: self.queues.len() as u32,
+            lkey: self.keys[rank][0],
+            queue: self.queues[rank].as_ptr().as_ptr(),
+            heap: self.heaps[rank].address(),
+            heap_bytes: self.heaps[rank].len() as u64,
+            heap_address: self.heaps[rank].address(),
+            peers: self.peers[rank].as_ptr(),
+            channels: self.channels[rank].address(),
+            channels_address: self.channels[rank].address(),
+            shared: &raw const self.words[rank].done,
+            report: &raw const self.words[rank].status,
+            timeout_ns: self.load.timeout_ns,
+            channels_lkey: self.keys[rank][1],
+            rank: rank as u32,
+        }
+    }
+
+    /// Runs a kernel on the first `count` ranks. Returns the statuses that they report.
+    fn launch_on(&self, count: usize, kernel: u32) -> Vec<u32> {
+        type Run = unsafe extern "C" fn(*const Arguments, u32, u32, u64) -> bool;
+        // SAFETY: the type is the function's in ibgda.cu.
+        let run = unsafe { library().get::<Run>(b"ibgda_on_host") }.unwrap();
+        let states: Vec<_> = (0..count).map(|rank| self.state(rank)).collect();
+        let arguments = |rank: usize| Arguments {
+            state: &raw const states[rank],
+            rank: rank as u32,
+            rounds: self.load.rounds,
+            messages: self.load.messages,
+            bytes: self.load.bytes,
+            warp_stride: u64::from(self.load.stride()),
+            limit_ns: 120 * SECOND,
+            wrong: &raw const self.wrong,
+            gave_up: &raw const self.gave_up,
+        };
+        let arguments: Vec<_> = (0..count).map(arguments).collect();
+        std::thread::scope(|scope| {
+            for arguments in &arguments {
+                let (run, lanes, seed) = (*run, 32 * self.load.warps, self.load.seed);
+                // SAFETY: the ranks' queues and memory outlive the scope.
+                scope.spawn(move || assert!(unsafe { run(arguments, kernel, lanes, seed) }));
+            }
+        });
+        self.words[..count].iter().map(|words| words.status.load(Relaxed)).collect()
+    }
+
+    /// Runs a kernel on all ranks, in which nothing may fail.
+    fn launch(&self, kernel: Kernel) {
+        let statuses = self.launch_on(self.queues.len(), kernel as u32);
+        assert_eq!(statuses, vec![EFA_GDA_OK; self.queues.len()]);
+        assert_eq!(self.gave_up.load(Relaxed), 0, "warps that waited in vain");
+        assert_eq!(self.wrong.load(Relaxed), 0, "bytes that were missing behind their flag");
+    }
+
+    /// The words of a warp: tail, head, count and last.
+    fn words_of(&self, rank: usize, warp: u32) -> [u64; 4] {
+        let bytes = bytes_of(&self.heaps[rank]);
+        let at = self.load.words(warp);
+        std::array::from_fn(|word| u64::from_le_bytes(bytes[at + 8 * word..][..8].try_into().unwrap()))
+    }
+
+    /// As DeepEP's kernels zero them between two dispatches.
+    fn zero_words(&self) {
+        for heap in &self.heaps {
+            for warp in 0..self.load.warps {
+                heap.buffer().unwrap().write(self.load.words(warp), &[0; 32]).unwrap();
+            }
+        }
+    }
+
+    fn close(self) {
+        for mut queue in self.queues {
+            queue.quiet(Duration::from_secs(60)).unwrap();
+            queue.close().unwrap();
+        }
+    }
+
+    /// After a failure.
+    fn destroy(self) {
+        self.queues.into_iter().for_each(|queue| queue.destroy().unwrap());
+    }
+}
+
+fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| kernels(&["tests/kernels_own/ibgda.cu"]))
+}
+
+fn stream_is_exact(ranks: &Ranks) {
+    ranks.launch(Kernel::Stream);
+    let sum = u64::from(ranks.load.rounds) * u64::from(ranks.load.messages);
+    for rank in 0..ranks.queues.len() {
+        for warp in 0..ranks.load.warps {
+            let [tail, head, ..] = ranks.words_of(rank, warp);
+            assert_eq!((tail, head), (sum, sum), "rank {rank}, warp {warp}");
+        }
+    }
+}
+
+/// Two ranks of 16 warps. `EFA_GDA_IBGDA_PUTS` is the number of puts, 20,000 by default.
+#[test]
+fn a_receiver_that_sees_the_flag_sees_all_the_data_and_adds_end_at_the_exact_sum() {
+    let puts: u32 = std::env::var("EFA_GDA_IBGDA_PUTS").map_or(20_000, |number| number.parse().unwrap());
+    with_soft_adapter(&[REORDERED, &[("EFA_GDA_IBGDA_PUTS", &puts.to_string())]].concat(), |adapter| {
+        let ranks = Ranks::open(2, Load::new(16, puts.div_ceil(2 * 16 * 8), 8, 64));
+        stream_is_exact(&ranks);
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn flags_land_after_their_data_in_many_orders() {
+    with_soft_adapter(REORDERED, |adapter| {
+        for seed in 1..5 {
+            // Tails and heads share channels.
+            let ranks = Ranks::open(3, Load { seed, channels: 2, ..Load::new(2, 3, 5, 64) });
+            stream_is_exact(&ranks);
+            ranks.close();
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_put_of_several_entries_lands_before_its_flag() {
+    with_soft_adapter(&[REORDERED, &[("SOFTEFA_MAX_RDMA_SIZE", "48")]].concat(), |adapter| {
+        let ranks = Ranks::open(2, Load::new(4, 20, 3, 200));
+        stream_is_exact(&ranks);
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn two_dispatches_in_a_row_are_exact_after_a_quiet_and_zeroed_words() {
+    with_soft_adapter(REORDERED, |adapter| {
+        let ranks = Ranks::open(2, Load::new(4, 10, 4, 64));
+        for _ in 0..3 {
+            stream_is_exact(&ranks);
+            ranks.launch(Kernel::QuietAll);
+            ranks.zero_words();
+        }
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn low_latency_counts_are_set_again_without_a_quiet() {
+    with_soft_adapter(REORDERED, |adapter| {
+        let ranks = Ranks::open(2, Load::new(16, 1, 6, 64));
+        for _ in 0..5 {
+            ranks.launch(Kernel::LowLatency);
+            ranks.zero_words();
+        }
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn quiet_returns_when_everything_before_it_is_done() {
+    with_soft_adapter(REORDERED, |adapter| {
+        let ranks = Ranks::open(2, Load::new(4, 10, 5, 64));
+        ranks.launch(Kernel::Quiet);
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+/// The doorbell and 16-bit request ids carry the low 16 bits of producer indices.
+#[test]
+fn flags_are_right_where_the_doorbell_wraps() {
+    with_soft_adapter(REORDERED, |adapter| {
+        let ranks = Ranks::open(2, Load::new(8, 600, 16, 8));
+        stream_is_exact(&ranks);
+        let posted = |queue: &MappedQueue| queue.state().reserve.word as u32;
+        assert!(ranks.queues.iter().all(|queue| posted(queue) > 1 << 16));
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_unreachable_peer_ends_in_an_error_that_the_host_reads_and_no_flag_is_sent() {
+    with_soft_adapter(REORDERED, |_| {
+        let mut ranks = Ranks::open(2, Load::new(4, 10, 4, 64));
+        ranks.peers[0][1].peer.qpn = 4000;
+        let statuses = ranks.launch_on(1, Kernel::Stream as u32);
+        assert_eq!(statuses, [EFA_GDA_COMPLETION_ERROR]);
+        assert_eq!(ranks.words[0].pe.load(Relaxed), 1);
+        assert!((0..4).all(|warp| ranks.words_of(1, warp)[0] == 0));
+        // Later launches end at once.
+        assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_COMPLETION_ERROR]);
+        ranks.destroy();
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_answer_ends_at_the_bound() {
+    with_soft_adapter(&[("SOFTEFA_DELAY_US", "3600000000")], |_| {
+        let ranks = Ranks::open(2, Load { timeout_ns: SECOND / 2, ..Load::new(2, 1, 4, 64) });
+        assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_TIMEOUT_COMPLETION]);
+        ranks.destroy();
+    });
+}
+
+#[test]
+fn the_host_ends_all_waits_by_the_abort_flag() {
+    with_soft_adapter(&[("SOFTEFA_DELAY_US", "3600000000")], |_| {
+        let ranks = Ranks::open(2, Load::new(2, 1, 4, 64));
+        ranks.queues[0].abort_flag().raise();
+        assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_ABORTED]);
+        ranks.destroy();
+    });
+}
+
+#[test]
+fn calls_that_cannot_work_are_refused() {
+    with_soft_adapter(&[], |adapter| {
+        let refused = Kernel::Refused as u32;
+        let cases = [
+            (Kernel::TooManyWords as u32, EFA_GDA_BAD_ARGUMENT),
+            (refused, EFA_GDA_BAD_ARGUMENT),
+            (refused + 1, EFA_GDA_BAD_ARGUMENT),
+            (refused + 2, EFA_GDA_BAD_ARGUMENT),
+            (refused + 3, EFA_GDA_UNSUPPORTED),
+        ];
+        for (kernel, status) in cases {
+            let ranks = Ranks::open(2, Load::new(1, 1, 4, 64));
+            assert_eq!(ranks.launch_on(1, kernel), [status], "kernel {kernel}");
+        }
+        // A queue without a request table cannot drain.
+        let ranks = Ranks::with_queues(2, Load::new(1, 1, 4, 64), Side::queue);
+        assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_UNSUPPORTED]);
+        assert_no_violations(adapter);
+    });
+}

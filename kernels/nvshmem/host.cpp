@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The host's side of efa_gda_nvshmem_heap.h: a queue for this GPU, the registered heap, and the exchange of addresses
+ * and keys through NVSHMEM.
+ */
+#include "efa_gda_nvshmem_heap.h"
+
+#include <cuda_runtime.h>
+#include <nvshmem.h>
+#include <nvshmemx.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "library.h"
+
+namespace {
+
+using efa_gda_nvshmem::Allocation;
+using efa_gda_nvshmem::Library;
+
+/* What a PE sends to the others. */
+struct Record {
+  /* 0, or the error that ended this PE's preparation; the others then fail as well. */
+  int32_t error;
+  uint32_t rkey;
+  uint64_t heap;
+  uint64_t length;
+  char address[64];
+};
+
+/* Between init and fini. */
+struct Context {
+  Library library = {};
+  efa_gda_domain *domain = nullptr;
+  efa_gda_mapped *mapped = nullptr;
+  efa_gda_region *heap_region = nullptr;
+  efa_gda_region *channels_region = nullptr;
+  Allocation heap;
+  bool launched = false;
+  uint32_t flags = 0;
+  /* An address of the heap, of the caller or `own`. */
+  void *symmetric = nullptr;
+  void *own = nullptr;
+  /* Memory of this GPU: the channels, the peers, and the shared words. */
+  void *device = nullptr;
+  efa_gda_ibgda_report *report = nullptr;
+  efa_gda_ibgda_state state = {};
+};
+
+constexpr char kNoState[] =
+    "no state: the pointer is null, efa_gda_nvshmem_init was not called, or efa_gda_nvshmem_fini was";
+
+Context *context = nullptr;
+std::string last_error;
+
+int fail(int code, const std::string &text) {
+  last_error = text;
+  return code;
+}
+
+/* A call of libefa_gda, of CUDA and of NVSHMEM: returns 0, or the error with its text. */
+int check(int code, const char *what) {
+  return code == 0 ? 0 : fail(code, std::string(what) + ": " + context->library.efa_gda_last_error());
+}
+int check_cuda(cudaError_t code, const char *what) {
+  return code == cudaSuccess ? 0
+                             : fail(EFA_GDA_ERROR_GPU, std::string(what) + ": " + cudaGetErrorString(code));
+}
+
+size_t channels_bytes(const efa_gda_ibgda_state &s) {
+  return sizeof(efa_gda_ibgda_channel) * s.num_pes * s.num_rc_per_pe * (size_t)s.num_devices_initialized;
+}
+
+/* Registers an allocation for this queue. */
+int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region **region, efa_gda_region_info &info) {
+  const Library &l = context->library;
+  int code = l.efa_gda_region_register_gpu(context->domain, memory.start, memory.bytes, gpu, memory.dmabuf, 0, access,
+                                           region);
+  if (memory.dmabuf >= 0) close(memory.dmabuf);
+  if ((code = check(code, "efa_gda_region_register_gpu"))) return code;
+  info.size = sizeof info;
+  if ((code = check(l.efa_gda_region_describe(*region, &info), "efa_gda_region_describe"))) return code;
+  return check(l.efa_gda_mapped_retain(context->mapped, *region), "efa_gda_mapped_retain");
+}
+
+/* Registers the heap and the channels. */
+int register_all(int gpu, Record &record) {
+  Context &c = *context;
+  Allocation channels;
+  efa_gda_region_info info = {};
+  /* Whole pages of the GPU, as a dma-buf must have. */
+  constexpr size_t kPage = 2 << 20;
+  size_t bytes = channels_bytes(c.state) + sizeof(efa_gda_ibgda_peer) * c.state.num_pes + sizeof(efa_gda_ibgda_shared);
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  if (int code = check_cuda(cudaMalloc(&c.device, bytes), "cudaMalloc")) return code;
+  if (int code = check_cuda(cudaMemset(c.device, 0, bytes), "cudaMemset")) return code;
+  if (!c.heap.find(c.symmetric) || !channels.find(c.device)) {
+    return fail(EFA_GDA_ERROR_GPU, "the CUDA driver does not know the allocation of the symmetric heap");
+  }
+  uint64_t access =
+      EFA_GDA_ACCESS_READ | EFA_GDA_ACCESS_WRITE | EFA_GDA_ACCESS_REMOTE_READ | EFA_GDA_ACCESS_REMOTE_WRITE;
+  if (int code = register_memory(c.heap, gpu, access, &c.heap_region, info)) return code;
+  record.rkey = info.rkey;
+  record.heap = info.address;
+  c.state.lkey = info.lkey;
+  c.state.heap = c.heap.start;
+  c.state.heap_bytes = c.heap.bytes;
+  c.state.heap_address = info.address;
+  if (int code = register_memory(channels, gpu, EFA_GDA_ACCESS_WRITE, &c.channels_region, info)) return code;
+  c.state.channels = static_cast<efa_gda_ibgda_channel *>(c.device);
+  c.state.channels_address = reinterpret_cast<uint64_t>(c.device) - channels.start + info.address;
+  c.state.channels_lkey = info.lkey;
+  return 0;
+}
+
+/* Opens the queue, registers memory, and fills in this PE's record. */
+int open_queue(Record &record) {
+  Context &c = *context;
+  std::string why;
+  int gpu = 0;
+  if (!c.library.load(why)) return fail(EFA_GDA_ERROR_NO_ADAPTER, why);
+  if (int code = check_cuda(cudaGetDevice(&gpu), "cudaGetDevice")) return code;
+  const char *adapter = getenv("EFA_GDA_ADAPTER");
+  int code = c.library.efa_gda_domain_open(adapter, EFA_GDA_DOMAIN_GPU_MEMORY, &c.domain);
+  /* A provider without FI_HMEM registers GPU memory as a dma-buf all the same. */
+  if (code != 0) code = c.library.efa_gda_domain_open(adapter, 0, &c.domain);
+  if ((code = check(code, "efa_gda_domain_open"))) return code;
+  efa_gda_mapped_attr mapped = {};
+  mapped.size = sizeof mapped;
+  mapped.peers = c.state.num_pes;
+  mapped.gpu = gpu;
+  mapped.flags = EFA_GDA_MAPPED_REQUEST_TABLE;
+  if ((code = check(c.library.efa_gda_mapped_open(c.domain, &mapped, &c.mapped), "efa_gda_mapped_open"))) return code;
+  size_t length = sizeof record.address;
+  code = check(c.library.efa_gda_mapped_address(c.mapped, record.address, &length), "efa_gda_mapped_address");
+  if (code != 0) return code;
+  record.length = length;
+  return register_all(gpu, record);
+}
+
+/* Every PE takes part, also one whose preparation failed. */
+int collect(const Record &mine, std::vector<Record> &all) {
+  int pes = nvshmem_n_pes();
+  Record *table = static_cast<Record *>(nvshmem_malloc(sizeof(Record) * ((size_t)pes + 1)));
+  if (table == nullptr) return fail(EFA_GDA_ERROR_GPU, "nvshmem_malloc: the symmetric heap is full");
+  int code = check_cuda(cudaMemcpy(table + pes, &mine, sizeof mine, cudaMemcpyHostToDevice), "cudaMemcpy");
+  int collected = nvshmemx_fcollectmem_on_stream(NVSHMEM_TEAM_WORLD, table, table + pes, sizeof mine, nullptr);
+  if (code == 0 && collected != 0) code = fail(EFA_GDA_ERROR_GPU, "nvshmemx_fcollectmem_on_stream failed");
+  all.resize((size_t)pes);
+  if (code == 0) code = check_cuda(cudaStreamSynchronize(nullptr), "the exchange through NVSHMEM");
+  size_t bytes = sizeof(Record) * all.size();
+  if (code == 0) code = check_cuda(cudaMemcpy(all.data(), table, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  nvshmem_free(table);
+  return code;
+}
+
+int insert_peers(const std::vector<Record> &all, std::vector<efa_gda_ibgda_peer> &peers) {
+  Context &c = *context;
+  for (size_t pe = 0; pe < all.size(); pe++) {
+    efa_gda_ibgda_peer peer = {};
+    int code = c.library.efa_gda_mapped_insert_peer(c.mapped, all[pe].address, all[pe].length, &peer.peer);
+    if ((code = check(code, "efa_gda_mapped_insert_peer"))) return code;
+    peer.rkey = all[pe].rkey;
+    peer.heap = all[pe].heap;
+    bool only = (c.flags & EFA_GDA_NVSHMEM_ADAPTER_ONLY) != 0;
+    /* The offset of an allocation in the heap is the same on all PEs. */
+    uint64_t offset = reinterpret_cast<uint64_t>(c.symmetric) - c.heap.start;
+    uint64_t there = only ? 0 : reinterpret_cast<uint64_t>(nvshmem_ptr(c.symmetric, (int)pe));
+    peer.mapped = there == 0 ? 0 : there - offset;
+    peers.push_back(peer);
+  }
+  return 0;
+}
+
+/* Fills in the memory that the state names, and publishes it. */
+int publish(const std::vector<efa_gda_ibgda_peer> &peers) {
+  Context &c = *context;
+  char *to = static_cast<char *>(c.device) + channels_bytes(c.state);
+  size_t bytes = sizeof(efa_gda_ibgda_peer) * peers.size();
+  void *report = nullptr, *seen = nullptr;
+  int code = check_cuda(cudaHostAlloc(&report, sizeof *c.report, cudaHostAllocMapped), "cudaHostAlloc");
+  if (code != 0) return code;
+  c.report = static_cast<efa_gda_ibgda_report *>(report);
+  memset(report, 0, sizeof *c.report);
+  if ((code = check_cuda(cudaMemcpy(to, peers.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy"))) return code;
+  /* All requests before the queue's first one are done. */
+  efa_gda_progress progress = {};
+  progress.size = sizeof progress;
+  if ((code = check(c.library.efa_gda_mapped_poll(c.mapped, &progress), "efa_gda_mapped_poll"))) return code;
+  efa_gda_ibgda_shared shared = {progress.reserved, EFA_GDA_OK};
+  code = check_cuda(cudaMemcpy(to + bytes, &shared, sizeof shared, cudaMemcpyHostToDevice), "cudaMemcpy");
+  if (code == 0) code = check_cuda(cudaHostGetDevicePointer(&seen, report, 0), "cudaHostGetDevicePointer");
+  if (code != 0) return code;
+  c.state.peers = reinterpret_cast<const efa_gda_ibgda_peer *>(to);
+  c.state.shared = reinterpret_cast<efa_gda_ibgda_shared *>(to + bytes);
+  c.state.report = static_cast<efa_gda_ibgda_report *>(seen);
+  code = c.library.efa_gda_mapped_begin_launch(c.mapped, &c.state.queue);
+  if ((code = check(code, "efa_gda_mapped_begin_launch"))) return code;
+  c.launched = true;
+  cudaError_t copied = (cudaError_t)efa_gda_nvshmem_publish(&c.state);
+  return check_cuda(copied, "cudaMemcpyToSymbol of efa_gda_ibgda_state_d");
+}
+
+/* All PEs call it with the result of a step. Returns 0 on all of them, or an error on all of them. */
+int agree(int mine, Record &record, std::vector<Record> &all) {
+  std::string text = last_error;
+  record.error = mine;
+  int code = collect(record, all);
+  if (mine != 0) return fail(mine, text);
+  for (size_t pe = 0; code == 0 && pe < all.size(); pe++) {
+    if (all[pe].error == 0) continue;
+    return fail(all[pe].error, "PE " + std::to_string(pe) + " failed; its own error has the reason");
+  }
+  return code;
+}
+
+int prepare() {
+  std::vector<Record> all;
+  std::vector<efa_gda_ibgda_peer> peers;
+  Record record = {};
+  int code = open_queue(record);
+  if ((code = agree(code, record, all))) return code;
+  code = insert_peers(all, peers);
+  if (code == 0) code = publish(peers);
+  /* No PE puts before all PEs know it. */
+  return agree(code, record, all);
+}
+
+/* Releases what the context has; returns the first error. */
+int release() {
+  Context &c = *context;
+  int code = 0;
+  auto first = [&code](int next) { code = code != 0 ? code : next; };
+  if (c.launched) first(check(c.library.efa_gda_mapped_end_launch(c.mapped), "efa_gda_mapped_end_launch"));
+  if (c.mapped != nullptr) first(check(c.library.efa_gda_mapped_destroy(c.mapped), "efa_gda_mapped_destroy"));
+  for (efa_gda_region *region : {c.heap_region, c.channels_region}) {
+    if (region != nullptr) first(check(c.library.efa_gda_region_close(region), "efa_gda_region_close"));
+  }
+  if (c.domain != nullptr) first(check(c.library.efa_gda_domain_close(c.domain), "efa_gda_domain_close"));
+  cudaFree(c.device);
+  if (c.report != nullptr) cudaFreeHost(c.report);
+  if (c.own != nullptr) nvshmem_free(c.own);
+  delete context;
+  context = nullptr;
+  return code;
+}
+
+}  // namespace
+
+extern "C" int efa_gda_nvshmem_init(const efa_gda_nvshmem_attr *attr) {
+  efa_gda_nvshmem_attr given = {};
+  if (context != nullptr) {
+    return fail(EFA_GDA_ERROR_BUSY, "efa_gda_nvshmem_init was called already; call efa_gda_nvshmem_fini first");
+  }
+  if (attr != nullptr && attr->size != sizeof *attr) {
+    return fail(EFA_GDA_ERROR_ARGUMENT, "attr->size is " + std::to_string(attr->size) + ", expected " +
+                                            std::to_string(sizeof *attr));
+  }
+  if (attr != nullptr) given = *attr;
+  context = new Context;
+  context->flags = given.flags;
+  efa_gda_ibgda_state &s = context->state;
+  s.num_rc_per_pe = given.num_channels != 0 ? given.num_channels : 32;
+  s.num_devices_initialized = given.num_devices != 0 ? (int32_t)given.num_devices : 1;
+  s.num_pes = (uint32_t)nvshmem_n_pes();
+  s.rank = (uint32_t)nvshmem_my_pe();
+  s.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : EFA_GDA_DEFAULT_TIMEOUT_NS;
+  /* Collective, so before anything that fails on one PE only. */
+  if (given.symmetric == nullptr) context->own = nvshmem_malloc(64);
+  context->symmetric = given.symmetric != nullptr ? given.symmetric : context->own;
+  if (context->symmetric == nullptr) {
+    delete context;
+    context = nullptr;
+    return fail(EFA_GDA_ERROR_GPU, "nvshmem_malloc: the symmetric heap is full (NVSHMEM_SYMMETRIC_SIZE)");
+  }
+  int code = prepare();
+  if (code != 0) {
+    std::string text = last_error;
+    release();
+    last_error = text;
+  }
+  return code;
+}
+
+extern "C" int efa_gda_nvshmem_state(efa_gda_ibgda_state *state) {
+  if (context == nullptr || state == nullptr) return fail(EFA_GDA_ERROR_ARGUMENT, kNoState);
+  *state = context->state;
+  return 0;
+}
+
+extern "C" int efa_gda_nvshmem_failure(efa_gda_ibgda_report *report) {
+  if (context == nullptr || report == nullptr) return fail(EFA_GDA_ERROR_ARGUMENT, kNoState);
+  report->status = context->report->status;
+  report->pe = context->report->pe;
+  report->qp = context->report->qp;
+  return 0;
+}
+
+extern "C" int efa_gda_nvshmem_fini(void) {
+  if (context == nullptr) return fail(EFA_GDA_ERROR_ARGUMENT, kNoState);
+  cudaDeviceSynchronize();
+  /* No peer puts to this heap any more. */
+  nvshmem_barrier_all();
+  return release();
+}
+
+extern "C" const char *efa_gda_nvshmem_last_error(void) { return last_error.c_str(); }

@@ -1,0 +1,159 @@
+//! What the end of a worker process before the end of its checks means.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use crate::check::Problem;
+use crate::model::{DEFAULT_TIME_LIMIT, Who};
+use crate::worker::Group;
+
+/// How a worker ended before it had run all checks.
+pub(super) struct Crash {
+    /// The check that was running.
+    pub(super) code: Option<String>,
+    pub(super) subject: Option<String>,
+    pub(super) end: End,
+}
+
+/// The reason.
+pub(super) enum End {
+    /// It ended by itself: how.
+    Ended(String),
+    /// It gave no result within `limit`; the time for which it waited for a CPU did not count.
+    TimedOut { limit: Duration, without_cpu: Duration, starved: bool },
+}
+
+impl End {
+    /// The reason, for people.
+    pub(super) fn observed(&self) -> String {
+        let (limit, without_cpu, starved) = match self {
+            Self::Ended(how) => return how.clone(),
+            Self::TimedOut { limit, without_cpu, starved } => (limit, without_cpu, *starved),
+        };
+        let (limit, without) = (limit.as_millis(), without_cpu.as_millis());
+        let counted = match (starved, without) {
+            (true, _) => format!(", and the worker process waited {without} ms for a CPU"),
+            (false, 0) => String::new(),
+            (false, _) => format!(", not counting {without} ms for which it waited for a CPU"),
+        };
+        format!("no result within {limit} ms{counted}; the worker process was killed")
+    }
+}
+
+/// The libraries of a group: their name, their remedy, and the role that applies it.
+fn libraries(group: Group) -> (&'static str, &'static str, Who) {
+    match group {
+        Group::Fabric => (
+            "libfabric or its provider",
+            "install the current EFA installer's libfabric in the image",
+            Who::Image,
+        ),
+        Group::Verbs => {
+            ("rdma-core", "install the current EFA installer's rdma-core in the image", Who::Image)
+        }
+        Group::Cuda => (
+            "the CUDA driver",
+            "on the host: search dmesg for Xid, and install the current NVIDIA driver",
+            Who::Host,
+        ),
+        Group::Nodes => (
+            "the kernel driver",
+            "on the host: search dmesg for efa; reload the driver, or restart the host",
+            Who::Host,
+        ),
+    }
+}
+
+/// The problem of the check in which a worker of `group` ended.
+pub(super) fn problem(group: Group, end: &End) -> Problem {
+    let (library, remedy, who) = libraries(group);
+    let last = match group {
+        Group::Nodes => String::new(),
+        _ => "; if that does not help, run again with -v and FI_LOG_LEVEL=warn for the last messages, and report it to \
+              the library's maintainer"
+            .to_owned(),
+    };
+    let raise = format!("raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT})");
+    let (why, fix, who) = match end {
+        End::TimedOut { starved: true, .. } => (
+            format!("the machine is too busy to judge: {library} may be sound"),
+            format!("end other programs, or raise the container's CPU limit, and run again; otherwise {raise}"),
+            Who::Pod,
+        ),
+        End::TimedOut { .. } if group == Group::Nodes => {
+            ("every program that opens this node hangs, libfabric included".to_owned(), remedy.to_owned(), who)
+        }
+        End::TimedOut { .. } => (
+            format!("{library} is hung in this step, or slow: it did not wait for a CPU"),
+            format!("{raise}; if it is reached again, {remedy}{last}"),
+            who,
+        ),
+        // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
+        End::Ended(how) if how.contains("(SIGKILL)") => (
+            "the kernel or an operator ended the process: usually a limit of memory or CPU time was reached".to_owned(),
+            "search dmesg on the host for the limit that was reached, and raise it (the container's memory, ulimit -t)"
+                .to_owned(),
+            Who::Pod,
+        ),
+        End::Ended(_) => (
+            format!("{library} crashed in this step, and would do the same in any program"),
+            format!("{remedy}{last}"),
+            who,
+        ),
+    };
+    let observed = match end {
+        End::Ended(how) if !how.contains("(SIGKILL)") => format!("crash in {library}: {how}"),
+        _ => end.observed(),
+    };
+    Problem { observed, required: "the check ends and its process continues".to_owned(), why, fix, who }
+}
+
+/// How a worker ended that did not report all of its results.
+pub(crate) fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.signal(), status.code()) {
+        (Some(number), _) => {
+            let name = nix::sys::signal::Signal::try_from(number).map_or("unknown", |signal| signal.as_str());
+            format!("the worker process was ended by signal {number} ({name})")
+        }
+        (None, Some(code)) => format!("the worker process exited with status {code} before its checks ended"),
+        (None, None) => "the worker process ended before its checks did".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_library_is_blamed_for_a_process_that_got_no_cpu() {
+        let timed_out = |starved| End::TimedOut {
+            limit: Duration::from_secs(2),
+            without_cpu: Duration::from_secs(21),
+            starved,
+        };
+        for group in [Group::Fabric, Group::Verbs, Group::Cuda, Group::Nodes] {
+            let Problem { observed, why, fix, who, .. } = problem(group, &timed_out(true));
+            assert!(observed.contains("waited 21000 ms for a CPU"), "{observed}");
+            assert!(
+                why.contains("busy") && fix.contains("CPU limit") && !fix.contains("install"),
+                "{why}; {fix}"
+            );
+            assert_eq!(who, Who::Pod);
+            let hung = problem(group, &timed_out(false));
+            assert!(
+                hung.observed.contains("not counting 21000 ms") && !hung.why.contains("busy"),
+                "{hung:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_group_names_its_own_library_and_remedy() {
+        let crash = |group| problem(group, &End::Ended("ended by signal 11 (SIGSEGV)".to_owned()));
+        assert!(crash(Group::Fabric).fix.contains("libfabric in the image"));
+        assert_eq!((crash(Group::Cuda).who, crash(Group::Verbs).who), (Who::Host, Who::Image));
+        let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()));
+        assert!(killed.fix.contains("memory") && killed.who == Who::Pod, "{killed:?}");
+    }
+}

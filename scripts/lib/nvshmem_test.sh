@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds the NVSHMEM side library and its ring program against NVSHMEM's wheel, a file in DeepEP's call shapes through
+# the overlay's NVSHMEM directory, and a host program that includes the header. If DEEPEP_DIR names a DeepEP v1.2.1, its
+# unmodified kernels compile and link as well. Nothing needs a GPU, and none is used.
+#
+# Exit status: 0 everything passed, 77 with one line "SKIPPED: reason" without CUDA's compilers, another one on failure.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh") || { echo "SKIPPED: no CUDA compilers"; exit 77; }
+NVSHMEM_HOME=$("$ROOT/scripts/lib/nvshmem_wheel.sh") || { echo "SKIPPED: no NVSHMEM"; exit 77; }
+export NVSHMEM_HOME NVCC=$TOOLKIT/bin/nvcc
+SCRATCH=$(mktemp -d)
+trap 'rm -rf -- "$SCRATCH"' EXIT
+COMPILE=("$NVCC" -std=c++17 -arch=sm_90 -O3)
+
+# refuses EXPECTED COMMAND…: the command must end with status 2, and say why.
+refuses() {
+  local status=0
+  "${@:2}" >"$SCRATCH/log" 2>&1 || status=$?
+  [[ $status -eq 2 ]] || die "${*:2}: exit status $status, expected 2: $(cat "$SCRATCH/log")"
+  grep -q -- "$1" "$SCRATCH/log" || die "${*:2} did not mention \"$1\": $(cat "$SCRATCH/log")"
+}
+
+refusals() {
+  refuses --prefix "$ROOT/scripts/install_into_nvshmem.sh"
+  refuses NVSHMEM_HOME env -u NVSHMEM_HOME -u NVSHMEM_DIR \
+    "$ROOT/scripts/install_into_nvshmem.sh" --prefix "$SCRATCH/none"
+  refuses DEEPEP_DIR env -u DEEPEP_DIR "$ROOT/scripts/overlay_deepep.sh" --out "$SCRATCH/none"
+  [[ ! -e $SCRATCH/none ]] || die 'a script made a directory although it refused its arguments'
+}
+
+# A tree with the files that the overlay looks at, unless DEEPEP_DIR is set.
+pretended_deepep() {
+  mkdir -p "$SCRATCH/deepep/csrc/kernels"
+  : >"$SCRATCH/deepep/csrc/kernels/ibgda_device.cuh"
+  printf '%s\n' "$SCRATCH/deepep"
+}
+
+# link OUTPUT SOURCE…: compiles and links as DeepEP's setup.py does, with the overlay's NVSHMEM directory alone.
+link() {
+  local output=$1 source objects=() library=$SCRATCH/overlay/nvshmem
+  shift
+  for source in "$@"; do
+    objects+=("$SCRATCH/$(basename "$source").o")
+    "${COMPILE[@]}" -rdc=true -Xcompiler -fPIC --expt-relaxed-constexpr -DDISABLE_AGGRESSIVE_PTX_INSTRS \
+      --ptxas-options=--register-usage-level=10 -I "$library/include" -c "$source" -o "${objects[-1]}"
+  done
+  "$NVCC" -arch=sm_90 -Xcompiler -fPIC -dlink "${objects[@]}" "-L$library/lib" -lnvshmem_device -o "$SCRATCH/dlink.o"
+  c++ -shared -o "$output" "${objects[@]}" "$SCRATCH/dlink.o" "-L$library/lib" -l:libnvshmem_host.so \
+    -l:libnvshmem_device.a "-L$TOOLKIT/lib" -lcudart -lpthread -ldl -lrt
+}
+
+# The Python call finds the function, and reports its error.
+python_call() {
+  cat >"$SCRATCH/fake.c" <<'C'
+int init_efa_device_state(int channels, int devices) { return -11; }
+int init_efa_device_state_at(int channels, int devices, void *at) {
+  return channels == 24 && devices == 2 && at == 0 ? 0 : -8;
+}
+int finalize_efa_device_state(void) { return 0; }
+const char *efa_gda_nvshmem_last_error(void) { return "called already"; }
+C
+  cc -shared -fPIC -o "$SCRATCH/fake.so" "$SCRATCH/fake.c"
+  PYTHONPATH=$ROOT/python python3 -B - "$SCRATCH/fake.so" <<'PY'
+import sys
+import efa_gda_deepep as e
+
+def text(call, *arguments):
+    try:
+        call(*arguments)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    sys.exit(f"{arguments} were accepted")
+
+library = sys.argv[1]
+e.init_internode(24, 2, library)
+e.finalize_internode(library)
+assert text(e.init_internode, 1, 1, library) == "init_efa_device_state returned -8: called already"
+assert "num_devices is 0" in text(e.init_internode, 1, 0, library)
+assert "deep_ep_cpp was not found" in text(e.init_internode, 1, 1)
+PY
+}
+
+refusals
+python_call
+DEEPEP_DIR_GIVEN=${DEEPEP_DIR:-}
+export DEEPEP_DIR=${DEEPEP_DIR:-$(pretended_deepep)}
+"$ROOT/scripts/overlay_deepep.sh" --out "$SCRATCH/overlay" >"$SCRATCH/environment"
+grep -q '^export NVSHMEM_REMOTE_TRANSPORT=libfabric' "$SCRATCH/environment" || die 'the overlay printed no environment'
+[[ -x $SCRATCH/overlay/side/bin/efa_gda_nvshmem_ring ]] || die 'the ring program was not installed'
+link "$SCRATCH/shapes.so" "$ROOT"/efa-gda/tests/ibgda/{low_latency,normal}.cu
+nm -D --defined-only "$SCRATCH/shapes.so" >"$SCRATCH/symbols"
+grep -q ' T init_efa_device_state$' "$SCRATCH/symbols" || die 'the library has no init_efa_device_state'
+c++ -std=c++17 -Wall -Wextra -Werror -I "$SCRATCH/overlay/nvshmem/include" -o "$SCRATCH/host_only.o" \
+  -c "$ROOT/efa-gda/tests/ibgda/host_only.cpp"
+echo 'int host_only(); int main() { return host_only(); }' >"$SCRATCH/main.cpp"
+c++ -o "$SCRATCH/host_only" "$SCRATCH/main.cpp" "$SCRATCH/host_only.o" \
+  "$SCRATCH/overlay/nvshmem/lib/libnvshmem_device.a"
+"$SCRATCH/host_only"
+if [[ -n $DEEPEP_DIR_GIVEN ]]; then
+  link "$SCRATCH/deepep.so" "$SCRATCH"/overlay/deepep/csrc/kernels/{runtime,internode,internode_ll}.cu
+else
+  echo "not run: DeepEP's own kernels, because DEEPEP_DIR is not set"
+fi

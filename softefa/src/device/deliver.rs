@@ -1,0 +1,219 @@
+//! The end of a request whose keys and target were checked (`execute.rs`): stores its bytes, completes the receive that it
+//! consumed, and counts. What may block happens without the network's lock.
+
+use std::sync::{Arc, Weak};
+
+use efa_gda_wire::{
+    AddressHandle, Completion, CompletionKind, CompletionStatus, OperationCode, ReceiveInfo, Request,
+    RequestId, RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
+};
+
+use super::completion::CompletionRecord;
+use super::config::Gid;
+use super::counter::{Counted, UnwrittenCounters};
+use super::engine::NetworkView;
+use super::execute::Outcome;
+use super::memory::HostRange;
+use super::queue_pair::QueuePairCore;
+use super::receive_queue::{MAX_SEGMENTS, PostedReceive};
+use super::shared::add;
+use super::tables::View;
+use super::transfer::scatter;
+
+/// The bytes of a request.
+pub(super) enum Source<'a> {
+    Inline(&'a [u8]),
+    /// The start of the scratch memory.
+    Scratch(usize),
+    /// Memory of this process, for a sink that is as well.
+    Host(HostRange),
+    /// They could not be loaded.
+    Unreachable,
+}
+
+/// What a delivery ends.
+pub(super) enum End {
+    /// A piece of an RDMA request, which continues.
+    Piece { length: u64, is_read: bool },
+    /// An RDMA write, with the receive that it consumes.
+    Write(Option<PostedReceive>),
+    /// An RDMA read.
+    Read,
+    /// A message. `refusal`: it does not fit, or the receive names memory that is not there; see [`BAD_SINK`].
+    Message { receive: PostedReceive, refusal: Option<(CompletionStatus, CompletionStatus)> },
+}
+
+/// The statuses of the receive and of the request if a receive's memory cannot be written: its lkey is bad.
+pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
+    (CompletionStatus::InvalidLocalKey, CompletionStatus::RemoteAbort);
+
+/// A checked request, from the store of its bytes on.
+pub(super) struct Delivery<'a> {
+    pub(super) target: Arc<QueuePairCore>,
+    /// The target's handle for the sender's adapter.
+    pub(super) handle: Option<AddressHandle>,
+    pub(super) sender: &'a QueuePairCore,
+    pub(super) sender_gid: Gid,
+    pub(super) request: &'a Request,
+    pub(super) source: Source<'a>,
+    pub(super) sinks: [Option<View>; MAX_SEGMENTS],
+    pub(super) end: End,
+}
+
+/// A side of a request whose memory could not be reached.
+#[derive(Clone, Copy)]
+enum Side {
+    From,
+    To,
+}
+
+impl Delivery<'_> {
+    /// Stores the bytes and ends what the delivery ends.
+    pub(super) fn run(
+        self,
+        network: &mut NetworkView<'_>,
+        scratch: &[u8],
+        unwritten: &mut UnwrittenCounters,
+    ) -> Outcome {
+        let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
+        let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
+        if is_read {
+            // The sinks are the sender's memory, for which no call of the target may wait.
+            let weak = Arc::downgrade(&target);
+            drop(target);
+            let stored = store(network, &source, sinks, scratch);
+            return match (stored, end) {
+                (Err(Side::From), _) => Outcome::Done(CompletionStatus::RemoteBadAddress),
+                (Err(Side::To), _) => Outcome::Done(CompletionStatus::InvalidLocalKey),
+                (Ok(()), End::Piece { length, .. }) => Outcome::Moved(length),
+                (Ok(()), _) => {
+                    let ok = CompletionStatus::Ok;
+                    if let Some(target) = Weak::upgrade(&weak) {
+                        target.counters.count(Counted::REMOTE_READ, ok, unwritten);
+                    }
+                    Outcome::Done(ok)
+                }
+            };
+        }
+        let target_blocks = target.may_block() || !unwritten.is_empty();
+        let may_block = target_blocks || sinks.iter().flatten().any(View::may_block);
+        let _in_delivery = may_block.then(|| target.begin_delivery());
+        let stored = store(network, &source, sinks, scratch);
+        let receiver = Receiver { queue_pair: &target, handle, sender, sender_gid, request };
+        if target_blocks {
+            network.unlocked(|| receiver.finish(end, stored, unwritten))
+        } else {
+            receiver.finish(end, stored, unwritten)
+        }
+    }
+}
+
+/// Stores the source's bytes in the sinks: first those of this process, while the network's lock protects them.
+fn store(
+    network: &mut NetworkView<'_>,
+    source: &Source<'_>,
+    sinks: [Option<View>; MAX_SEGMENTS],
+    scratch: &[u8],
+) -> Result<(), Side> {
+    let bytes = match source {
+        Source::Inline(bytes) => bytes,
+        Source::Scratch(length) => &scratch[..*length],
+        Source::Host(from) => {
+            if let Some(View::Host(to)) = &sinks[0] {
+                to.copy_from(*from);
+            }
+            return Ok(());
+        }
+        Source::Unreachable => return Err(Side::From),
+    };
+    scatter(&sinks, bytes, false).map_err(|_| Side::To)?;
+    if sinks.iter().flatten().any(View::may_block) {
+        network.unlocked(|| scatter(&sinks, bytes, true)).map_err(|_| Side::To)?;
+    }
+    Ok(())
+}
+
+/// The target of a request, and what its receive completion states of the sender.
+struct Receiver<'a> {
+    queue_pair: &'a QueuePairCore,
+    handle: Option<AddressHandle>,
+    sender: &'a QueuePairCore,
+    sender_gid: Gid,
+    request: &'a Request,
+}
+
+impl Receiver<'_> {
+    /// Completes what the request consumed, and counts.
+    fn finish(&self, end: End, stored: Result<(), Side>, unwritten: &mut UnwrittenCounters) -> Outcome {
+        let length = self.request.operation.length() as u32;
+        match end {
+            End::Message { receive, refusal } => {
+                let (status, length, sent) = match (stored, refusal) {
+                    (Err(Side::From), _) => {
+                        (CompletionStatus::RemoteAbort, 0, CompletionStatus::InvalidLocalKey)
+                    }
+                    (Err(Side::To), _) => (BAD_SINK.0, length, BAD_SINK.1),
+                    (Ok(()), Some((status, sent))) => (status, length, sent),
+                    (Ok(()), None) => (CompletionStatus::Ok, length, CompletionStatus::Ok),
+                };
+                self.complete_receive(Some(&receive), length, status, unwritten);
+                Outcome::Done(sent)
+            }
+            End::Piece { length, .. } if stored.is_ok() => Outcome::Moved(length),
+            End::Piece { .. } | End::Write(_) | End::Read => {
+                let receive = if let End::Write(receive) = end { receive } else { None };
+                let is_last = self.request.immediate.is_some() && (stored.is_ok() || receive.is_some());
+                if is_last {
+                    let status =
+                        if stored.is_ok() { CompletionStatus::Ok } else { CompletionStatus::RemoteAbort };
+                    self.complete_receive(receive.as_ref(), length, status, unwritten);
+                }
+                Outcome::Done(match stored {
+                    Err(Side::From) => CompletionStatus::InvalidLocalKey,
+                    Err(Side::To) => CompletionStatus::RemoteBadAddress,
+                    Ok(()) => {
+                        let ok = CompletionStatus::Ok;
+                        self.queue_pair.counters.count(Counted::REMOTE_WRITE, ok, unwritten);
+                        ok
+                    }
+                })
+            }
+        }
+    }
+
+    /// Counts and writes the target's receive completion, at once, so that it is visible before the
+    /// sender's completion.
+    fn complete_receive(
+        &self,
+        receive: Option<&PostedReceive>,
+        length: u32,
+        status: CompletionStatus,
+        unwritten: &mut UnwrittenCounters,
+    ) {
+        let code = self.request.operation.code();
+        let info = ReceiveInfo {
+            length,
+            address_handle: self.handle.unwrap_or(UNKNOWN_ADDRESS_HANDLE),
+            source_queue_pair: self.sender.number,
+            immediate: self.request.immediate,
+            unsolicited: receive.is_none(),
+        };
+        let completion = Completion {
+            id: receive.map_or(RequestId::new(0), |receive| receive.id),
+            status,
+            operation_code: code.get() as u8,
+            queue_pair: self.queue_pair.number,
+            kind: CompletionKind::Receive(info),
+        };
+        let is_message = code == OperationCode::Send;
+        // Bytes 16 to 31 hold either the sender's GID or the high half of a write's length.
+        let source = if self.handle.is_none() && is_message { Some(self.sender_gid) } else { None };
+        let ids = RequestIdWidth::Bits16;
+        if is_message {
+            self.queue_pair.counters.count(Counted::RECEIVE, status, unwritten);
+        }
+        unwritten.write();
+        self.queue_pair.receive_cq.push(std::iter::once(CompletionRecord { completion, ids, source }));
+        add(&self.queue_pair.shared.counts.receives, 1);
+    }
+}
