@@ -80,7 +80,7 @@ fuzz_target!(|stream: &[u8]| {
     drop(sender);
     let (mut runner, mut results) = (check::Runner::default(), supervisor::Results::default());
     let limits = supervisor::Limits { each: Duration::from_secs(1), start: Duration::from_secs(1) };
-    let end = supervisor::Dispatch::new(&mut runner, &mut results, limits).run(&events);
+    let end = supervisor::Dispatch::new(&mut runner, &mut results, limits, std::process::id()).run(&events);
     assert!(!matches!(end, supervisor::StreamEnd::TimedOut(_)), "the sender has ended");
     let lines = stream.split(|byte| *byte == b'\n').count();
     assert!(runner.findings.len() + results.puts.len() <= lines);

@@ -223,7 +223,7 @@ fn verbosity() -> Option<&'static str> {
 }
 
 /// Why no more events come.
-enum StreamEnd {
+pub(crate) enum StreamEnd {
     /// The worker reported that all checks have ended.
     Done,
     /// The worker's output ended before that.
@@ -233,7 +233,7 @@ enum StreamEnd {
 }
 
 /// Handles a worker's events.
-struct Dispatch<'a> {
+pub(crate) struct Dispatch<'a> {
     runner: &'a mut Runner,
     results: &'a mut Results,
     limits: Limits,
@@ -247,13 +247,18 @@ struct Dispatch<'a> {
 }
 
 impl<'a> Dispatch<'a> {
-    fn new(runner: &'a mut Runner, results: &'a mut Results, limits: Limits, process: u32) -> Self {
+    pub(crate) fn new(
+        runner: &'a mut Runner,
+        results: &'a mut Results,
+        limits: Limits,
+        process: u32,
+    ) -> Self {
         let (additional_time, progress) = (Duration::ZERO, Progress::new());
         Self { runner, results, limits, running: None, additional_time, progress, process }
     }
 
     /// Handles events until no more come.
-    fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
+    pub(crate) fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
         loop {
             // Libraries start in checks without a subject.
             let starting = self.running.as_ref().is_none_or(|(_, subject)| subject.is_none());

@@ -16,7 +16,7 @@ pub(super) struct Crash {
 }
 
 /// The reason.
-pub(super) enum End {
+pub(crate) enum End {
     /// It ended by itself: how.
     Ended(String),
     /// It gave no result within `limit`; the time for which it waited for a CPU did not count.
