@@ -273,18 +273,23 @@ fn two_gpus_post_to_one_adapter() {
         let memory = |gpu: &Gpu, bytes: &[u8]| gpu_region(&side, gpu, bytes).0;
         let sources = [first, &second].map(|gpu| memory(gpu, &pattern(64 * COUNT as usize)));
         let targets = [&second, first].map(|gpu| memory(gpu, &vec![0; 64 * COUNT as usize]));
-        std::thread::scope(|scope| {
-            for ((mut queue, _, peer), (source, target)) in
-                queues.into_iter().zip(sources.iter().zip(&targets))
-            {
+        // A queue closes after both have ended: until then the other one writes to it.
+        let queues = std::thread::scope(|scope| {
+            let sides = queues.into_iter().zip(sources.iter().zip(&targets));
+            let threads = sides.map(|((mut queue, _, peer), (source, target))| {
                 scope.spawn(move || {
                     let put =
                         WorkRequest::write(peer, source, target.remote()).bytes(64).count(COUNT).stride(64);
                     assert_eq!(queue.execute(&put.timeout(WAIT)).unwrap().completed, COUNT);
-                    queue.close().unwrap();
-                });
-            }
+                    queue
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
+        for queue in queues {
+            queue.close().unwrap();
+        }
         for target in &targets {
             assert!(gpu_bytes(target) == pattern(64 * COUNT as usize));
         }
