@@ -85,6 +85,7 @@ bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const vo
 }
 
 void efa_gda_host_interleave(uint64_t seed) { efa_gda::host::interleave(seed); }
+void efa_gda_host_run_beside(void (*step)(void *), void *context) { efa_gda::host::run_beside(step, context); }
 #endif
 
 bool efa_gda_host_receive(const efa_gda_receive_args *args) {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The host executor's blocks and lanes (efa_gda/host_executor.h), with POSIX contexts. */
+/* The host executor's blocks and lanes (efa_gda/host_executor.h). A POSIX context starts each lane on a stack of its
+ * own. Later switches are jumps, because swapcontext() makes a system call. */
+#undef _FORTIFY_SOURCE /* Its check of longjmp() takes another stack for a mistake. */
 #include "efa_gda/host_executor.h"
 
 #include <sched.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -38,13 +41,21 @@ struct Block {
   bool waits;
   /* How many switches pass over a lane before it runs again. */
   uint32_t paused[kMaxLanes];
-  /* The context of run_block's caller, and each lane's. */
-  ucontext_t caller;
-  ucontext_t contexts[kMaxLanes];
+  /* The context of run_block's caller, and that in which a lane starts. */
+  ucontext_t caller, start;
+  /* Where each lane that has started was left. */
+  jmp_buf left[kMaxLanes];
+  bool started[kMaxLanes];
+  uint8_t *stacks;
 };
 
 thread_local Block *current_block = nullptr;
 thread_local uint64_t random_state = 0;
+/* What runs beside this thread's block, and its argument; null for other threads. */
+thread_local void (*beside)(void *) = nullptr;
+thread_local void *beside_context = nullptr;
+/* The clock of a thread that something runs beside. */
+thread_local uint64_t steps_ns = 0;
 
 uint64_t random_number() {
   random_state ^= random_state << 13;
@@ -69,11 +80,31 @@ uint32_t next_lane(Block *b, uint32_t from) {
   return to;
 }
 
+void lane_main();
+
+/* Makes b->start that of a lane, on its stack. */
+void prepare(Block *b, uint32_t lane) {
+  b->current = lane;
+  b->started[lane] = true;
+  getcontext(&b->start);
+  b->start.uc_stack.ss_sp = b->stacks + lane * kStackBytes;
+  b->start.uc_stack.ss_size = kStackBytes;
+  b->start.uc_link = nullptr;
+  makecontext(&b->start, lane_main, 0);
+}
+
+/* Continues or starts a lane. Does not return. */
+void enter(Block *b, uint32_t lane) {
+  if (b->started[lane]) {
+    b->current = lane;
+    _longjmp(b->left[lane], 1);
+  }
+  prepare(b, lane);
+  setcontext(&b->start);
+}
+
 void switch_to(Block *b, uint32_t to) {
-  uint32_t from = b->current;
-  if (to == from) return;
-  b->current = to;
-  swapcontext(&b->contexts[from], &b->contexts[to]);
+  if (to != b->current && _setjmp(b->left[b->current]) == 0) enter(b, to);
 }
 
 uint64_t now_ns() {
@@ -107,7 +138,7 @@ void switch_to_next() {
   /* Lanes that wait for each other need no other thread. */
   if (to <= b->current && b->waits) {
     b->waits = false;
-    rest();
+    beside != nullptr ? beside(beside_context) : rest();
   }
   switch_to(b, to);
 }
@@ -132,9 +163,7 @@ void lane_main() {
   if (b->live == 0) {
     setcontext(&b->caller);
   }
-  uint32_t to = next_lane(b, b->current);
-  b->current = to;
-  setcontext(&b->contexts[to]);
+  enter(b, next_lane(b, b->current));
 }
 
 void arrive(Barrier &barrier, uint32_t members) {
@@ -161,17 +190,11 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
   b->lanes = b->live = lanes;
   b->body = body;
   b->context = context;
-  for (uint32_t i = 0; i < lanes; i++) {
-    b->live_in_warp[i / 32]++;
-    ucontext_t *c = &b->contexts[i];
-    getcontext(c);
-    c->uc_stack.ss_sp = static_cast<uint8_t *>(stacks) + i * kStackBytes;
-    c->uc_stack.ss_size = kStackBytes;
-    c->uc_link = nullptr;
-    makecontext(c, lane_main, 0);
-  }
+  b->stacks = static_cast<uint8_t *>(stacks);
+  for (uint32_t i = 0; i < lanes; i++) b->live_in_warp[i / 32]++;
   current_block = b;
-  swapcontext(&b->caller, &b->contexts[0]);
+  prepare(b, 0);
+  swapcontext(&b->caller, &b->start);
   current_block = nullptr;
   munmap(stacks, kStackBytes * lanes);
   free(b);
@@ -180,11 +203,24 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
 
 void interleave(uint64_t seed) { random_state = seed; }
 
+void run_beside(void (*step)(void *), void *context) {
+  beside = step;
+  beside_context = context;
+  steps_ns = 0;
+}
+
+uint64_t clock_ns() {
+  constexpr uint64_t kReadingNs = 10 * 1000;
+  return beside != nullptr ? steps_ns += kReadingNs : now_ns();
+}
+
 void interleave_point() {
   Block *b = current_block;
-  if (random_state == 0 || b == nullptr || b->live <= 1) return;
+  if (random_state == 0 || b == nullptr) return;
   uint64_t number = random_number();
   if (number % 4 != 0) return;
+  if (beside != nullptr && (number >> 32) % 16 == 0) beside(beside_context);
+  if (b->live <= 1) return;
   if (number / 4 % 16 == 0) b->paused[b->current] = number / 64 % 256;
   switch_to(b, next_lane(b, (uint32_t)(number / 16384 % b->lanes)));
 }

@@ -23,8 +23,8 @@ mod test_utils;
 pub(crate) use test_utils::{BenchArgs, bench};
 #[cfg(feature = "test-utils")]
 pub use test_utils::{
-    EntrySpec, LoadOptions, TestPutTarget, encode_entry, encode_inline_entry, encode_receive, load, ring_raw,
-    test_put, write_raw,
+    EntrySpec, LoadOptions, TestPutTarget, encode_entry, encode_inline_entry, encode_receive, load,
+    load_beside, ring_raw, test_put, write_raw,
 };
 
 /// Most lanes of one block.

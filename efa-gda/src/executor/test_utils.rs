@@ -72,7 +72,7 @@ pub struct LoadOptions {
     /// Runs `efa_gda_load_mixed_kernel`: block by block, groups are a block, warps, or threads.
     pub mixed: bool,
     /// If not 0, the lanes of each block are also switched wherever they access shared memory, by a pseudo-random
-    /// sequence of this seed. A single block runs identically for the same seed.
+    /// sequence of this seed.
     pub seed: u64,
 }
 
@@ -128,10 +128,8 @@ pub unsafe fn load(
     let run = |block: u32| {
         let shared = &shared;
         if options.seed != 0 {
-            // Seeds of neighbouring blocks are far apart, and never 0.
-            let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block) << 1 | 1;
             // SAFETY: sets a number of this thread, which runs this block and ends.
-            unsafe { efa_gda_host_interleave(seed) };
+            unsafe { efa_gda_host_interleave(mixed_seed(options.seed, block)) };
         }
         // SAFETY: the caller vouches for the queues. The scope in `on_blocks` keeps `shared` and the status words alive
         // until every block has ended, and each group writes only its own word.
@@ -139,6 +137,47 @@ pub unsafe fn load(
         launched(started, lanes)
     };
     on_blocks(blocks, run)?;
+    Ok(status.into_iter().map(outcome).collect())
+}
+
+/// A seed for a block: those of neighbouring blocks are far apart, and never 0.
+fn mixed_seed(seed: u64, block: u32) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block) << 1 | 1
+}
+
+/// Runs one block of `efa_gda_load_kernel` on the calling thread, with its lanes switched as by [`LoadOptions::seed`].
+/// Where the block would wait for other threads, and at some of its accesses, `step` runs: it is the adapter. A seed
+/// gives the same run every time. Returns the status of each group.
+///
+/// # Errors
+/// [`LaunchError`].
+///
+/// # Safety
+/// As [`load`].
+pub unsafe fn load_beside<F: FnMut()>(
+    args: &efa_gda_load_args,
+    lanes: u32,
+    seed: u64,
+    mut step: F,
+) -> Result<Vec<Result<(), DeviceError>>, LaunchError> {
+    unsafe extern "C" fn call<F: FnMut()>(step: *mut c_void) {
+        // SAFETY: `load_beside` passes its `step`, which nothing else uses until the block has ended.
+        unsafe { (*step.cast::<F>())() }
+    }
+    let groups = if args.group == 0 { 1 } else { lanes.div_ceil(args.group) };
+    let mut status = vec![efa_gda_sys::device::EFA_GDA_NOT_RUN; groups as usize];
+    let args = efa_gda_load_args { status: status.as_mut_ptr(), ..*args };
+    // SAFETY: the caller vouches for the queues, as in `load`; the status words and `step` outlive the block. The
+    // interleaver's seed and step are this thread's, and end with the block.
+    let started = unsafe {
+        efa_gda_host_interleave(mixed_seed(seed, 0));
+        efa_gda_host_run_beside(Some(call::<F>), (&raw mut step).cast());
+        let started = efa_gda_host_load(&raw const args, false, 0, 1, lanes);
+        efa_gda_host_run_beside(None, std::ptr::null_mut());
+        efa_gda_host_interleave(0);
+        started
+    };
+    launched(started, lanes)?;
     Ok(status.into_iter().map(outcome).collect())
 }
 
@@ -343,6 +382,7 @@ unsafe extern "C" {
         lanes: u32,
     ) -> bool;
     fn efa_gda_host_interleave(seed: u64);
+    fn efa_gda_host_run_beside(step: Option<unsafe extern "C" fn(*mut c_void)>, context: *mut c_void);
     fn efa_gda_host_load(
         args: *const efa_gda_load_args,
         mixed: bool,

@@ -180,9 +180,14 @@ impl Bench {
     /// A queue with a working adapter.
     pub(crate) fn new(shape: Shape) -> Self {
         let mut bench = Self::silent(shape);
-        let memory = Arc::clone(&bench.memory);
-        bench.adapter = Some(std::thread::spawn(move || run(&memory)));
+        let adapter = bench.stepped();
+        bench.adapter = Some(std::thread::spawn(move || adapter.run()));
         bench
+    }
+
+    /// The adapter of a silent bench, for a test that advances it.
+    pub(crate) fn stepped(&self) -> Adapter {
+        Adapter::new(Arc::clone(&self.memory))
     }
 
     pub(crate) fn ended(&self) -> *const u32 {
@@ -250,41 +255,77 @@ impl Drop for Bench {
     }
 }
 
-fn run(memory: &Memory) -> AdapterRecord {
-    let shape = memory.shape;
-    let mut record = AdapterRecord::default();
-    let (mut doorbell_index, mut completions, mut random) = (shape.start, 0_u32, 0x9e37_79b9_7f4a_7c15_u64);
-    loop {
-        let stopping = memory.stop.load(Ordering::Acquire);
-        let now = advance(memory, doorbell_index, &mut record);
-        check_batch(memory, now, &mut record);
-        if now == doorbell_index {
-            if stopping {
-                return record;
+/// The adapter of a [`Bench`].
+pub(crate) struct Adapter {
+    memory: Arc<Memory>,
+    record: AdapterRecord,
+    doorbell_index: u32,
+    /// Producer indices of the requests that have not completed.
+    taken: Vec<u32>,
+    completions: u32,
+    random: u64,
+}
+
+impl Adapter {
+    fn new(memory: Arc<Memory>) -> Self {
+        let doorbell_index = memory.shape.start;
+        let (record, taken) = (AdapterRecord::default(), Vec::new());
+        Self { memory, record, doorbell_index, taken, completions: 0, random: 0x9e37_79b9_7f4a_7c15 }
+    }
+
+    /// Reads the doorbell, takes the requests that it covers, and completes some of those taken. Returns whether there
+    /// was anything to do.
+    pub(crate) fn step(&mut self) -> bool {
+        let memory = Arc::clone(&self.memory);
+        let now = advance(&memory, self.doorbell_index, &mut self.record);
+        check_batch(&memory, now, &mut self.record);
+        self.record.doorbells += u32::from(now != self.doorbell_index);
+        while self.doorbell_index != now {
+            let slot = self.doorbell_index;
+            take(&memory, slot, &mut self.record);
+            if memory.shape.withhold != Some(slot.wrapping_sub(memory.shape.start)) {
+                self.taken.push(slot);
             }
-            efa_gda_test_support::rest();
-            continue;
+            self.doorbell_index = slot.wrapping_add(1);
         }
-        record.doorbells += 1;
-        let mut slots: Vec<u32> =
-            (0..now.wrapping_sub(doorbell_index)).map(|i| doorbell_index.wrapping_add(i)).collect();
-        for slot in &slots {
-            take(memory, *slot, &mut record);
+        if self.taken.is_empty() {
+            return false;
         }
         // Completions arrive in any order, as with SRD.
-        for i in (1..slots.len()).rev() {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            slots.swap(i, (random >> 33) as usize % (i + 1));
+        let some = 1 + self.random_below(self.taken.len());
+        for _ in 0..some {
+            let chosen = self.random_below(self.taken.len());
+            let slot = self.taken.swap_remove(chosen);
+            memory.ended[(slot & 0xffff) as usize].store(slot.wrapping_add(1), Ordering::Release);
+            complete(&memory, self.completions, slot);
+            self.completions = self.completions.wrapping_add(1);
         }
-        for slot in slots {
-            if shape.withhold == Some(slot.wrapping_sub(shape.start)) {
+        true
+    }
+
+    fn random_below(&mut self, end: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) as usize % end
+    }
+
+    /// Executes what is left and returns the record.
+    pub(crate) fn finish(mut self) -> AdapterRecord {
+        while self.step() {}
+        self.record
+    }
+
+    /// Works until the bench stops.
+    fn run(mut self) -> AdapterRecord {
+        loop {
+            let stopping = self.memory.stop.load(Ordering::Acquire);
+            if self.step() {
                 continue;
             }
-            memory.ended[(slot & 0xffff) as usize].store(slot.wrapping_add(1), Ordering::Release);
-            complete(memory, completions, slot);
-            completions = completions.wrapping_add(1);
+            if stopping {
+                return self.record;
+            }
+            efa_gda_test_support::rest();
         }
-        doorbell_index = now;
     }
 }
 

@@ -30,6 +30,14 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
  * from `seed`, and pauses some lanes for a while. The same seed gives the same order. 0 ends that. */
 void interleave(uint64_t seed);
 
+/* For tests: run_block on this thread then calls `step(context)` in place of letting other threads run, and at some of
+ * the interleave points. An adapter that `step` advances needs no thread, and the clock advances by 10 us a reading, so
+ * a seed gives the same run every time. Null ends that. */
+void run_beside(void (*step)(void *), void *context);
+
+/* A monotonic clock, in nanoseconds. */
+uint64_t clock_ns();
+
 /* The functions below must be called inside run_block's body, except that interleave_point() does nothing outside. */
 
 /* Precedes each access to shared memory. */

@@ -31,7 +31,6 @@
 #define EFA_GDA_GLOBAL
 #define EFA_GDA_UNROLL
 #define EFA_GDA_NO_UNROLL
-#include <time.h>
 #include "host_executor.h"
 #endif
 
@@ -320,11 +319,7 @@ inline uint32_t bits_in(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
 inline uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__builtin_ctz(~v); }
 inline uint32_t bit_width(uint32_t v) { return v == 0 ? 0 : 32 - (uint32_t)__builtin_clz(v); }
 inline uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__builtin_ctzll(v); }
-inline uint64_t clock_ns() {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+inline uint64_t clock_ns() { return host::clock_ns(); }
 inline void pause() { host::yield(); }
 
 #endif
