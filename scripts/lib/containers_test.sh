@@ -193,7 +193,7 @@ copies() {
   # The check of copies reads the release from the name of the file.
   mv -- "$SCRATCH/lib/libfabric.so.1" "$SCRATCH/lib/$(basename "$(readlink -f "$library")")"
   ln -s "$(basename "$(readlink -f "$library")")" "$SCRATCH/lib/libfabric.so.1"
-  if fetch_suite trixie libfabric1 2>"$SCRATCH/why"; then
+  if fetch_suite trixie "${TRIXIE_PACKAGES[@]}" 2>"$SCRATCH/why"; then
     trixie=$(readlink -f "$(suite_lib trixie)/libfabric.so.1")
     cp -- "$trixie" "$SCRATCH/amazon/"
     ln -s "$(basename "$trixie")" "$SCRATCH/amazon/libfabric.so.1"

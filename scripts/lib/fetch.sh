@@ -11,6 +11,9 @@ FETCH_DAYS=7
 # What programs need of sid to run on its rdma-core and libfabric.
 # shellcheck disable=SC2034 # callers read it
 STACK_PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
+# Its libfabric, and mdBook, which Debian 12 has not.
+# shellcheck disable=SC2034
+TRIXIE_PACKAGES=(libfabric1 mdbook)
 
 is_recent() { [[ -n $(find "$1" -mtime "-$FETCH_DAYS" 2>/dev/null) ]]; }
 

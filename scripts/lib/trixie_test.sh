@@ -17,7 +17,7 @@ PROBE=$(realpath -- "$1")
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT
 
-if ! fetch_suite trixie libfabric1 2>"$SCRATCH/why"; then
+if ! fetch_suite trixie "${TRIXIE_PACKAGES[@]}" 2>"$SCRATCH/why"; then
   echo "SKIPPED: $(tail -n 1 "$SCRATCH/why")"
   exit 77
 fi
