@@ -174,10 +174,14 @@ EFA_GDA_KERNEL waits(struct waits_args a) {
 }
 
 #if !EFA_GDA_ON_GPU
+/* `step` may be null (host_executor.h, run_beside). */
 extern "C" bool waits_on_host(const struct waits_args *args, uint32_t block, uint32_t blocks, uint32_t threads,
-                              uint64_t seed) {
+                              uint64_t seed, void (*step)(void *), void *context) {
   efa_gda::host::interleave(seed);
+  efa_gda::host::run_beside(step, context);
   auto body = [](void *context) { waits(*static_cast<waits_args *>(context)); };
-  return efa_gda::host::run_block(block, blocks, threads, body, const_cast<waits_args *>(args));
+  bool ran = efa_gda::host::run_block(block, blocks, threads, body, const_cast<waits_args *>(args));
+  efa_gda::host::run_beside(nullptr, nullptr);
+  return ran;
 }
 #endif

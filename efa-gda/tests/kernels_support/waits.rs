@@ -1,11 +1,12 @@
 //! Runs the kernel of kernels_own/waits.cu, whose groups wait for their own requests.
 
+use std::ffi::c_void;
 use std::sync::OnceLock;
 
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
 use libloading::Library;
 
-use super::{PEER, SECOND, kernels};
+use super::{Adapter, PEER, SECOND, kernels};
 
 fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
@@ -108,19 +109,48 @@ pub(crate) fn calls(group: u32, calls: u32, per_call: u32, mode: u32) -> Waits {
     }
 }
 
-/// Runs `blocks` blocks of `lanes` lanes; `seed` has the meaning of host_executor.h. Returns how each group ended.
-pub(crate) fn run(waits: Waits, blocks: u32, lanes: u32, seed: u64) -> Vec<Ended> {
-    type Run = unsafe extern "C" fn(*const Waits, u32, u32, u32, u64) -> bool;
+/// Runs `blocks` blocks of `lanes` lanes, with the steps of `adapter` beside the only block if there is one; `seed` and
+/// steps have the meaning of host_executor.h. Returns how each group ended.
+pub(crate) fn run(
+    waits: Waits,
+    blocks: u32,
+    lanes: u32,
+    seed: u64,
+    adapter: Option<&mut Adapter>,
+) -> Vec<Ended> {
+    type Step = unsafe extern "C" fn(*mut c_void);
+    type Run = unsafe extern "C" fn(
+        *const Waits,
+        u32,
+        u32,
+        u32,
+        u64,
+        step: Option<Step>,
+        context: *mut c_void,
+    ) -> bool;
+    unsafe extern "C" fn step(adapter: *mut c_void) {
+        // SAFETY: `run` passes its adapter, which nothing else uses until the block has ended.
+        unsafe { (*adapter.cast::<Adapter>()).step() };
+    }
     let groups = lanes.checked_div(waits.group).unwrap_or(1);
     let mut results = vec![Ended { status: EFA_GDA_NOT_RUN, ..GOOD }; (groups * blocks) as usize];
     let args = Waits { results: results.as_mut_ptr(), ..waits };
     // SAFETY: the type is the function's in waits.cu.
     let run = unsafe { library().get::<Run>(b"waits_on_host") }.expect("waits.cu exports the function");
+    if let Some(adapter) = adapter {
+        assert_eq!(blocks, 1, "an adapter steps beside one block");
+        // SAFETY: the callers keep queue and memory alive, and results and adapter outlive the call.
+        let ran = unsafe { run(&args, 0, 1, lanes, seed, Some(step), (&raw mut *adapter).cast()) };
+        assert!(ran);
+        return results;
+    }
     std::thread::scope(|scope| {
         for block in 0..blocks {
             let (run, args) = (*run, &args);
-            // SAFETY: the callers keep queue and memory alive, and the results outlive the scope.
-            scope.spawn(move || assert!(unsafe { run(args, block, blocks, lanes, seed) }));
+            scope.spawn(move || {
+                // SAFETY: the callers keep queue and memory alive, and the results outlive the scope.
+                assert!(unsafe { run(args, block, blocks, lanes, seed, None, std::ptr::null_mut()) });
+            });
         }
     });
     results
