@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A kernel and its host program in one file, for the host executor: one warp writes a buffer to another. docs/kernels.md
- * has the commands that build and run it.
+ * A kernel and its host program in one file, for the host executor: one warp writes a buffer to another.
+ * docs/kernels.md has the commands that build and run it.
  */
 #include <cstdio>
 #include <cstring>
