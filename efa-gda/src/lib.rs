@@ -49,6 +49,7 @@
 //! ```
 //!
 //! # The program
+// Not run here: the tests run the example itself, by the commands above.
 #![doc = concat!("```no_run\n", include_str!("../examples/put.rs"), "```\n")]
 
 pub mod doorbell;

@@ -6,6 +6,8 @@
 #
 #   containers_test.sh [PROBE]    PROBE: a self-contained gda-probe; without it, it is built first
 #
+# Containers, images and networks of a run are removed at its end, however it ends.
+#
 # Exit status: 0 passed, 77 with one line "SKIPPED: reason", another one on failure.
 set -euo pipefail
 
@@ -19,16 +21,31 @@ SCRATCH=''
 
 skipped() { echo "SKIPPED: $*"; exit 77; }
 
+# clean_up: removes what this run has in the docker engine, and its directory. Containers of compose have the label too,
+# from their image.
 clean_up() {
-  local containers images
-  [[ ! -e $SCRATCH/stack ]] || compose down --volumes --timeout 1 >/dev/null 2>&1 || true
+  local containers images networks volumes
   mapfile -t containers < <(docker ps -aq --filter "label=$TAG")
-  [[ ${#containers[@]} -eq 0 ]] || docker rm -f "${containers[@]}" >/dev/null || true
+  [[ ${#containers[@]} -eq 0 ]] || docker rm -fv "${containers[@]}" >/dev/null || true
+  mapfile -t networks < <(docker network ls -q --filter "label=com.docker.compose.project=$TAG")
+  [[ ${#networks[@]} -eq 0 ]] || docker network rm "${networks[@]}" >/dev/null || true
+  mapfile -t volumes < <(docker volume ls -q --filter "label=com.docker.compose.project=$TAG")
+  [[ ${#volumes[@]} -eq 0 ]] || docker volume rm -f "${volumes[@]}" >/dev/null || true
   mapfile -t images < <(docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}')
   [[ ${#images[@]} -eq 0 ]] || docker rmi -f "${images[@]}" >/dev/null || true
   # An engine without BuildKit leaves the stage that compiles as an image without a name.
   docker image prune --force --filter label=efa-gda.stage=build >/dev/null || true
   rm -rf -- "$SCRATCH"
+}
+
+# At a time limit, SIGKILL follows SIGTERM sooner than the engine removes containers. So a process that is no child of
+# this one waits for its end, and cleans up. A command that was sent to the engine before may still start a container;
+# hence the second time.
+clean_up_after() {
+  tail --pid="$1" -f /dev/null
+  clean_up
+  sleep 5
+  clean_up
 }
 
 # ---- images -------------------------------------------------------------------------
@@ -54,8 +71,9 @@ base() {
 
 # build TARGET: an image of the Dockerfile. Nothing is compiled and no package is added.
 build() {
-  docker build --quiet --network none --label "$TAG" --target "$1" --tag "$TAG:$1" --build-arg "RUST=$TAG:base" \
-    --build-arg "BASE=$TAG:base" --build-arg PACKAGES= --build-arg TOOLS= "$SCRATCH/context" >"$SCRATCH/log" 2>&1 ||
+  docker build --quiet --force-rm --network none --label "$TAG" --target "$1" --tag "$TAG:$1" \
+    --build-arg "RUST=$TAG:base" --build-arg "BASE=$TAG:base" --build-arg PACKAGES= --build-arg TOOLS= \
+    "$SCRATCH/context" >"$SCRATCH/log" 2>&1 ||
     { cat "$SCRATCH/log"; die "the image $1 could not be built"; }
 }
 
@@ -253,7 +271,8 @@ stack() {
   cp -a -- "$(suite_dir sid)/root/usr" "$SCRATCH/stack/usr"
   rm -rf -- "$SCRATCH"/stack/usr/{include,share}
   printf 'FROM %s\nCOPY usr /usr\nRUN ldconfig\n' "$TAG:probe" >"$SCRATCH/stack/Dockerfile"
-  docker build --quiet --network none --label "$TAG" --tag "$TAG:stack" "$SCRATCH/stack" >"$SCRATCH/log" 2>&1 ||
+  docker build --quiet --force-rm --network none --label "$TAG" --tag "$TAG:stack" "$SCRATCH/stack" \
+    >"$SCRATCH/log" 2>&1 ||
     { cat "$SCRATCH/log"; die 'the image with rdma-core of sid could not be built'; }
 }
 
@@ -289,6 +308,11 @@ pair() {
 }
 
 main() {
+  if [[ ${1:-} == --clean-up-after ]]; then
+    TAG=efa-gda-test-$2 SCRATCH=$3
+    clean_up_after "$2"
+    exit
+  fi
   have docker || skipped 'no docker on this machine'
   timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not answer'
   PATH=$PATH:/sbin:/usr/sbin
@@ -298,6 +322,8 @@ main() {
   SCRATCH=$(mktemp -d)
   chmod 755 "$SCRATCH"
   trap clean_up EXIT
+  # Without the mark by which test.sh ends the processes of an interrupted run.
+  env -u EFA_GDA_TEST_RUN setsid --fork "${BASH_SOURCE[0]}" --clean-up-after "$$" "$SCRATCH" </dev/null >/dev/null 2>&1
   choose_target_dir
   base
   images "${1:-}"

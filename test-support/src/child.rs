@@ -17,7 +17,7 @@ const CLEARED: [&str; 3] = ["FI_", "SOFTEFA_", "PRETEND_GPU_"];
 /// Names the time limit of a child in seconds, which replaces [`LIMIT`].
 const SECONDS: &str = "EFA_GDA_TEST_SECONDS";
 /// The time limit of a child, so that a test that hangs does not hang the suite. Even a busy machine needs less.
-const LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// A test to run again in a child process.
 #[derive(Debug)]
@@ -77,6 +77,19 @@ impl Turn {
     }
 }
 
+/// A command that starts this program again, without the variables that a child does not inherit.
+pub(crate) fn this_program() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    for (name, _) in std::env::vars_os() {
+        if CLEARED.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
+    // A lazy load waits for running kernels, and a kernel of a test may wait for a copy by the software adapter.
+    command.env("CUDA_MODULE_LOADING", "EAGER");
+    command
+}
+
 impl Child {
     /// Returns a child for the calling test, or None in that child.
     pub fn of_this_test() -> Option<Self> {
@@ -84,16 +97,9 @@ impl Child {
         if std::env::var(CHILD).is_ok_and(|child| child == test) {
             return None;
         }
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = this_program();
         command.args([&test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
-        for (name, _) in std::env::vars_os() {
-            if CLEARED.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
-                command.env_remove(name);
-            }
-        }
         command.env(CHILD, &test);
-        // A lazy load waits for running kernels, and a kernel of a test may wait for a copy by the software adapter.
-        command.env("CUDA_MODULE_LOADING", "EAGER");
         let limit = std::env::var(SECONDS).map_or(LIMIT, |text| {
             Duration::from_secs(text.parse().unwrap_or_else(|_| panic!("{SECONDS}={text} is not a number")))
         });

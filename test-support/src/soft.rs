@@ -8,14 +8,35 @@ use std::path::{Path, PathBuf};
 
 pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
 
-use crate::child::{Child, Turn};
-use crate::{TempDir, binaries};
+use crate::child::{Child, LIMIT, Turn, this_program};
+use crate::{TempDir, binaries, run};
 
-/// The path of the provider's file, which cargo builds beside the tests.
+/// The path of the provider's file, which cargo builds beside the tests. The program of a documentation example is in
+/// another folder; cargo puts its own folders first in the search path of libraries.
 pub fn provider() -> PathBuf {
-    let file = binaries().join("libsoftefa.so");
-    assert!(file.is_file(), "{} is missing: cargo builds it with the tests", file.display());
-    file
+    let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders = std::iter::once(binaries()).chain(std::env::split_paths(&search));
+    let file = folders.find_map(|folder| Some(folder.join("libsoftefa.so")).filter(|file| file.is_file()));
+    file.unwrap_or_else(|| panic!("{}/libsoftefa.so is missing: cargo builds it", binaries().display()))
+}
+
+/// Runs a documentation example in a child process whose libfabric finds the software adapter, and whose CUDA driver is
+/// the pretended one with the feature `cuda`. The example calls this first. The calling process ends with the child's
+/// exit status; in the child, the call returns.
+pub fn example() {
+    const MARK: &str = "EFA_GDA_TEST_EXAMPLE";
+    if std::env::var_os(MARK).is_some() {
+        return;
+    }
+    let folder = provider_folder();
+    let mut command = this_program();
+    command.args(std::env::args_os().skip(1)).env(MARK, "1").env("FI_PROVIDER_PATH", folder.path());
+    #[cfg(feature = "cuda")]
+    command.envs(crate::cuda::VARIABLES);
+    let outcome = run(&mut command, LIMIT);
+    drop(folder);
+    eprint!("{}{}", outcome.stdout, outcome.stderr);
+    std::process::exit(outcome.status.and_then(|status| status.code()).unwrap_or(1));
 }
 
 /// Runs `body` in a process whose libfabric finds the software adapter, and whose environment holds `variables`.

@@ -31,7 +31,8 @@
 //! function, which is [`Error::FunctionMissing`]. An [`Endpoint`] has one type for each state, so a query
 //! before enable, or an enable without bindings, does not compile.
 //!
-//! ```no_run
+//! ```
+//! # efa_gda_test_support::soft::example();
 //! use efa_gda::fabric::{Bindings, Fabric, Library, Query};
 //!
 //! let library = Library::load()?;

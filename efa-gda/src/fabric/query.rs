@@ -93,7 +93,8 @@ impl From<Libfabric> for Library {
 
 /// A query for adapters on the fabric `efa-direct` (`fi_getinfo`).
 ///
-/// ```no_run
+/// ```
+/// # efa_gda_test_support::soft::example();
 /// use efa_gda::fabric::{Library, Query};
 ///
 /// let library = Library::load()?;

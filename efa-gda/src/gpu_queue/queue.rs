@@ -33,6 +33,42 @@ use crate::queue::{Backing, Counts, Libfabric, MappedQueue, Region, Snapshot, Wo
 /// pages and closes the endpoint. A drop leaks the queue instead, until the process ends, if kernels may still use it:
 /// the library's kernels did not end within a minute, or the driver did not report their end, or a [`LaunchGuard`]
 /// exists. A drop never waits for the caller's kernels; the guard stands for them.
+///
+/// ```
+/// # efa_gda_test_support::soft::example();
+/// # use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
+/// use efa_gda::gpu::Gpu;
+/// use efa_gda::gpu_queue::GpuQueue;
+/// use efa_gda::queue::{MappedQueue, WorkRequest};
+///
+/// # let library = Library::load()?;
+/// # let info = Query::new().first(&library)?;
+/// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
+/// # let addresses = domain.address_vector(16)?;
+/// # let completions = domain.completion_queue(info.completions())?;
+/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let source = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::WRITE)?;
+/// # let target = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::REMOTE_WRITE)?;
+/// # source.buffer().ok_or("no buffer")?.write(0, b"hello")?;
+/// // The endpoint and the regions are made as in the example of MappedQueue.
+/// let queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// let gpu = Gpu::open(0)?;
+/// let mut queue = GpuQueue::new(queue, &gpu)?;
+/// // A kernel of this library posts the write, and waits for its completion.
+/// queue.execute(&WorkRequest::write(peer, &source, target.remote()))?;
+///
+/// // A kernel of the caller receives the address of the queue in the GPU's memory.
+/// let launch = queue.begin_launch();
+/// let _argument = launch.device_address();
+/// // … launch the kernel, and wait until it has ended …
+/// drop(launch);
+/// queue.close()?;
+/// # let mut arrived = [0; 5];
+/// # target.buffer().ok_or("no buffer")?.read(0, &mut arrived)?;
+/// # assert_eq!(&arrived, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct GpuQueue<B: Backing = Libfabric> {
     // `Drop` and `take_from_gpu` drop or leak these three.

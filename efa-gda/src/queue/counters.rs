@@ -154,6 +154,7 @@ impl MappedQueue {
     /// shows which parts are mapped). After a counted error, every wait of its kernels then ends at its bound, and the
     /// error's status is not known.
     ///
+    // Not run: completion counters in GPU memory need a GPU and an adapter that has them; `gpu_counters.rs` tests both.
     #[cfg_attr(feature = "cuda", doc = "```no_run")]
     #[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
     /// # use efa_gda::{fabric::*, gpu::Gpu, gpu_queue::*, queue::*};

@@ -53,6 +53,33 @@ pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
 /// rdma-core alone.
 ///
 /// A drop closes the endpoint first. Regions of requests in flight are deregistered after that.
+///
+/// ```
+/// # efa_gda_test_support::soft::example();
+/// use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
+/// use efa_gda::queue::{MappedQueue, WorkRequest};
+///
+/// let library = Library::load()?;
+/// let info = Query::new().first(&library)?;
+/// let domain = Fabric::open(&library, &info)?.domain(&info)?;
+/// let addresses = domain.address_vector(16)?;
+/// let completions = domain.completion_queue(info.completions())?;
+/// let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// // The queue is its own peer.
+/// let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+///
+/// let source = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::WRITE)?;
+/// let target = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::REMOTE_WRITE)?;
+/// source.buffer().ok_or("no buffer")?.write(0, b"hello")?;
+/// queue.execute(&WorkRequest::write(peer, &source, target.remote()))?;
+///
+/// let mut arrived = [0; 5];
+/// target.buffer().ok_or("no buffer")?.read(0, &mut arrived)?;
+/// assert_eq!(&arrived, b"hello");
+/// queue.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct MappedQueue<B: Backing = Libfabric> {
     /// Dropped before the endpoint, because the proxy accesses the endpoint's doorbell and ring. None if the device

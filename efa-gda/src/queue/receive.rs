@@ -37,14 +37,27 @@ impl ReceiveId {
 
 /// `count` receives of `bytes` bytes, the i-th at `offset + i * stride` of the region.
 ///
-/// ```no_run
+/// ```
 /// # use std::time::Duration;
-/// # use efa_gda::{fabric::MemoryRegion, queue::*};
-/// # fn f(queue: &mut MappedQueue, region: MemoryRegion) -> Result<(), ReceiveError> {
+/// # use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
+/// # efa_gda_test_support::soft::example();
+/// # use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
+/// # let library = Library::load()?;
+/// # let info = Query::new().first(&library)?;
+/// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
+/// # let addresses = domain.address_vector(16)?;
+/// # let completions = domain.completion_queue(info.completions())?;
+/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// # let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// # let region = domain.register(Buffer::zeroed(16 * 4096).ok_or("no memory")?, Access::RECEIVE)?;
+/// # let message = domain.register(Buffer::zeroed(100).ok_or("no memory")?, Access::SEND)?;
 /// let posted = queue.post_receives(&Receives::new(&region).bytes(4096).count(16).stride(4096))?;
+/// # queue.execute(&WorkRequest::send(peer, &message))?;
 /// let message = queue.receive(Duration::from_secs(10))?;
 /// let offset = message.receive.map(|id| id.after(posted.first) as usize * 4096);
-/// # Ok(()) }
+/// # assert_eq!((offset, message.length), (Some(0), 100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::post_receives"]

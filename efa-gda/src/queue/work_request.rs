@@ -20,12 +20,24 @@ use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 /// The first completion with an error ends it. Requests that were posted before complete; the others are not posted.
 /// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
 ///
-/// ```no_run
-/// # use efa_gda::{fabric::{MemoryRegion, RemoteRegion}, queue::*, wire::Peer};
-/// # fn f(queue: &mut MappedQueue, peer: Peer, local: MemoryRegion, remote: RemoteRegion) -> Result<(), WorkError> {
+/// ```
+/// # use efa_gda::queue::{MappedQueue, WorkRequest};
+/// # efa_gda_test_support::soft::example();
+/// # use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
+/// # let library = Library::load()?;
+/// # let info = Query::new().first(&library)?;
+/// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
+/// # let addresses = domain.address_vector(16)?;
+/// # let completions = domain.completion_queue(info.completions())?;
+/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// # let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// # let local = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::WRITE)?;
+/// # let target = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::REMOTE_WRITE)?;
+/// # let remote = target.remote();
 /// let report = queue.execute(&WorkRequest::write(peer, &local, remote).bytes(64).count(1000).stride(64))?;
 /// assert_eq!(report.completed, 1000);
-/// # Ok(()) }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::execute"]

@@ -29,6 +29,7 @@
 //! have one. A [`QueuePair`] has one type for each state, so a queue that the adapter does not serve yet cannot be
 //! exposed.
 //!
+// Not run: it needs an adapter under rdma-core, in a process that `softefa run` started.
 //! ```no_run
 //! use efa_gda::verbs::{CompletionQueue, CompletionQueues, Library, ProtectionDomain, QueuePair, QueuePairOptions};
 //! use efa_gda::wire::QueueKey;
