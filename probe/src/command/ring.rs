@@ -238,7 +238,7 @@ fn start_error(error: std::io::Error) -> CommandError {
 fn unready(mut document: Document, mut run: Run) -> Document {
     let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.checks = Some(Graded::all(findings, remedy::of_host, |_, _| false));
     document.origin = run.system.origin();
     document
 }
