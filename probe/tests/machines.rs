@@ -99,6 +99,29 @@ fn an_adapter_without_a_driver_fails_dev_003() {
     machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
     let document = machine.check(&[]);
     assert_eq!((state(&document, "DEV-003"), state(&document, "DEV-005")), ("fail", "skip"));
+    says(
+        &document,
+        "DEV-003",
+        "fix",
+        &["modprobe -a efa ib_uverbs", "0000:05:00.0 > /sys/bus/pci/drivers/efa/bind"],
+    );
+}
+
+#[test]
+fn a_module_that_other_adapters_use_is_not_advised_to_be_loaded() {
+    let machine = Machine::new("uverbs-is-loaded");
+    machine.adapter(1).adapter(2);
+    let uverbs = "sys/bus/pci/devices/0000:01:00.0/infiniband_verbs";
+    std::fs::remove_dir_all(machine.path().join(uverbs)).unwrap();
+    let document = machine.check(&[]);
+    says(&document, "DEV-005", "observed", &["although ib_uverbs is loaded"]);
+    let pci = "/sys/bus/pci/devices/0000:00:00.0";
+    machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
+    machine.link(&format!("{pci}/driver"), "/sys/bus/pci/drivers/vfio-pci");
+    let document = machine.check(&[]);
+    says(&document, "DEV-003", "fix", &["modprobe efa)", "/sys/bus/pci/drivers/vfio-pci/unbind"]);
+    let text = document.to_string();
+    assert!(!text.contains("modprobe -a efa ib_uverbs") && !text.contains("modprobe ib_uverbs"), "{text}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             format!("no EFA adapter is on the PCI bus; {observed}"),
             REQUIRED,
             WHY,
-            "attach an EFA network interface to the instance, or use the software adapter (--soft)",
+            crate::checks::dev::ATTACH,
             Who::Host,
         ),
         Error::NoAdapter(_) => failed(
