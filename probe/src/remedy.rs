@@ -2,6 +2,7 @@
 //! A finding's own fix names what was found; this table is for `explain`, and for the action on a node.
 
 use crate::checks::dev::{ATTACH, REPLACE};
+use crate::checks::env::RAISE_MEMLOCK;
 use crate::model::{Action, Who};
 
 /// The remedy of a check.
@@ -46,8 +47,7 @@ pub(crate) static ALL: &[Remedy] = remedies! {
          that can be written";
     "ENV-001" [Host] FixHost: "run on an x86_64 or aarch64 instance with Linux";
     "ENV-002" [Host] FixHost: "use a p5en, p6-b200 or p6-b300 instance";
-    "ENV-003" [Pod] FixHost:
-        "docker: --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; Kubernetes: the capability IPC_LOCK";
+    "ENV-003" [Pod] FixHost: RAISE_MEMLOCK;
     "ENV-004" [Pod] FixHost: "unset the variables that the finding names";
     "ENV-005" [Pod] FixHost: "unset the variable that the finding names";
     "ENV-006" [Pod] FixHost: "unset the variable that the finding names, unless the restriction is wanted";

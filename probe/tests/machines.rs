@@ -257,6 +257,7 @@ fn a_variable_that_aborts_libfabric_blocks_its_loading() {
     command.env("FI_EFA_MTU_SIZE", "4096").env("LIBFABRIC_PATH", "libfabric.so.1");
     let document = document(&output(&mut command));
     assert_eq!(state(&document, "ENV-005"), "fail");
+    says(&document, "ENV-005", "observed", &["FI_EFA_MTU_SIZE=4096"]);
     for code in ["LIB-001", "FAB-001", "PUT-002"] {
         assert_eq!(check(&document, code)["blocked_by"], "ENV-005", "{code}");
     }

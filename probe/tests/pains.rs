@@ -79,7 +79,7 @@ fn a_low_limit_of_locked_memory_is_the_pods() {
     for limit in ["65536", "8388608"] {
         let machine = sound(&format!("memlock-{limit}"));
         machine.memlock(limit).capabilities("00000000a80425fb");
-        reported_alone((Adapters, &machine, &[]), &["ENV-003"], "memlock", "pod");
+        reported_alone((Adapters, &machine, &[]), &["ENV-003"], "RLIMIT_MEMLOCK", "pod");
     }
 }
 
@@ -99,6 +99,17 @@ fn a_foreign_verbs_device_that_does_not_open_is_the_cause_of_no_adapter() {
     says(&document, "FAB-001", "observed", &["mlx5_0 (/dev/infiniband/uverbs9"]);
 }
 
+    let machine = sound("memlock-platforms");
+    machine.memlock("65536").capabilities("00000000a80425fb");
+    let ways = [
+        "--ulimit memlock=-1",
+        "Kubernetes: LimitMEMLOCK",
+        "systemd: ",
+        "Slurm: ",
+        "Shell: ulimit -l",
+        "effective",
+    ];
+    says(&checked(Files, &machine, &[]), "ENV-003", "fix", &ways);
 #[test]
 fn the_adapters_own_device_and_devices_that_open_are_not_foreign() {
     let machine = sound("own");
@@ -242,6 +253,8 @@ fn a_name_that_libfabric_does_not_read_is_reported() {
         assert_eq!(check(&checked(Libfabric, &machine, &[(name, "1")]), "ENV-008")["subject"], name);
     }
 }
+        let document = checked(Files, &machine, &[(name, value)]);
+        says(&document, "ENV-007", "observed", &[&format!("{name}={value}, which should be ")]);
 
 /// The verdict for one stack: runs, and the code that stops it.
 fn stack(document: &Value, name: &str) -> (String, Value) {
