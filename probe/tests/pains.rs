@@ -58,6 +58,24 @@ fn a_driver_without_peer_mapping_is_the_hosts() {
 }
 
 #[test]
+fn mappings_that_a_missing_peer_mapping_forbids_are_no_problems_beside_it() {
+    let machine = sound("no-peer-mapping-refused");
+    machine.nvidia("");
+    // The first places that are mapped: the send queue and its doorbell.
+    let set = [("SOFTEFA_ADAPTERS", "1"), ("PRETEND_GPU_REFUSES", "1,2")];
+    reported_alone((Whole, &machine, &set), &["CUDA-002"], "PeerMappingOverride=1", "host");
+    let document = checked(Whole, &machine, &set);
+    let mapping = check(&document, "CUDA-008");
+    assert_eq!((&mapping["state"], &mapping["blocked_by"]), (&"skip".into(), &"CUDA-002".into()));
+    assert!(mapping["why"].as_str().is_some_and(|why| why.contains("cuMemHostRegister")), "{mapping:#}");
+    assert_eq!(document["verdict"][0]["result"], "host-rung", "{document:#}");
+    assert!(document["verdict"][0]["next"].as_str().is_some_and(|next| next.contains("for gda: CUDA-002")));
+    // A machine whose driver maps BARs has the refusal as a problem of its own.
+    let document = checked(Whole, &sound("refused"), &set);
+    assert_eq!(state(&document, "CUDA-008"), "fail", "{document:#}");
+}
+
+#[test]
 fn device_nodes_of_some_adapters_are_the_pods() {
     let machine = sound("partly");
     machine.remove("/dev/infiniband/uverbs2");
