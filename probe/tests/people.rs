@@ -241,4 +241,5 @@ fn a_wrong_adapter_name_is_reported_with_the_adapters_found() {
     let shown = lines(&mut soft(&["put", "--device", "nope"]), 80);
     assert!(shown[0].starts_with("FAIL  FAB-003"), "{shown:#?}");
     assert!(shown[1].contains("softefa0-rdm"), "{shown:#?}");
+    assert!(shown.iter().any(|line| line.contains("such as --device softefa0-rdm")), "{shown:#?}");
 }
