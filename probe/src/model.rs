@@ -80,7 +80,7 @@ impl Who {
     /// The word for the role, and the person who has it.
     pub(crate) fn person(self) -> &'static str {
         match self {
-            Self::Host => "host: the operator of the machine and its network",
+            Self::Host => "host: the operator of the machine, its network and its AWS account",
             Self::Image => "image: the author of the container image",
             Self::Pod => "pod: the author of the pod or job",
             Self::Code => "code: the author of the program or the command line",

@@ -1,6 +1,8 @@
 //! The usual remedy of each check: the roles that can apply it, the action on a host, and the fix in short.
 //! A finding's own fix names what was found; this table is for `explain`, and for the action on a node.
 
+use crate::checks::dev::{ATTACH, REPLACE};
+use crate::checks::env::RAISE_MEMLOCK;
 use crate::model::{Action, Who};
 
 /// The remedy of a check.
@@ -45,18 +47,17 @@ pub(crate) static ALL: &[Remedy] = remedies! {
          that can be written";
     "ENV-001" [Host] FixHost: "run on an x86_64 or aarch64 instance with Linux";
     "ENV-002" [Host] FixHost: "use a p5en, p6-b200 or p6-b300 instance";
-    "ENV-003" [Pod] FixHost:
-        "docker: --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; Kubernetes: the capability IPC_LOCK";
+    "ENV-003" [Pod] FixHost: RAISE_MEMLOCK;
     "ENV-004" [Pod] FixHost: "unset the variables that the finding names";
     "ENV-005" [Pod] FixHost: "unset the variable that the finding names";
     "ENV-006" [Pod] FixHost: "unset the variable that the finding names, unless the restriction is wanted";
     "ENV-007" [Pod] FixHost: "set the value that the finding names, or unset the variable";
     "ENV-008" [Pod] FixHost: "correct the variable's name, or unset it";
-    "DEV-001" [Host] FixHost: "attach an EFA interface to the instance, or use a type with EFA";
+    "DEV-001" [Host] FixHost: ATTACH;
     "DEV-002" [Host] FixHost: "run the EFA installer on the host";
     "DEV-003" [Host] Restart:
         "bind the adapter to the driver efa; dmesg on the host says why the driver did not start";
-    "DEV-004" [Host] Isolate: "restart the instance; if the port stays down, replace the instance";
+    "DEV-004" [Host] Isolate: REPLACE;
     "DEV-005" [Pod Host] FixHost:
         "docker: --device /dev/infiniband/uverbsN; Kubernetes: the resource vpc.amazonaws.com/efa";
     "DEV-006" [Pod Host] Restart:
@@ -125,7 +126,7 @@ pub(crate) static ALL: &[Remedy] = remedies! {
     "VRB-003" [Pod Host] FixHost: "add the EFA devices to the container; fix DEV-002 and DEV-003 on the host first";
     "VRB-004" [Code] FixHost: "name one of the adapters found with --device, or omit it";
     "VRB-005" [Pod] FixHost: "give the container the adapter's node in /dev/infiniband";
-    "VRB-006" [Host] Isolate: "restart the instance; if the port stays down, replace the instance";
+    "VRB-006" [Host] Isolate: REPLACE;
     "VRB-007" [Host] Restart: ADAPTER_REFUSED;
     "VRB-008" [Host] Restart: ADAPTER_REFUSED;
     "VRB-009" [Pod] FixHost: "raise the limit of locked memory (ENV-003)";

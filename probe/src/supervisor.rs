@@ -83,7 +83,8 @@ pub(crate) fn run(
         let code = code.unwrap_or_else(|| plan.once[0].code.to_owned());
         tracing::warn!(code, ?subject, observed = end.observed(), "a worker process ended before its checks");
         if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
-            runner.record(check, subject.clone(), Outcome::Fail(crash::problem(request.group, &end)));
+            let problem = crash::problem(request.group, &end, results.loaded.as_deref());
+            runner.record(check, subject.clone(), Outcome::Fail(problem));
         }
         let subjects = subjects(&request, &results);
         skip_rest(runner, &plan, &code, subject.as_deref(), &subjects);
@@ -404,7 +405,7 @@ mod tests {
             runner.record(check, of.map(str::to_owned), Outcome::pass(""));
         }
         let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
-        let problem = crash::problem(Group::Fabric, &End::Ended(String::new()));
+        let problem = crash::problem(Group::Fabric, &End::Ended(String::new()), None);
         runner.record(check, Some(subject.to_owned()), Outcome::Fail(problem));
         skip_rest(&mut runner, &plan, code, Some(subject), &["0/a".to_owned()]);
         runner.findings

@@ -99,6 +99,29 @@ fn an_adapter_without_a_driver_fails_dev_003() {
     machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
     let document = machine.check(&[]);
     assert_eq!((state(&document, "DEV-003"), state(&document, "DEV-005")), ("fail", "skip"));
+    says(
+        &document,
+        "DEV-003",
+        "fix",
+        &["modprobe -a efa ib_uverbs", "0000:05:00.0 > /sys/bus/pci/drivers/efa/bind"],
+    );
+}
+
+#[test]
+fn a_module_that_other_adapters_use_is_not_advised_to_be_loaded() {
+    let machine = Machine::new("uverbs-is-loaded");
+    machine.adapter(1).adapter(2);
+    let uverbs = "sys/bus/pci/devices/0000:01:00.0/infiniband_verbs";
+    std::fs::remove_dir_all(machine.path().join(uverbs)).unwrap();
+    let document = machine.check(&[]);
+    says(&document, "DEV-005", "observed", &["although ib_uverbs is loaded"]);
+    let pci = "/sys/bus/pci/devices/0000:00:00.0";
+    machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
+    machine.link(&format!("{pci}/driver"), "/sys/bus/pci/drivers/vfio-pci");
+    let document = machine.check(&[]);
+    says(&document, "DEV-003", "fix", &["modprobe efa)", "/sys/bus/pci/drivers/vfio-pci/unbind"]);
+    let text = document.to_string();
+    assert!(!text.contains("modprobe -a efa ib_uverbs") && !text.contains("modprobe ib_uverbs"), "{text}");
 }
 
 #[test]
@@ -234,6 +257,7 @@ fn a_variable_that_aborts_libfabric_blocks_its_loading() {
     command.env("FI_EFA_MTU_SIZE", "4096").env("LIBFABRIC_PATH", "libfabric.so.1");
     let document = document(&output(&mut command));
     assert_eq!(state(&document, "ENV-005"), "fail");
+    says(&document, "ENV-005", "observed", &["FI_EFA_MTU_SIZE=4096"]);
     for code in ["LIB-001", "FAB-001", "PUT-002"] {
         assert_eq!(check(&document, code)["blocked_by"], "ENV-005", "{code}");
     }

@@ -1,5 +1,5 @@
 //! The problems that users reported, each provoked on a made-up machine that is sound otherwise: the code that the
-//! table in `docs/troubleshooting.md` names must report it, with the fix that helped, and alone. `pains_soft.rs` has those that
+//! table in `docs/checks.md` names must report it, with the fix that helped, and alone. `pains_soft.rs` has those that
 //! need a software adapter.
 
 mod support;
@@ -58,6 +58,24 @@ fn a_driver_without_peer_mapping_is_the_hosts() {
 }
 
 #[test]
+fn mappings_that_a_missing_peer_mapping_forbids_are_no_problems_beside_it() {
+    let machine = sound("no-peer-mapping-refused");
+    machine.nvidia("");
+    // The first places that are mapped: the send queue and its doorbell.
+    let set = [("SOFTEFA_ADAPTERS", "1"), ("PRETEND_GPU_REFUSES", "1,2")];
+    reported_alone((Whole, &machine, &set), &["CUDA-002"], "PeerMappingOverride=1", "host");
+    let document = checked(Whole, &machine, &set);
+    let mapping = check(&document, "CUDA-008");
+    assert_eq!((&mapping["state"], &mapping["blocked_by"]), (&"skip".into(), &"CUDA-002".into()));
+    assert!(mapping["why"].as_str().is_some_and(|why| why.contains("cuMemHostRegister")), "{mapping:#}");
+    assert_eq!(document["verdict"][0]["result"], "host-rung", "{document:#}");
+    assert!(document["verdict"][0]["next"].as_str().is_some_and(|next| next.contains("for gda: CUDA-002")));
+    // A machine whose driver maps BARs has the refusal as a problem of its own.
+    let document = checked(Whole, &sound("refused"), &set);
+    assert_eq!(state(&document, "CUDA-008"), "fail", "{document:#}");
+}
+
+#[test]
 fn device_nodes_of_some_adapters_are_the_pods() {
     let machine = sound("partly");
     machine.remove("/dev/infiniband/uverbs2");
@@ -79,8 +97,19 @@ fn a_low_limit_of_locked_memory_is_the_pods() {
     for limit in ["65536", "8388608"] {
         let machine = sound(&format!("memlock-{limit}"));
         machine.memlock(limit).capabilities("00000000a80425fb");
-        reported_alone((Adapters, &machine, &[]), &["ENV-003"], "memlock", "pod");
+        reported_alone((Adapters, &machine, &[]), &["ENV-003"], "RLIMIT_MEMLOCK", "pod");
     }
+    let machine = sound("memlock-platforms");
+    machine.memlock("65536").capabilities("00000000a80425fb");
+    let ways = [
+        "--ulimit memlock=-1",
+        "Kubernetes: LimitMEMLOCK",
+        "systemd: ",
+        "Slurm: ",
+        "Shell: ulimit -l",
+        "effective",
+    ];
+    says(&checked(Files, &machine, &[]), "ENV-003", "fix", &ways);
 }
 
 #[test]
@@ -224,6 +253,8 @@ fn each_variable_whose_meaning_moved_is_reported() {
     ] {
         let machine = sound(&format!("{name}-{value}"));
         reported_alone((Files, &machine, &[(name, value)]), &["ENV-007"], fix, "pod");
+        let document = checked(Files, &machine, &[(name, value)]);
+        says(&document, "ENV-007", "observed", &[&format!("{name}={value}, which should be ")]);
     }
 }
 
@@ -283,16 +314,52 @@ fn other_commands_refuse_for() {
     assert_eq!(support::status(&support::run(&["put", "--for", "nccl"])), 2);
 }
 
-/// Rows of the tables of reported problems: the codes, and the test that provokes them.
-fn rows() -> Vec<(Vec<String>, String)> {
+/// A row of the tables of reported problems.
+struct Row {
+    /// The heading above its table.
+    section: &'static str,
+    /// Its column of checks: links.
+    checks: &'static str,
+    /// The test that provokes the problem.
+    test: &'static str,
+}
+
+impl Row {
+    fn codes(&self) -> Vec<&'static str> {
+        let code = |link: &'static str| link[1..].split(']').next().expect("a code");
+        self.checks.split(", ").map(code).collect()
+    }
+
+    /// The row of `docs/checks.md` that leads to this one.
+    fn of_checks(&self) -> String {
+        let Self { section, checks, test } = self;
+        let anchor = section.to_lowercase().replace(',', "").replace(' ', "-");
+        let checks = checks.replace("checks.md#", "#");
+        format!("| {checks} | [{section}](troubleshooting.md#{anchor}) | `{test}` |")
+    }
+}
+
+fn rows() -> Vec<Row> {
     let page = include_str!("../docs/troubleshooting.md");
-    let row = |line: &str| {
-        let (row, test) = line.strip_suffix(" --> |")?.split_once("<!-- ")?;
-        let check = row.split(" | ").nth(2).expect("the column of checks");
-        let codes = check.split(", ").map(|link| link[1..].split(']').next().expect("a code").to_owned());
-        Some((codes.collect(), test.to_owned()))
-    };
-    page.lines().filter_map(row).collect()
+    let (mut section, mut rows) = ("", Vec::new());
+    for line in page.lines() {
+        section = line.strip_prefix("## ").unwrap_or(section);
+        let Some((row, test)) = line.strip_suffix(" --> |").and_then(|row| row.split_once("<!-- ")) else {
+            continue;
+        };
+        let checks = row.split(" | ").nth(2).expect("the column of checks");
+        rows.push(Row { section, checks, test });
+    }
+    rows
+}
+
+#[test]
+fn the_table_of_reported_problems_leads_to_each_row_of_troubleshooting() {
+    let page = include_str!("../docs/checks.md");
+    let table = page.split("\n## Reported problems\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let found: Vec<&str> = table.expect("the table").lines().filter(|line| line.starts_with("| [")).collect();
+    let expected: Vec<String> = rows().iter().map(Row::of_checks).collect();
+    assert_eq!(found, expected, "docs/checks.md needs:\n{}", expected.join("\n"));
 }
 
 #[test]
@@ -301,7 +368,8 @@ fn every_reported_problem_has_a_code_and_a_test_that_provokes_it() {
     let document = checked(Files, &sound("table"), &[]);
     let rows = rows();
     assert!(rows.len() >= 20, "{}", rows.len());
-    for (codes, test) in rows {
+    for row in rows {
+        let (codes, test) = (row.codes(), row.test);
         for code in &codes {
             check(&document, code);
         }
@@ -311,7 +379,7 @@ fn every_reported_problem_has_a_code_and_a_test_that_provokes_it() {
         let body = body.unwrap_or_else(|| panic!("{file} has no test {name}")).split("\n}\n").next();
         let body = body.expect("a body");
         assert!(body.contains("alone("), "{test} does not require that nothing else is reported");
-        let named = |code: &&String| body.contains(&format!("\"{code}\""));
+        let named = |code: &&&str| body.contains(&format!("\"{code}\""));
         assert!(codes.iter().all(|code| named(&code)), "{test} does not name all of {codes:?}");
     }
 }

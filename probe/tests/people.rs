@@ -103,10 +103,11 @@ const BROKEN: &[Broken] = broken! {
     "queues-of-another-kind" (Adapters) "image" "QUE-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "depth3")];
     "crash" (Adapters) "image" "FAB-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "crash-getinfo")];
     "security-group" (Adapters) "host" "PUT-001" "security group": |_| {}, [("SOFTEFA_BREAK", "dead-endpoint")];
-    "no-adapter" (Files) "host" "DEV-001" "EFA": |m| _ = m.remove("/sys/bus/pci"), [];
+    "no-adapter" (Files) "host" "DEV-001" "in the AWS account: launch a type with GPU-Direct Async (p5en":
+        |m| _ = m.remove("/sys/bus/pci"), [];
     "no-driver" (Files) "host" "DEV-003" "driver":
         |m| _ = m.remove("/sys/bus/pci/devices/0000:01:00.0/driver").remove(INFINIBAND), [];
-    "port-down" (Files) "host" "DEV-004" "subnet":
+    "port-down" (Files) "host" "DEV-004" "stop and start the instance":
         |m| _ = m.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"), [];
     "closed-node" (Files) "pod" "DEV-006" "device":
         |m| _ = m.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1"), [];
@@ -240,4 +241,5 @@ fn a_wrong_adapter_name_is_reported_with_the_adapters_found() {
     let shown = lines(&mut soft(&["put", "--device", "nope"]), 80);
     assert!(shown[0].starts_with("FAIL  FAB-003"), "{shown:#?}");
     assert!(shown[1].contains("softefa0-rdm"), "{shown:#?}");
+    assert!(shown.iter().any(|line| line.contains("such as --device softefa0-rdm")), "{shown:#?}");
 }

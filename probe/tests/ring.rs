@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda_test_support::TempDir;
 use serde_json::Value;
-use support::{PATIENT, document, ended, output, probe, soft, status};
+use support::{PATIENT, document, ended, output, probe, soft, state, status};
 
 const TOKEN: (&str, &str) = ("EFA_GDA_JOB_TOKEN", "a token that all ranks of a test share");
 
@@ -177,6 +177,20 @@ fn a_rank_that_does_not_arrive_is_named_by_rank_0() {
     let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "20"]), 0);
     assert!(error.starts_with("rank 1 did not arrive within 20 s"), "{error}");
     assert_eq!(status, 3);
+}
+
+#[test]
+fn ranks_learn_why_rank_0_cannot_start() {
+    let port = free_port();
+    let first = std::thread::spawn(move || {
+        output(launched(0, 2, port, &["--wait", "60"]).env("FI_EFA_MTU_SIZE", "4096"))
+    });
+    let (error, status) = failure(&mut launched(1, 2, port, &["--wait", "60"]), 1);
+    assert!(error.starts_with("rank 0 cannot start: ENV-005"), "{error}");
+    assert!(error.contains("fix (pod): unset FI_EFA_MTU_SIZE"), "{error}");
+    assert_eq!(status, 3);
+    let first = first.join().unwrap();
+    assert_eq!((state(&document(&first), "ENV-005"), self::status(&first)), ("fail", 3));
 }
 
 #[test]

@@ -64,6 +64,13 @@ if ! has_efa_adapter; then
   fi
 fi
 
+# A step says when it begins, and a build that waits for another cargo says so.
+printf '    Blocking waiting for file lock on build directory\n' >blocked.log
+# shellcheck source=scripts/lib/run.sh
+shown=$(source "$LIB/run.sh" && begin 'a step' && RUNNING_LOG=blocked.log && NEXT_REPORT=0 && progress)
+expected=$'running  a step …\nrunning  a step …, waiting for another cargo'
+[[ $shown == "$expected" ]] || { echo "a step that waits printed: $shown"; exit 1; }
+
 # The exit status for an unknown option is gda-probe's 2, not one of probe.sh.
 status=0
 "$PROBE" --no-such-option >/dev/null 2>&1 || status=$?

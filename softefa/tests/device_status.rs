@@ -452,6 +452,9 @@ fn destroying_a_queue_pair_flushes_its_receives() {
         assert_eq!((completion.id.get(), completion.status), (id, CompletionStatus::Flushed));
         assert!(matches!(completion.kind, CompletionKind::Receive(_)));
     }
+    // Receives that a program posts ahead and never uses are no errors.
+    let statistics = scene.b.adapter.statistics();
+    assert_eq!((statistics.flushed, statistics.errors), (2, 0), "{statistics:?}");
 }
 
 #[test]

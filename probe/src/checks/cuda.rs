@@ -19,6 +19,9 @@ const ATTRIBUTE_WRITES_ORDERING: c_int = 118;
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` of `cuda.h`.
 const ATTRIBUTE_DMA_BUF: c_int = 124;
 
+/// The check that the kernel driver maps another device's BAR.
+pub(crate) const PEER_MAPPING: &str = "CUDA-002";
+
 /// The choice of GPUs. The probe's process runs it before the other checks of GPUs.
 pub(crate) static CHOICE: Unit<System> = declared(NO_GPU, "The GPUs to use are determined", &[], choice);
 
@@ -27,7 +30,7 @@ pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
     declared("CUDA-001", "The NVIDIA kernel driver is loaded", &[NO_GPU], kernel_driver)
         .of(Nature::GpuHardware),
     declared(
-        "CUDA-002",
+        PEER_MAPPING,
         "The kernel driver allows a GPU to map another device's BAR",
         &["CUDA-001"],
         peer_mapping,

@@ -14,6 +14,15 @@ use crate::system::instance::devices_of;
 /// The check that opens device nodes. It runs in a worker process, because an open can block in a stuck driver.
 pub(crate) const OPENS: &str = "DEV-006";
 
+/// How a machine gets an adapter.
+pub(crate) const ATTACH: &str = "\
+    in the AWS account: launch a type with GPU-Direct Async (p5en, p6-b200, p6-b300) with network interfaces of the \
+    type efa, or stop the instance and attach such an interface; without EFA, use the software adapter (--soft)";
+/// What helps if an adapter's port is down.
+pub(crate) const REPLACE: &str = "\
+    in the AWS account: check that the adapter's EFA interface is attached, then stop and start the instance; replace \
+    the instance if the port stays down";
+
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
     declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Hardware),
@@ -56,7 +65,7 @@ fn pci(system: &mut System) -> Checked {
         observed,
         "at least one EFA adapter",
         "without an adapter there is no queue to map",
-        "attach an EFA network interface to the instance, or use the software adapter (--soft)",
+        ATTACH,
         Who::Host,
     )
     .into()
@@ -115,10 +124,36 @@ fn bound(system: &mut System) -> Checked {
             "driver efa and an RDMA device",
             "the kernel module efa, which drives the adapter, is not loaded or did not start; libfabric finds adapters \
              through their RDMA devices",
-            "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors",
+            bind(adapter, shows_uverbs(system)),
             Who::Host,
         ))
     })
+}
+
+/// Whether a device of the module ib_uverbs is in sysfs, so that the module is loaded.
+fn shows_uverbs(system: &System) -> bool {
+    let is_device = |name: &String| name.starts_with("uverbs");
+    system.all_adapters().iter().any(|adapter| adapter.uverbs.is_some())
+        || system.list(Path::new("/sys/class/infiniband_verbs")).iter().any(is_device)
+}
+
+/// How an adapter gets its driver.
+fn bind(adapter: &Adapter, has_uverbs: bool) -> String {
+    let (pci, drivers) = (&adapter.pci, "/sys/bus/pci/drivers");
+    let load = if has_uverbs { "modprobe efa" } else { "modprobe -a efa ib_uverbs" };
+    match adapter.driver.as_deref() {
+        Some("efa") => {
+            format!("on the host: search dmesg for efa's errors, and load it again (modprobe -r efa; {load})")
+        }
+        Some(other) => format!(
+            "on the host: load the driver ({load}), and bind the adapter to it instead of {other} (echo {pci} > \
+             {drivers}/{other}/unbind; echo {pci} > {drivers}/efa/bind)"
+        ),
+        None => format!(
+            "on the host: load the driver ({load}); if it is loaded, bind the adapter to it (echo {pci} > \
+             {drivers}/efa/bind); dmesg has its errors"
+        ),
+    }
 }
 
 fn port(system: &mut System) -> Checked {
@@ -134,7 +169,7 @@ fn port(system: &mut System) -> Checked {
             state,
             "4: ACTIVE",
             "the adapter's port is down, and carries no traffic",
-            "bring the interface up; on EC2, check that it is attached and in the right subnet",
+            REPLACE,
             Who::Host,
         ))
     })
@@ -147,17 +182,31 @@ fn node_path(adapter: &Adapter) -> Option<String> {
 fn node(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
-        let observed = match node_path(adapter) {
-            Some(path) if system.exists(&path) => return Some(Outcome::pass(path)),
-            Some(path) => format!("no {path}"),
-            None => "no uverbs device in sysfs: ib_uverbs is not loaded".to_owned(),
+        let required = "a uverbs node in /dev/infiniband";
+        let why = "libibverbs reaches the adapter through this node";
+        let Some(path) = node_path(adapter) else {
+            let (observed, fix) = match shows_uverbs(system) {
+                true => (
+                    "no uverbs device of this adapter in sysfs, although ib_uverbs is loaded",
+                    "on the host: search dmesg for the errors of efa and ib_uverbs, and load efa again (modprobe -r \
+                     efa; modprobe efa)",
+                ),
+                false => (
+                    "no uverbs device in sysfs: ib_uverbs is not loaded",
+                    "on the host: load ib_uverbs (modprobe ib_uverbs)",
+                ),
+            };
+            return Some(Outcome::fail(observed, required, why, fix, Who::Host));
         };
+        if system.exists(&path) {
+            return Some(Outcome::pass(path));
+        }
         Some(Outcome::fail(
-            observed,
-            "a uverbs node in /dev/infiniband",
-            "libibverbs reaches the adapter through this node",
-            "add the device to the container (docker --device PATH; Kubernetes: the resource \
-                  vpc.amazonaws.com/efa); if the host lacks the node too, load ib_uverbs there",
+            format!("no {path}"),
+            required,
+            why,
+            "add the device to the container (docker --device PATH; Kubernetes: the resource vpc.amazonaws.com/efa); \
+             if the host lacks the node too, let udev create it there (udevadm trigger)",
             Who::Pod,
         ))
     })

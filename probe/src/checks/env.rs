@@ -16,6 +16,13 @@ const ABORTING: [&str; 3] = ["FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_R
 const LOCK_LEAST: u64 = 1 << 20;
 /// Below this limit, the first transport that registers its buffers reaches it.
 const LOCK_ENOUGH: u64 = 1 << 30;
+/// How each platform raises the limit.
+pub(crate) const RAISE_MEMLOCK: &str = "\
+    raise the limit of locked memory (RLIMIT_MEMLOCK). Docker: --ulimit memlock=-1. Kubernetes: LimitMEMLOCK=infinity \
+    for the container runtime's service on the node; or the capability IPC_LOCK, which lifts the limit only for a \
+    process that has it effective: one of root, or with ambient capabilities. systemd: LimitMEMLOCK=infinity in the \
+    unit. Slurm: LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf. Shell: \
+    ulimit -l unlimited, after a line for memlock in /etc/security/limits.conf";
 /// The bit of CAP_IPC_LOCK in a capability mask (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
@@ -150,9 +157,7 @@ fn memlock(system: &mut System) -> Checked {
             "every registered buffer and ring is locked in memory; beyond the limit, registration fails with \
               ENOMEM"
                 .to_owned(),
-        fix: "raise RLIMIT_MEMLOCK (docker --ulimit memlock=-1; limits.conf; LimitMEMLOCK=infinity), or \
-              add the capability IPC_LOCK to the container"
-            .to_owned(),
+        fix: RAISE_MEMLOCK.to_owned(),
         who: Who::Pod,
     };
     if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
@@ -160,13 +165,18 @@ fn memlock(system: &mut System) -> Checked {
 
 fn fork(system: &mut System) -> Checked {
     let names = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "FI_EFA_FORK_SAFE"];
-    let set: Vec<&str> = names.into_iter().filter(|name| system.env(name).is_some_and(is_on)).collect();
+    let set: Vec<String> = names.into_iter().filter_map(|name| setting(system, name, is_on)).collect();
     let meminfo = system.read("/proc/meminfo").unwrap_or_default();
     let pages = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     let pages: u64 = pages.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let kernel = version_numbers(&system.read("/proc/sys/kernel/osrelease").unwrap_or_default());
-    let observed = format!("{pages} huge pages reserved, fork support: {}", listed(&set));
-    let uses_huge_pages = system.env("FI_EFA_USE_HUGE_PAGE").is_some_and(is_on);
+    let huge = setting(system, "FI_EFA_USE_HUGE_PAGE", is_on);
+    let uses_huge_pages = huge.is_some();
+    let observed = format!(
+        "{pages} huge pages reserved{}, fork support: {}",
+        huge.map(|set| format!(" ({set})")).unwrap_or_default(),
+        listed(&set)
+    );
     let huge_safe = system.env("RDMAV_HUGEPAGES_SAFE").is_some();
     // Since Linux 5.13 the kernel copies registered pages on fork, and rdma-core leaves fork support off.
     let copies_on_fork = kernel.as_slice() >= [5, 13].as_slice();
@@ -191,28 +201,34 @@ fn is_on(value: std::ffi::OsString) -> bool {
     !matches!(value.as_str(), "" | "0" | "false" | "no" | "off")
 }
 
-fn listed(names: &[&str]) -> String {
+/// `NAME=VALUE` if the variable is set to a value that `holds`.
+fn setting(system: &System, name: &str, holds: impl Fn(std::ffi::OsString) -> bool) -> Option<String> {
+    let value = system.env(name)?;
+    let shown = format!("{name}={}", value.to_string_lossy());
+    holds(value).then_some(shown)
+}
+
+fn listed(names: &[String]) -> String {
     if names.is_empty() { "not requested".to_owned() } else { names.join(", ") }
 }
 
 fn aborting(system: &mut System) -> Checked {
-    let mut aborting: Vec<String> = Vec::new();
-    aborting.extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
-    if system.env("FI_EFA_IFACE").is_some_and(|value| value.is_empty()) {
-        aborting.push("FI_EFA_IFACE (empty)".to_owned());
-    }
-    let credits = system.env("FI_EFA_TX_MIN_CREDITS").and_then(|text| text.to_str()?.parse::<i64>().ok());
-    if credits.is_some_and(|credits| credits <= 0) {
-        aborting.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
-    }
+    let is_not_positive = |value: std::ffi::OsString| {
+        value.to_str().and_then(|text| text.parse::<i64>().ok()).is_some_and(|n| n <= 0)
+    };
+    let set = ABORTING.iter().filter_map(|name| setting(system, name, |_| true));
+    let empty = setting(system, "FI_EFA_IFACE", |value| value.is_empty()).map(|set| set + " (empty)");
+    let credits =
+        setting(system, "FI_EFA_TX_MIN_CREDITS", is_not_positive).map(|set| set + " (not positive)");
+    let aborting: Vec<String> = set.chain(empty).chain(credits).collect();
     if aborting.is_empty() {
         return Outcome::pass("no such variable is set").into();
     }
-    let names: Vec<&str> = aborting.iter().filter_map(|text| text.split(' ').next()).collect();
+    let names: Vec<&str> = aborting.iter().filter_map(|set| set.split('=').next()).collect();
     Outcome::fail(
         format!("set: {}", aborting.join(", ")),
-        "none of these variables is set",
-        "the efa provider of libfabric 2 aborts the process if one of them is set",
+        format!("not set: {}", names.join(", ")),
+        "the efa provider of libfabric 2 aborts every process that has this setting",
         format!("unset {}", names.join(" ")),
         Who::Pod,
     )

@@ -218,3 +218,16 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
 pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
     move |error| refused(&error, required, why, who)
 }
+
+/// [`refusal`] with a `next` step after libfabric's hint.
+pub(crate) fn refusal_then(
+    required: &str,
+    why: &str,
+    who: Who,
+    next: &str,
+) -> impl FnOnce(Error) -> Outcomes {
+    move |error| {
+        let fix = format!("{}; then {next}", error.hint());
+        failed(without_hint(&error, error.hint()), required, why, &fix, who)
+    }
+}

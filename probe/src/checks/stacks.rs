@@ -94,8 +94,8 @@ fn outdated(one: &Loaded, needs: &Release) -> Problem {
               these processes, whatever is on disk here"
             .to_owned(),
         fix: format!(
-            "install {} or newer in the image of these processes, see that LD_LIBRARY_PATH and NCCL_NET_PLUGIN lead to \
-             it, and start them again",
+            "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and NCCL_NET_PLUGIN \
+             lead to it, and start them again",
             needs.describe()
         ),
         who: Who::Image,

@@ -11,6 +11,8 @@ struct Moved {
     name: &'static str,
     /// What a value does today; None for a value that is right.
     effect: fn(&str) -> Option<&'static str>,
+    /// The values that are right.
+    right: &'static str,
     fix: &'static str,
 }
 
@@ -24,16 +26,19 @@ static MOVED: [Moved; 6] = [
             "4" => Some("type 4 was EFA-GDA in aws-ofi-nccl 1.20 only; NCCL 2.31.2 and newer use 5"),
             _ => Some("EFA-GDA is type 5"),
         },
+        right: "unset or 5",
         fix: "unset NCCL_GIN_TYPE, or set it to 5 with NCCL 2.31.2 or newer",
     },
     Moved {
         name: "NCCL_GIN_ENABLE",
         effect: |value| (value.trim() == "0").then_some("0 turns all GIN types off, EFA-GDA among them"),
+        right: "unset or 1",
         fix: "unset NCCL_GIN_ENABLE",
     },
     Moved {
         name: "OFI_NCCL_GIN_GDAKI",
         effect: |_| Some("no release of aws-ofi-nccl reads this variable"),
+        right: "unset",
         fix: "unset OFI_NCCL_GIN_GDAKI; NCCL_GIN_TYPE=5 selects EFA-GDA",
     },
     Moved {
@@ -44,6 +49,7 @@ static MOVED: [Moved; 6] = [
                  and normal kernels do not need it",
             )
         },
+        right: "unset or 0",
         fix: "unset NVSHMEM_DISABLE_CUDA_VMM",
     },
     Moved {
@@ -52,6 +58,7 @@ static MOVED: [Moved; 6] = [
             (!value.trim().is_empty() && !value.trim().eq_ignore_ascii_case("libfabric"))
                 .then_some("NVSHMEM reaches EFA through its libfabric transport only")
         },
+        right: "libfabric",
         fix: "set NVSHMEM_REMOTE_TRANSPORT=libfabric and NVSHMEM_LIBFABRIC_PROVIDER=efa",
     },
     Moved {
@@ -59,6 +66,7 @@ static MOVED: [Moved; 6] = [
         effect: |value| {
             is_true(value).then_some("IBGDA drives mlx5 adapters; NVSHMEM has no GPU-rung transport for EFA")
         },
+        right: "unset or 0",
         fix: "unset NVSHMEM_IB_ENABLE_IBGDA",
     },
 ];
@@ -71,10 +79,12 @@ fn is_true(value: &str) -> bool {
 pub(super) fn moved(system: &mut System) -> Checked {
     let warn = |variable: &Moved| {
         let value = system.env(variable.name)?.to_string_lossy().into_owned();
+        let effect = (variable.effect)(&value)?;
         let problem = Problem {
-            observed: format!("{}={value}", variable.name),
-            required: "a value that selects a transport of EFA".to_owned(),
-            why: (variable.effect)(&value)?.to_owned(),
+            observed: format!("{}={value}, which should be {}: {effect}", variable.name, variable.right),
+            required: format!("{} is {}", variable.name, variable.right),
+            why: "the job runs without the transport of EFA that its script asks for, or does not start"
+                .to_owned(),
             fix: variable.fix.to_owned(),
             who: Who::Pod,
         };

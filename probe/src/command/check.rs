@@ -105,7 +105,8 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     let stopped = common.stack.is_some() && stacks.iter().any(|stack| stack.runs == Runs::No);
     let exit = if stopped { Exit::Failed } else { Exit::of(&findings) };
     document.stacks = Some(stacks);
-    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.checks =
+        Some(Graded::all(findings, remedy::of_host, |all, one| stack::is_stopped_by(all, one, common.stack)));
     document.origin = run.system.origin();
     document.counters = run.counters();
     document.queues = host.queues;

@@ -15,7 +15,7 @@ use crate::exchange::token::{Token, VARIABLE};
 use crate::exit::Exit;
 use crate::launcher::{self, PORT, Place, Stated, with_port};
 use crate::model::ranks::Ranks;
-use crate::model::{Document, Finding, Graded, Op, Put, State};
+use crate::model::{Document, Finding, Graded, Op, Put, State, Who};
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
 use crate::remedy;
@@ -189,10 +189,17 @@ fn meet(
     let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
     let via = if common.via == Via::Verbs { "verbs" } else { "libfabric" }.to_owned();
     let mut ranks = Ranks { size: of, bytes: put.bytes, count: put.count, via, here, ..Ranks::default() };
-    if run.runner.findings.iter().any(|finding| finding.state == State::Fail) {
+    let limits = limits(&run, wait.unwrap_or(WAIT));
+    if let Some(failure) = run.runner.findings.iter().find(|finding| finding.state == State::Fail) {
+        if ranks.here.contains(&0) && (ranks.here.len() as u32) < of {
+            match Hub::bind(&rendezvous, token, of, route.party(), limits) {
+                Ok(hub) => refuse(hub, failure, route, limits),
+                // The failed check is the result.
+                Err(why) => tracing::warn!("the other ranks do not learn of {}: {why}", failure.code),
+            }
+        }
         return Ok((unready(document, run), ranks));
     }
-    let limits = limits(&run, wait.unwrap_or(WAIT));
     let (group, provider_path) = run.layer();
     let mut job = Job {
         request: run.request(group, put, executor),
@@ -230,6 +237,25 @@ fn meet(
     Ok((document, ranks))
 }
 
+/// Reports to the ranks of other machines why rank 0 does not start.
+fn refuse(hub: Hub, failure: &Finding, route: Route, limits: Limits) {
+    let Finding { code, title, observed, fix, who, .. } = failure;
+    let host = if route == Route::Pair { "the listening host" } else { "rank 0" };
+    let seconds = limits.arrival.as_secs();
+    let note = format!("gda-probe: {code} failed; reporting it for {seconds} s to the ranks that arrive");
+    // The result is printed whether this was or not.
+    let _ = writeln!(std::io::stderr(), "{note}");
+    let why = format!(
+        "{host} cannot start: {code}, \"{title}\", does not hold: {}; fix ({}): {}",
+        observed.as_deref().unwrap_or_default(),
+        who.map(Who::role).unwrap_or_default(),
+        fix.as_deref().unwrap_or_default()
+    );
+    if let Err(error) = hub.refuse(why) {
+        tracing::warn!(%error, "the other ranks do not learn why");
+    }
+}
+
 fn start_error(error: std::io::Error) -> CommandError {
     CommandError::Ranks(error)
 }
@@ -238,7 +264,7 @@ fn start_error(error: std::io::Error) -> CommandError {
 fn unready(mut document: Document, mut run: Run) -> Document {
     let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.checks = Some(Graded::all(findings, remedy::of_host, |_, _| false));
     document.origin = run.system.origin();
     document
 }

@@ -36,6 +36,8 @@ pub(crate) struct Hub {
     of: u32,
     party: Party,
     limits: Limits,
+    /// Why rank 0 does not take part, which each rank gets when it arrives.
+    refusal: Option<String>,
 }
 
 /// A rank that has arrived.
@@ -93,7 +95,7 @@ impl Hub {
                 }
                 _ => Err(error),
             });
-        Ok(Self { listener: listener.map_err(failed)?, token, of, party, limits })
+        Ok(Self { listener: listener.map_err(failed)?, token, of, party, limits, refusal: None })
     }
 
     /// Where a rank in this network namespace reaches the hub.
@@ -105,6 +107,15 @@ impl Hub {
         Ok(address)
     }
 
+    /// Reports to each other rank why rank 0 does not take part, until all of them have arrived or the time to arrive
+    /// is over: they would look for a hub until their own wait is over, and not learn the reason.
+    pub(crate) fn refuse(self, why: String) -> io::Result<()> {
+        let refusing = Self { refusal: Some(why), ..self };
+        // It ends with the refusal, or with a rank that contradicts the others: the job fails either way.
+        let _ = refusing.serve()?.join();
+        Ok(())
+    }
+
     /// Serves the ranks in a thread until they leave or fail.
     pub(crate) fn serve(self) -> io::Result<Serving> {
         self.listener.set_nonblocking(true)?;
@@ -113,7 +124,7 @@ impl Hub {
         let thread = std::thread::Builder::new().spawn(move || {
             let mut ranks = BTreeMap::new();
             let served = self.await_ranks(&mut ranks, &stopped).and_then(|()| self.pass_messages(&mut ranks));
-            if let Err(why) = &served {
+            if let (Err(why), None) = (&served, &self.refusal) {
                 for arrived in ranks.values_mut() {
                     // A rank that cannot be reached finds out when its connection closes.
                     let _ = arrived.sender.send(Kind::Failed, why.as_bytes(), Deadline::after(REPORT));
@@ -145,14 +156,14 @@ impl Hub {
                     Err(failure) => refused.push(format!("{from}: {failure}")),
                 }
             }
-            if ranks.len() == self.of as usize {
-                return Ok(());
+            if ranks.len() == self.of as usize - usize::from(self.refusal.is_some()) {
+                return self.refusal.clone().map_or(Ok(()), Err);
             }
             if let Some(why) = stopped.get() {
                 return Err(why.clone());
             }
             if deadline.left().is_none() {
-                return Err(self.missing(ranks, &refused));
+                return Err(self.refusal.clone().unwrap_or_else(|| self.missing(ranks, &refused)));
             }
             match self.listener.accept() {
                 Ok((stream, from)) if pending < HANDSHAKES => {
@@ -223,7 +234,10 @@ impl Hub {
         };
         match problem {
             None => {
-                ranks.insert(rank, arrived);
+                let arrived = ranks.entry(rank).or_insert(arrived);
+                if let Some(why) = &self.refusal {
+                    let _ = arrived.sender.send(Kind::Failed, why.as_bytes(), Deadline::after(REPORT));
+                }
                 Ok(())
             }
             Some(why) => {

@@ -268,6 +268,21 @@ fn the_end_of_rank_0_ends_the_wait_for_others() {
 }
 
 #[test]
+fn ranks_that_arrive_at_a_rank_0_that_cannot_start_learn_why() {
+    let hub = Hub::bind("127.0.0.1:0", token("right"), 3, Party::Ranks, NEVER).unwrap();
+    let place = hub.address().unwrap().to_string();
+    let refusing = std::thread::spawn(move || hub.refuse("rank 0 cannot start: ENV-005".to_owned()));
+    for number in [2, 1] {
+        // One after the other: each is told at once.
+        assert_eq!(rank(&place, number, 3, 1).join().unwrap().unwrap_err(), "rank 0 cannot start: ENV-005");
+    }
+    refusing.join().unwrap().unwrap();
+    let soon = Limits { arrival: Duration::from_millis(100), ..AMPLE };
+    let hub = Hub::bind("127.0.0.1:0", token("right"), 2, Party::Ranks, soon).unwrap();
+    hub.refuse("nobody arrives".to_owned()).unwrap();
+}
+
+#[test]
 fn tables_of_another_length_are_no_tables() {
     let all = join(&[b"one".to_vec(), Vec::new()]);
     assert_eq!(split(&all, 2), Some(vec![b"one".to_vec(), Vec::new()]));

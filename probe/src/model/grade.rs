@@ -10,7 +10,7 @@ use super::{Finding, State, Who};
 pub(crate) enum Severity {
     /// It works, at a cost.
     Minor,
-    /// It does not work, and no other check waits for it.
+    /// It does not work, and no other check waits for it; or a stack does not work with it.
     Major,
     /// It does not work, and other checks could not run because of it.
     Critical,
@@ -74,20 +74,26 @@ pub(crate) struct Graded {
 }
 
 impl Graded {
-    /// Grades all findings of a run. `of_host` is the action for a code whose problem the host's operator solves.
-    pub(crate) fn all(findings: Vec<Finding>, of_host: impl Fn(&str) -> Action) -> Vec<Self> {
+    /// Grades all findings of a run. `of_host` is the action for a code whose problem the host's operator solves;
+    /// `stops` decides whether a warning keeps a stack from running.
+    pub(crate) fn all(
+        findings: Vec<Finding>,
+        of_host: impl Fn(&str) -> Action,
+        stops: impl Fn(&[Finding], &Finding) -> bool,
+    ) -> Vec<Self> {
         let blocks = |code: &str| findings.iter().any(|other| other.blocked_by.as_deref() == Some(code));
         let severity = |one: &Finding| match one.state {
             State::Fail if blocks(&one.code) => Some(Severity::Critical),
             State::Fail => Some(Severity::Major),
+            State::Warn if stops(&findings, one) => Some(Severity::Major),
             State::Warn => Some(Severity::Minor),
             State::Pass | State::Skip | State::Unknown => None,
         };
         let severities: Vec<_> = findings.iter().map(severity).collect();
         let grade = |(finding, severity): (Finding, Option<Severity>)| {
             let action = severity.and(finding.who).map(|who| match who {
-                // No node is drained for a problem with which it works.
-                Who::Host if severity == Some(Severity::Minor) => Action::FixHost,
+                // No node is drained for a warning: other jobs work on it.
+                Who::Host if finding.state == State::Warn => Action::FixHost,
                 Who::Host => of_host(&finding.code),
                 Who::Image => Action::FixImage,
                 Who::Pod => Action::FixPod,
@@ -119,6 +125,7 @@ mod tests {
                 finding("D-1", State::Skip, None, Some("A-1")),
             ],
             |_| Action::FixHost,
+            |_, _| false,
         );
         let grades: Vec<_> = all.iter().map(|one| (one.severity, one.action)).collect();
         assert_eq!(
@@ -133,10 +140,19 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_that_stops_a_stack_is_major() {
+        let found = ["A-1", "B-1"].map(|code| finding(code, State::Warn, Some(Who::Host), None)).to_vec();
+        let all = Graded::all(found, |_| Action::Isolate, |_, one| one.code == "B-1");
+        let grades: Vec<_> = all.iter().map(|one| (one.severity, one.action)).collect();
+        let of = |severity| (Some(severity), Some(Action::FixHost));
+        assert_eq!(grades, [of(Severity::Minor), of(Severity::Major)]);
+    }
+
+    #[test]
     fn a_failure_of_the_host_has_the_action_of_its_code_and_a_warning_never_drains_a_node() {
         let action = |state: State| {
             let found = vec![finding("A-1", state, Some(Who::Host), None)];
-            Graded::all(found, |_| Action::Isolate)[0].action
+            Graded::all(found, |_| Action::Isolate, |_, _| true)[0].action
         };
         assert_eq!(action(State::Fail), Some(Action::Isolate));
         assert_eq!(action(State::Warn), Some(Action::FixHost));

@@ -84,15 +84,20 @@ pub(crate) fn npd_line(document: &Document) -> String {
 
 fn render_problems(out: &mut String, problems: &[Problem<'_>], checks: &[Graded], style: Style) {
     if problems.len() > 1 {
+        let counts = Counts::of(checks);
         let of = |state: State| {
             let all: Vec<String> =
                 problems.iter().filter(|one| one.first.state == state).map(Problem::short).collect();
             (all.len(), all.join(", "))
         };
-        for (word, (count, all)) in [("failure", of(State::Fail)), ("warning", of(State::Warn))] {
+        for (word, (count, all), findings) in
+            [("failure", of(State::Fail), counts.failed), ("warning", of(State::Warn), counts.warned)]
+        {
             let plural = if count == 1 { "" } else { "s" };
+            // The last line and the categories count each subject of a check.
+            let each = if findings == count { String::new() } else { format!(" in {findings} checks") };
             if count > 0 {
-                out.push_str(&style.wrapped("", 0, &format!("{count} {word}{plural}: {all}")));
+                out.push_str(&style.wrapped("", 0, &format!("{count} {word}{plural}{each}: {all}")));
             }
         }
         out.push('\n');
@@ -290,7 +295,10 @@ fn render_verdict(
         }
         (None, "none: the GPU drives the adapter") => match stops_jobs.filter(|code| failed(code)) {
             Some(code) => format!("the GPU drives the adapter in this small test, but {code} stops jobs"),
-            None => "the GPU drives the adapter".to_owned(),
+            None => match machine_wide(checks) {
+                codes if codes.is_empty() => "the GPU drives the adapter".to_owned(),
+                codes => format!("the GPU drives the adapter, but {codes} failed for this machine"),
+            },
         },
         (None, next) => match next.split_once("; for gda: ") {
             Some((works, fix)) => match code_of(fix).filter(|code| failed(code)) {
@@ -305,6 +313,16 @@ fn render_verdict(
     out.push_str(&style.wrapped(&first, "Verdict: ".len() + word.len() + 2, &text));
 }
 
+/// The codes that failed for the machine as a whole, in words.
+fn machine_wide(checks: &[Graded]) -> String {
+    let failed = |one: &&Graded| one.finding.state == State::Fail && one.finding.subject.is_none();
+    let codes: Vec<&str> = checks.iter().filter(failed).map(|one| one.finding.code.as_str()).collect();
+    match &codes[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        all => all.concat(),
+    }
+}
+
 /// The code at the beginning of a verdict's next step.
 fn code_of(next: &str) -> Option<&str> {
     let (code, _) = next.split_once(": ")?;
@@ -312,12 +330,36 @@ fn code_of(next: &str) -> Option<&str> {
     (category.bytes().all(|byte| byte.is_ascii_uppercase()) && number.parse::<u32>().is_ok()).then_some(code)
 }
 
+/// The stacks that warnings stop, and the codes of these, as an addition to "nothing failed".
+fn stopped_stacks(stacks: &[StackVerdict]) -> String {
+    let stopped: Vec<&StackVerdict> = stacks.iter().filter(|one| one.runs == Runs::No).collect();
+    let mut codes: Vec<&str> = stopped.iter().filter_map(|one| one.stopped_by.as_deref()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    let titles: Vec<&str> = stopped.iter().map(|one| one.stack.title()).collect();
+    match (titles.len(), codes.join(", ")) {
+        (0, _) => String::new(),
+        (count, codes) if count == stacks.len() => format!(", but no stack can run here ({codes})"),
+        (_, codes) => format!(", but {} cannot run ({codes})", titles.join(" and ")),
+    }
+}
+
 /// How the run ended, in one sentence.
 fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, Paint)> {
     let counts = Counts::of(document.checks.as_deref()?);
     let on = if document.soft { "software adapter: " } else { "" };
     if let Some(first) = problems.iter().find(|one| one.first.state == State::Fail) {
-        let words = counts.words();
+        // The list above has one entry for alike failures of several subjects.
+        let (words, kinds) =
+            (counts.words(), problems.iter().filter(|one| one.first.state == State::Fail).count());
+        let words = match kinds == counts.failed {
+            true => words,
+            false => words.replacen(
+                " failed",
+                &format!(" failed (of {kinds} kind{})", if kinds == 1 { "" } else { "s" }),
+                1,
+            ),
+        };
         return Some((format!("{on}{words}; begin with {}", first.short()), Paint::Bad));
     }
     if document.command == "put" && document.put.as_ref().is_none_or(|put| !put.verified) {
@@ -329,7 +371,8 @@ fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, 
         return Some((format!("{on}{} cannot run: {}", stopped.stack.title(), stopped.next), Paint::Bad));
     }
     if !problems.is_empty() {
-        return Some((format!("{on}nothing failed; {}", counts.words()), Paint::Costly));
+        let stopped = stopped_stacks(document.stacks.as_deref().unwrap_or_default());
+        return Some((format!("{on}nothing failed{stopped}; {}", counts.words()), Paint::Costly));
     }
     let passed = counts.passed;
     let text = match (document.soft, document.verdict.as_deref()) {
@@ -345,4 +388,81 @@ fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, 
         (false, None) => format!("all passed ({passed} checks)"),
     };
     Some((text, Paint::Good))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Action, Finding, Kind, Severity, Who};
+
+    fn problem(code: &str, subject: Option<&str>, state: State) -> Graded {
+        let finding = Finding {
+            subject: subject.map(str::to_owned),
+            who: Some(Who::Host),
+            ..Finding::new(code, "a title", state, Kind::Declared)
+        };
+        Graded { finding, severity: Some(Severity::Major), action: Some(Action::FixHost) }
+    }
+
+    /// The report of a check whose only pair works.
+    fn report(checks: Vec<Graded>, stacks: Vec<(StackName, Option<&str>)>) -> String {
+        let mut document = Document::new("check", false);
+        document.verdict = Some(vec![Verdict {
+            gpu: "0".to_owned(),
+            adapter: "a-rdm".to_owned(),
+            result: Reach::Gda,
+            next: "none: the GPU drives the adapter".to_owned(),
+        }]);
+        let stack = |(stack, stopped_by): (StackName, Option<&str>)| StackVerdict {
+            stack,
+            runs: if stopped_by.is_some() { Runs::No } else { Runs::Yes },
+            stopped_by: stopped_by.map(str::to_owned),
+            next: "do it".to_owned(),
+        };
+        document.stacks = Some(stacks.into_iter().map(stack).collect());
+        document.checks = Some(checks);
+        let mut style = Style::of_file();
+        // No line is wrapped.
+        (style.verbose, style.width) = (false, 400);
+        render(&document, style)
+    }
+
+    #[test]
+    fn a_good_verdict_names_what_failed_for_the_machine() {
+        let verdict = |checks| report(checks, vec![]).lines().next().unwrap_or_default().to_owned();
+        let of_machine = || problem("DEV-008", None, State::Fail);
+        let good = "Verdict: gda  GPU 0 with a-rdm: the GPU drives the adapter";
+        assert_eq!(verdict(vec![of_machine()]), format!("{good}, but DEV-008 failed for this machine"));
+        let two = vec![of_machine(), problem("LIB-004", None, State::Fail)];
+        assert_eq!(verdict(two), format!("{good}, but DEV-008 and LIB-004 failed for this machine"));
+        // Another adapter's failure is in that adapter's verdict, and a warning costs something only.
+        let other = vec![problem("DEV-005", Some("b"), State::Fail), problem("LIB-004", None, State::Warn)];
+        assert_eq!(verdict(other), good);
+    }
+
+    #[test]
+    fn failures_are_counted_as_in_the_last_line() {
+        let of = |subject| problem("DEV-005", Some(subject), State::Fail);
+        let text = report(vec![of("a"), of("b"), problem("LIB-004", None, State::Warn)], vec![]);
+        assert!(
+            text.contains("1 failure in 2 checks: DEV-005 (host)\n1 warning: LIB-004 (host)\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("2 failed (of 1 kind), 1 warning; begin with DEV-005 (host)\n"), "{text}");
+    }
+
+    #[test]
+    fn stacks_that_a_warning_stops_are_named_although_nothing_failed() {
+        let last = |stacks| {
+            let text = report(vec![problem("LIB-008", None, State::Warn)], stacks);
+            text.lines().last().unwrap_or_default().to_owned()
+        };
+        let (gda, nccl) = ((StackName::Gda, None), (StackName::Nccl, Some("LIB-008")));
+        assert_eq!(last(vec![gda]), "nothing failed; 1 warning");
+        assert_eq!(last(vec![gda, nccl]), "nothing failed, but NCCL EFA-GDA cannot run (LIB-008); 1 warning");
+        assert_eq!(
+            last(vec![nccl, (StackName::Deepep, Some("LIB-008"))]),
+            "nothing failed, but no stack can run here (LIB-008); 1 warning"
+        );
+    }
 }

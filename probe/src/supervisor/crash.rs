@@ -64,9 +64,11 @@ fn libraries(group: Group) -> (&'static str, &'static str, Who) {
     }
 }
 
-/// The problem of the check in which a worker of `group` ended.
-pub(super) fn problem(group: Group, end: &End) -> Problem {
+/// The problem of the check in which a worker of `group` ended; `loaded` is the file of libfabric, once it is known.
+pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem {
     let (library, remedy, who) = libraries(group);
+    let file = loaded.filter(|_| group == Group::Fabric).map(|file| format!(" ({file})")).unwrap_or_default();
+    let library = format!("{library}{file}");
     let last = match group {
         Group::Nodes => String::new(),
         _ => "; if that does not help, run again with -v and FI_LOG_LEVEL=warn for the last messages, and report it to \
@@ -84,7 +86,10 @@ pub(super) fn problem(group: Group, end: &End) -> Problem {
             ("every program that opens this node hangs, libfabric included".to_owned(), remedy.to_owned(), who)
         }
         End::TimedOut { .. } => (
-            format!("{library} is hung in this step, or slow: it did not wait for a CPU"),
+            format!(
+                "{library} did not return from a call that this check makes, and the process did not wait for a CPU: \
+                 the call hangs or is slow, and so is a program that makes it"
+            ),
             format!("{raise}; if it is reached again, {remedy}{last}"),
             who,
         ),
@@ -96,7 +101,10 @@ pub(super) fn problem(group: Group, end: &End) -> Problem {
             Who::Pod,
         ),
         End::Ended(_) => (
-            format!("{library} crashed in this step, and would do the same in any program"),
+            format!(
+                "{library} crashed in a call that this check makes; the probe goes on, because it makes the call in a \
+                 process of its own, and a program that makes the call ends"
+            ),
             format!("{remedy}{last}"),
             who,
         ),
@@ -105,7 +113,7 @@ pub(super) fn problem(group: Group, end: &End) -> Problem {
         End::Ended(how) if !how.contains("(SIGKILL)") => format!("crash in {library}: {how}"),
         _ => end.observed(),
     };
-    Problem { observed, required: "the check ends and its process continues".to_owned(), why, fix, who }
+    Problem { observed, required: "the check returns a result".to_owned(), why, fix, who }
 }
 
 /// How a worker ended that did not report all of its results.
@@ -133,14 +141,14 @@ mod tests {
             starved,
         };
         for group in [Group::Fabric, Group::Verbs, Group::Cuda, Group::Nodes] {
-            let Problem { observed, why, fix, who, .. } = problem(group, &timed_out(true));
+            let Problem { observed, why, fix, who, .. } = problem(group, &timed_out(true), None);
             assert!(observed.contains("waited 21000 ms for a CPU"), "{observed}");
             assert!(
                 why.contains("busy") && fix.contains("CPU limit") && !fix.contains("install"),
                 "{why}; {fix}"
             );
             assert_eq!(who, Who::Pod);
-            let hung = problem(group, &timed_out(false));
+            let hung = problem(group, &timed_out(false), None);
             assert!(
                 hung.observed.contains("not counting 21000 ms") && !hung.why.contains("busy"),
                 "{hung:?}"
@@ -150,10 +158,13 @@ mod tests {
 
     #[test]
     fn each_group_names_its_own_library_and_remedy() {
-        let crash = |group| problem(group, &End::Ended("ended by signal 11 (SIGSEGV)".to_owned()));
+        let crash =
+            |group| problem(group, &End::Ended("ended by signal 11 (SIGSEGV)".to_owned()), Some("/lib/x.so"));
         assert!(crash(Group::Fabric).fix.contains("libfabric in the image"));
         assert_eq!((crash(Group::Cuda).who, crash(Group::Verbs).who), (Who::Host, Who::Image));
-        let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()));
+        assert!(crash(Group::Fabric).why.contains("libfabric or its provider (/lib/x.so)"));
+        assert!(!crash(Group::Cuda).why.contains("/lib/x.so"));
+        let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()), None);
         assert!(killed.fix.contains("memory") && killed.who == Who::Pod, "{killed:?}");
     }
 }

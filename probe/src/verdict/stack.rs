@@ -17,6 +17,20 @@ struct Need {
     subjects: &'static str,
 }
 
+impl Need {
+    /// Whether a finding decides on this need.
+    fn concerns(self, finding: &Finding) -> bool {
+        let subject = finding.subject.as_deref().unwrap_or_default();
+        finding.code == self.code && subject.starts_with(self.subjects)
+    }
+
+    /// The check whose warning is the reason if this need does not pass.
+    fn cause(self) -> Option<&'static str> {
+        // A kernel driver without counters.
+        (self.code == "GDA-010").then_some("DEV-002")
+    }
+}
+
 /// Needs by their codes; `passes` after a code demands more than "no failure".
 macro_rules! needs {
     ($($code:literal $($must:ident)?),*) => {
@@ -159,16 +173,17 @@ enum Answer {
 }
 
 fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
-    let concerns = |finding: &&Finding| {
-        let subject = finding.subject.as_deref().unwrap_or_default();
-        finding.code == need.code && (need.subjects.is_empty() || subject.starts_with(need.subjects))
-    };
-    let of = |state: State| findings.iter().filter(concerns).find(|finding| finding.state == state);
+    let of = |state: State| findings.iter().find(|finding| need.concerns(finding) && finding.state == state);
     if of(State::Pass).is_some() {
         // One pair that works is enough.
         return Answer::Holds;
     }
     let fix = |finding: &Finding| finding.fix.clone().unwrap_or_else(|| check.title.to_owned());
+    let is_cause = |one: &&Finding| Some(&*one.code) == need.cause() && one.state == State::Warn;
+    let is_open = of(State::Warn).or_else(|| of(State::Unknown)).is_some();
+    if let Some(cause) = findings.iter().find(is_cause).filter(|_| is_open) {
+        return Answer::Stops(cause.code.clone(), fix(cause));
+    }
     if let Some(warning) = of(State::Warn) {
         return if need.pass { Answer::Stops(need.code.to_owned(), fix(warning)) } else { Answer::Holds };
     }
@@ -198,6 +213,19 @@ fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
         }
         _ => Answer::Holds,
     }
+}
+
+/// Whether a warning keeps a stack, or `only` this one, from running.
+pub(crate) fn is_stopped_by(findings: &[Finding], warning: &Finding, only: Option<StackName>) -> bool {
+    let wanted = STACKS.iter().filter(|stack| only.is_none_or(|only| only == stack.name));
+    let mut needs = wanted.flat_map(Stack::needs).filter(|need| need.pass);
+    needs.any(|need| {
+        let of_need = || findings.iter().filter(|finding| need.concerns(finding));
+        let is_open = |one: &Finding| matches!(one.state, State::Warn | State::Unknown);
+        of_need().any(is_open)
+            && of_need().all(|one| one.state != State::Pass)
+            && (need.concerns(warning) || need.cause().is_some_and(|cause| cause == warning.code))
+    })
 }
 
 /// The verdicts for all stacks, or for `only` one.
@@ -280,6 +308,37 @@ mod tests {
         for other in [StackName::Gda, StackName::Nvshmem, StackName::FiXpu] {
             assert_eq!(of(other, &counters).0, Runs::Yes, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_kernel_driver_without_counters_is_why_they_are_missing() {
+        let old = [("DEV-002", None, State::Warn), ("GDA-010", None, State::Warn)];
+        assert_eq!(of(StackName::Nccl, &old), stopped_by("DEV-002"));
+        assert_eq!(of(StackName::Gda, &old).0, Runs::Yes);
+        // Counters that are off by default.
+        let off = [("DEV-002", None, State::Warn), ("GDA-010", None, State::Unknown)];
+        assert_eq!(of(StackName::Nccl, &off), stopped_by("DEV-002"));
+        // What was proven is right: the counters count.
+        assert_eq!(of(StackName::Nccl, &old[..1]).0, Runs::Yes);
+    }
+
+    #[test]
+    fn a_warning_stops_a_stack_if_the_stack_needs_a_pass_and_there_is_none() {
+        let stops = |warning: &str, changed: &[(&str, Option<&str>, State)]| {
+            let findings = machine(changed);
+            let warning = findings.iter().find(|one| one.code == warning && one.state == State::Warn);
+            is_stopped_by(&findings, warning.expect("the warning"), None)
+        };
+        assert!(stops("LIB-008", &[("LIB-008", None, State::Warn)]));
+        assert!(!stops("LIB-004", &[("LIB-004", None, State::Warn)]), "no stack needs it");
+        let (old, uncounted) = (("DEV-002", None, State::Warn), ("GDA-010", Some("a"), State::Warn));
+        assert!(!stops("DEV-002", &[old]), "the counters count");
+        assert!(stops("DEV-002", &[old, uncounted]));
+        assert!(
+            !stops("GDA-010", &[uncounted, ("GDA-010", Some("b"), State::Pass)]),
+            "one adapter is enough"
+        );
+        assert!(stops("ENV-007", &[("ENV-007", Some("NCCL_GIN_TYPE"), State::Warn)]));
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn cause(error: &str, facts: &Facts) -> (String, Who) {
             Who::Image,
         ),
         Some(libc::EFAULT) => (
-            format!("use {dmabuf}: this one registers the address as if it were host memory"),
+            format!("use {dmabuf}, instead of one that registers the address as if it were host memory"),
             Who::Image,
         ),
         Some(libc::ENOSYS) => (

@@ -2,7 +2,7 @@
 
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
-use super::{Session, refusal};
+use super::{Session, refusal, refusal_then};
 use crate::check::{Checked, Outcome, Unit, proven};
 use crate::checks::session::open;
 use crate::model::Who;
@@ -85,8 +85,14 @@ fn endpoint(session: &mut Session) -> Checked {
         .endpoint(info)
         .and_then(|endpoint| endpoint.bind(Bindings::shared(addresses, completions)))
         .and_then(|endpoint| endpoint.enable());
+    let next = format!(
+        "on the host, search dmesg for efa: it names the command of {} that the adapter refused; restart the host if \
+         the driver is stuck",
+        info.domain_name()
+    );
     let required = "fi_endpoint, fi_ep_bind and fi_enable succeed";
-    let enabled = enabled.map_err(refusal(required, "fi_enable creates the queue pair", Who::Host))?;
+    let why = "fi_enable creates the queue pair";
+    let enabled = enabled.map_err(refusal_then(required, why, Who::Host, &next))?;
     session.rig.objects.endpoint = Some(enabled);
     Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
 }
@@ -96,11 +102,14 @@ fn own_address(session: &mut Session) -> Checked {
     let endpoint = open(&rig.endpoint, "the endpoint")?;
     let addresses = open(&rig.addresses, "the endpoint")?;
     let inserted = endpoint.address().and_then(|raw| Ok((addresses.insert(&raw)?, raw.len())));
-    let (address, length) = inserted.map_err(refusal(
-        "fi_getname and fi_av_insert succeed",
-        "a writer needs an address handle for its target, and the target needs one for the writer",
-        Who::Image,
-    ))?;
+    let next = format!(
+        "install the current EFA installer's libfabric in the image: this one does not accept the address of {}'s own \
+         endpoint",
+        rig.info.as_ref().map(|info| info.domain_name()).unwrap_or_default()
+    );
+    let required = "fi_getname and fi_av_insert succeed";
+    let why = "a writer needs an address handle for its target, and the target needs one for the writer";
+    let (address, length) = inserted.map_err(refusal_then(required, why, Who::Image, &next))?;
     session.rig.objects.own_address = Some(address);
     Outcome::pass(format!("{length} bytes")).into()
 }

@@ -14,6 +14,7 @@ use efa_gda::smaps::MemoryKind;
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
 use crate::check::{Checked, Nature, Outcome, Outcomes, Unit, proven};
+use crate::checks::cuda::PEER_MAPPING;
 use crate::checks::data;
 use crate::checks::session::{Layer as _, Poster, Rig, failed, missing, text};
 use crate::model::{Finding, Pair, State, Who};
@@ -204,17 +205,32 @@ fn all_mapped(mapped: &[MappedPart]) -> Checked {
     Outcome::pass(mapped.iter().map(describe).collect::<Vec<_>>().join("; ")).into()
 }
 
+/// The parts of a queue that are in host memory; the others are in the adapter's BAR.
+const IN_HOST_MEMORY: [&str; 2] = ["receive queue: ", "completion queue: "];
+
+/// Ends a check of which CUDA refused parts in the BAR only, if the kernel driver maps no BAR: this is one problem,
+/// which [`PEER_MAPPING`] has reported.
+fn explained(session: &Session, refused: &[String]) -> Result<(), Outcomes> {
+    let is_cause = |one: &Finding| one.code == PEER_MAPPING && one.state == State::Fail;
+    let in_bar = |part: &String| IN_HOST_MEMORY.iter().all(|other| !part.starts_with(other));
+    match refused.iter().all(in_bar) && session.request.findings.iter().any(is_cause) {
+        true => Err(Outcome::Skip(PEER_MAPPING.to_owned(), refused.join("; ")).into()),
+        false => Ok(()),
+    }
+}
+
 fn sends(session: &mut Session) -> Checked {
     let (mapped, refused) = parts(session, ["send queue", "doorbell"])?;
     if refused.is_empty() {
         return all_mapped(&mapped);
     }
+    explained(session, &refused)?;
     Err(failed(
         refused.join("; "),
         "cuMemHostRegister accepts the send queue's memory and the doorbell",
         "the GPU cannot write entries or ring the doorbell without these mappings",
-        "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" (see CUDA-002); until then, use \
-         --doorbell record or --doorbell staged, in which a host thread rings",
+        "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" if it is not set (CUDA-002), and search dmesg \
+         for NVRM; until then, use --doorbell record or --doorbell staged, in which a host thread rings",
         Who::Host,
     ))
 }
@@ -224,12 +240,13 @@ fn completions(session: &mut Session) -> Checked {
     if refused.is_empty() {
         return all_mapped(&mapped);
     }
+    explained(session, &refused)?;
     Outcome::warn(
         format!("{}; {}", refused.join("; "), host_completions(session)),
         "cuMemHostRegister accepts the completion queue for reading",
         "kernels read completions to learn which requests are done and how many slots are free; without \
          this mapping, a host thread relays each completion to the GPU",
-        "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
+        "on the host: check CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
          a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
          program: use completion counters, or let GpuQueue::with_doorbell relay completions",
         Who::Host,
@@ -255,14 +272,18 @@ fn receives(session: &mut Session) -> Checked {
             Outcome::pass("this queue has no receive queue").into()
         }
         (mapped, refused) if refused.is_empty() => all_mapped(&mapped),
-        (_, refused) => Outcome::warn(
-            refused.join("; "),
-            "cuMemHostRegister accepts the receive queue and its doorbell",
-            "without this mapping, the host must post receives for the GPU",
-            "on the host: fix CUDA-002; programs that only write and read need no receives",
-            Who::Host,
-        )
-        .into(),
+        (_, refused) => {
+            explained(session, &refused)?;
+            Outcome::warn(
+                refused.join("; "),
+                "cuMemHostRegister accepts the receive queue and its doorbell",
+                "without this mapping, the host must post receives for the GPU",
+                "on the host: check CUDA-002 first, and search dmesg for NVRM; programs that only write and read need \
+                 no receives",
+                Who::Host,
+            )
+            .into()
+        }
     }
 }
 

@@ -157,7 +157,7 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             format!("no EFA adapter is on the PCI bus; {observed}"),
             REQUIRED,
             WHY,
-            "attach an EFA network interface to the instance, or use the software adapter (--soft)",
+            crate::checks::dev::ATTACH,
             Who::Host,
         ),
         Error::NoAdapter(_) => failed(
@@ -224,7 +224,10 @@ fn chosen(session: &mut Session) -> Checked {
         format!("no adapter is named {wanted}; found: {}", found.join(", ")),
         format!("an adapter named {wanted}"),
         "--device must name a libfabric domain or its RDMA device",
-        "set --device to the name of an adapter that was found, or omit it to use all",
+        format!(
+            "name an adapter that was found (such as --device {}), or omit --device to use all",
+            found.first().map(String::as_str).unwrap_or_default()
+        ),
         Who::Code,
     )
     .into()

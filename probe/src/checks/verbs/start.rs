@@ -91,7 +91,10 @@ fn chosen(session: &mut Session) -> Checked {
         format!("no adapter is named {wanted}; found: {}", found.join(", ")),
         format!("an adapter named {wanted}"),
         "--device must name an RDMA device or its libfabric domain",
-        "set --device to the name of an adapter that was found, or omit it to use all",
+        format!(
+            "name an adapter that was found (such as --device {}), or omit --device to use all",
+            found.first().map(String::as_str).unwrap_or_default()
+        ),
         Who::Code,
     )
     .into()
