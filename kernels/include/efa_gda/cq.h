@@ -78,7 +78,7 @@
  * and not counted; Completions::foreign reports it.
  *
  * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
- * next - completed <= N (sq.h). So at most N completions of sends are unread. The host makes cq.num_entries
+ * next - completed <= N (free_slots.h). So at most N completions of sends are unread. The host makes cq.num_entries
  * at least N + rq.num_entries, and posts of receives keep posted - received <= rq.num_entries. Nothing bounds receives
  * that use no posted receive (writes with immediate data): too many unread ones overrun the completion queue.
  *
@@ -98,8 +98,8 @@
  * publish that loaded `error` before the adapter counted the error. If counters.error is null, failed requests are
  * never counted, and waits for them run out.
  *   Two bounds follow.
- *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and
- *     each request has one completion.
+ *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N
+ *     (free_slots.h), and each request has one completion.
  *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it
  *     has counted N requests that ended later. Take the poller that stored `completed`. Let L be the request of its sum
  *     that the adapter counted last. Before L the adapter had counted each error with an index below completed - N. If

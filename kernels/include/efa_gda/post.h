@@ -37,7 +37,7 @@
  * WAITS THAT RUN OUT. At its bound each wait below poisons the queue with its status, except wait() and wait_own() of a
  * handle whose timeout is 0 (EFA_GDA_IN_FLIGHT) and the wait of kIdleWaitNs. Each wait that has a bound also ends if
  * the host raises the abort flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with
- * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
+ * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (free_slots.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
  * Completions, in quiet(), and in wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have
  * several waits; each has the handle's bound, which begins again with each progress: a request of the queue that
  * completed, or, for the lock, also a change of lock.serving. On a shared queue quiet() waits, after its flush, until

@@ -97,7 +97,7 @@
  *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
  *   a handle whose |       |                                 |
  *   timeout is 0   |       |                                 |
- *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
+ *   post, if LIMIT | what  | as for free_slots.h: each       | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
  *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
  *   entries        | placed|                                 |
  * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.

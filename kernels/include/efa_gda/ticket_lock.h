@@ -2,7 +2,8 @@
 /*
  * The ticket lock of a shared send queue, with flat combining: any number of groups take tickets, one group at a time
  * owns the lock and is the queue's writer (sq.h), and groups that wait publish their entries so that the lock owner can
- * place and ring for them. This file decides which group is the writer; sq.h states what the writer does.
+ * place and ring for them. This file decides which group is the writer; sq.h states what the writer does, and combine.h
+ * how the lock owner combines and why a published call may return early.
  *
  * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, poison, abort flag: see sq.h. The low
  * and the high half of a 64-bit word are its low and its high 32 bits.
@@ -26,7 +27,7 @@
  * WORDS
  *   word                  | written by                    | read by             | ordered by
  *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. F1 and F2
- *                         | owners of a queue, by CAS     |                     |   (below) order it
+ *                         | owners of a queue, by CAS     |                     |   (combine.h) order it
  *   lock.serving          | the lock owner                | every group         | A1, A3
  *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). A Ticket
  *   lock.confirmed_index  | it passes the lock            |                     |   loads serving and these two in 16
@@ -94,19 +95,6 @@
  *     it read reserve.word: their groups could otherwise only wait. Empty tickets have nothing to combine.
  *     A block does not look for later tickets: it has no vote to scan flags with. When it must combine, its leader does
  *     so as a one-thread group.
- * To combine is (combine()):
- *   1. Store Open, at the next ticket, or at its own if it has not placed its call. A group that will combine because
- *      it saw later tickets stores Open at its own ticket before that, as soon as it owns the lock (acquire).
- *   2. In Open: scan the flags from T on, place and ring for the calls found, store serving past them. Repeat until a
- *      scan finds none, at most kMaxOpenRounds times.
- *   3. Store Closing, execute F2 (below), read `end`, synchronise the group.
- *   4. In Closing: if T is at or past `end`, pass the lock in Passed. Otherwise scan. If T's call is not found, pass
- *      the lock to T's group in PassedMustCombine. If it is, place and ring as in step 2, and repeat step 4.
- * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
- * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
- * It is not found if it is not published, is empty, or is longer than a scan (32 flags for a thread, 512 for a warp).
- * Without publication slots the lock is only passed in Passed.
- *
  * A CALL that did not receive the lock with its ticket (wait()) loads serving, then goes through these steps in order,
  * and begins again at step 1 after step 4 or 5. "Load serving" is the leader's acquire, followed by a group sync.
  *   1. T is past its ticket: return, the call is served.
@@ -116,38 +104,17 @@
  *      call of at most kMaxEarlyReturnEntries entries in one scan. The second limit bounds how many entries are ahead
  *      of a call that returned early.
  *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
- *      on: publish, execute F1 (below), load serving. The calls that last used these publication slots have tickets
+ *      on: publish, execute F1 (combine.h), load serving. The calls that last used these publication slots have tickets
  *      before T, and nobody reads these slots for them any more (A3). A block publishes calls of one round only.
  *   5. Otherwise load serving until it changes.
- *
- * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
- * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
- * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, reads `end`, synchronises, and then
- * scans.
- *   F1 before F2: O's load sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
- *   F2 before F1: P's load sees Closing or a later value. So P does not return early because of O's Open. If the later
- *                 value is Open, a group that acquired the lock after O has stored it; the argument is repeated with
- *                 that owner's F2.
- * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
- * O leaves step 4 in two ways.
- *   T is at or past `end`: P's call is served.
- *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. This holds for
- *     each group that returned early because of O's or an earlier Open, so T's group is none of them and will read
- *     PassedMustCombine. No other group can store Open before T's group owns the
- *     lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word only
- *     grows, or passes the lock on in PassedMustCombine, and the same argument applies to the next group. The scans of
- *     each see P's flags, because it has acquired what O did (A1). T grows with each, so P's call is reached.
- * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
- * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
- * and shows for each fence of these programs that it is needed.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
  *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
- *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (sq.h); the lock is not passed again, but by close()
- *                                          |   of a queue's owner (post.h)
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, but by
+ *                                          |   close() of a queue's owner (post.h)
  *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
  *   completions                            |
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
@@ -179,15 +146,10 @@
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
 
-#include "publication.h"
+#include "combine.h"
 
 namespace efa_gda {
 
-/* Low bits of lock.serving. */
-enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustCombine = 2, kOpen = 3 };
-constexpr uint64_t kLockStateMask = 3;
-static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
-              "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 /* How the wait of a ticket ended. */
 enum class TicketOutcome {
   /* The group owns the lock. */
@@ -218,8 +180,6 @@ class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* Scans, each followed by combining, that a lock owner makes in Open before it stores Closing. */
-  static constexpr int kMaxOpenRounds = 16;
   /* A call returns early only if its slots are among the first slots from T on, this many for each thread of its group:
    * for a thread or a warp as many as two scans of such a lock owner read. */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
@@ -352,52 +312,7 @@ class Ticket {
     return combine_from(next_ticket(), 0, timeout_ns);
   }
 
-  /* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's
-   * own published call of `own` entries, which may be longer than a scan. If `own` is 0, the caller must have rung for
-   * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half,
-   * and adds what it read to `all`. A status other than EFA_GDA_OK: the lock was not passed. */
-  EFA_GDA_COLD static uint64_t combine(efa_gda_queue *queue, const RingOf *caller_ring, PublicationSlots publication,
-                                       uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *all) {
-    RingOf ring = *caller_ring;
-    efa_gda_status status = EFA_GDA_OK;
-    uint64_t end = 0;
-    LockState state = kOpen;
-    if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-    for (int round = 0;; round++) {
-      uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
-      uint32_t count = own;
-      if (own == 0) {
-        after = serving;
-        count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
-      }
-      own = 0;
-      if (count != 0) {
-        status = place_published(ring, publication, count, timeout_ns, all);
-        if (status != EFA_GDA_OK) break;
-        ring.ring();
-        serving = after;
-        /* The ring's fence orders the copies before this store (A3). */
-        if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-      }
-      /* Only a scan made after F2 shows that T's group has not returned early. */
-      bool not_found = state == kClosing && count == 0;
-      if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
-        state = kClosing;
-        end = close_lock(queue, ring, serving);
-      }
-      bool all_served = state == kClosing && (int64_t)(end - serving) <= 0;
-      if (all_served || not_found) {
-        pass_lock(queue, ring, serving | (all_served ? kPassed : kPassedMustCombine));
-        break;
-      }
-    }
-    return (uint64_t)status << 32 | ring.free_limit();
-  }
-
  private:
-  template <class, int>
-  friend class Ticket;
-
   /* Loads the lock's words with an acquire. */
   EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
     lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
@@ -483,10 +398,9 @@ class Ticket {
     } else {
       group.sync();
       if (ring_.is_leader()) {
-        using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
-        typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
+        Ring<ThreadGroup, StoreBytes> leader_ring(queue_, ThreadGroup());
         leader_ring.resume_from(ring_);
-        result = LeaderTicket::combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
+        result = combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
       }
       /* The limit remains the leader's: the other threads have not fenced for it (R2). */
       result = group.from_leader(result & ~(uint64_t)0 << 32) | ring_.free_limit();
@@ -494,49 +408,6 @@ class Ticket {
     ring_.add_completions(more);
     ring_.set_free_limit((uint32_t)result);
     return (efa_gda_status)(result >> 32);
-  }
-
-  /* Stores both indices, then `serving` with a release. */
-  EFA_GDA_FN static void pass_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
-    ring.group().sync();
-    if (ring.is_leader()) {
-      store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index),
-                    (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
-      store_release(&queue->lock.serving, serving);
-    }
-  }
-
-  /* Ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads are after F2. */
-  EFA_GDA_FN static uint64_t close_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
-    uint64_t end = 0;
-    if (ring.is_leader()) {
-      store_relaxed(&queue->lock.serving, serving | kClosing);
-      /* F2. */
-      fence_device_ordered();
-      end = load_relaxed(&queue->reserve.word) << EFA_GDA_LOCK_STATE_BITS;
-    }
-    end = ring.group().from_leader(end);
-    /* from_leader() may order nothing, so it does not extend F2 to the other threads. */
-    ring.group().sync();
-    return end;
-  }
-
-  /* Places `count` published entries, from the slots at next() on. */
-  EFA_GDA_FN static efa_gda_status place_published(RingOf &ring, const PublicationSlots &publication, uint32_t count,
-                                                   uint64_t timeout_ns, Completions *all) {
-    auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-    if (EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
-      ring.place_at_once(count, copy);
-      return EFA_GDA_OK;
-    }
-    while (count != 0) {
-      uint32_t n = count;
-      efa_gda_status status = ring.make_room(&n, timeout_ns, all);
-      if (status != EFA_GDA_OK) return status;
-      ring.place(n, copy);
-      count -= n;
-    }
-    return EFA_GDA_OK;
   }
 
   efa_gda_queue *queue_;
