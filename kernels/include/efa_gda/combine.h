@@ -4,36 +4,41 @@
  * why a published call may return before it is rung for. ticket_lock.h states the terms, the words, their pairs (A1 to
  * A3) and the states of lock.serving.
  *
- * STEPS of combine():
- *   1. Store Open, at the next ticket, or at its own if it has not placed its call. A group that will combine because
- *      it saw later tickets stores Open at its own ticket before that, as soon as it owns the lock (acquire).
- *   2. In Open: scan the flags from T on, place and ring for the calls found, store serving past them. Repeat until a
- *      scan finds none, at most kMaxOpenRounds times.
- *   3. Store Closing, execute F2, read `end`, synchronise the group.
- *   4. In Closing: if T is at or past `end`, pass the lock in Passed. Otherwise scan. If T's call is not found, pass
- *      the lock to T's group in PassedMustCombine. If it is, place and ring as in step 2, and repeat step 4.
+ * STEPS of combine(). The lock owner
+ *   1. stores Open: at its own ticket if its call is not placed yet (release_published), otherwise at the next ticket.
+ *      A group that will combine because it saw later tickets has stored Open at its own ticket already, when it
+ *      acquired the lock (Ticket::acquire).
+ *   2. in Open, scans the flags from T on, places the calls found, rings, and stores serving past them. In place of its
+ *      first scan it takes its own call, if that is not placed yet. It repeats this until a scan finds no call, at most
+ *      kMaxOpenRounds times.
+ *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
+ *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
+ *      passes the lock to T's group in PassedMustCombine. If it is found, it places and rings as in step 2, and repeats
+ *      step 4.
  * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
  * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
- * It is not found if it is not published, is empty, or is longer than a scan (32 flags for a thread, 512 for a warp).
- * Without publication slots the lock is only passed in Passed.
+ * So T's call is not found if it is not published, is empty, or has more entries than a scan reads flags (32 for a
+ * thread, 512 for a warp). On a queue without publication slots no group combines, and the lock is only passed in
+ * Passed.
  *
  * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
  * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
- * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, reads `end`, synchronises, and then
+ * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, loads `end`, synchronises, and then
  * scans.
- *   F1 before F2: O's load sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
- *   F2 before F1: P's load sees Closing or a later value. So P does not return early because of O's Open. If the later
- *                 value is Open, a group that acquired the lock after O has stored it; the argument is repeated with
- *                 that owner's F2.
+ *   F1 before F2: O's load of reserve.word sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
+ *   F2 before F1: P's load of serving sees Closing or a later value. So P does not return early because of O's Open. If
+ *                 the later value is Open, a group that acquired the lock after O has stored it; the argument is
+ *                 repeated with that owner's F2.
  * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
- * O leaves step 4 in two ways.
+ * O leaves step 4 in one of two cases.
  *   T is at or past `end`: P's call is served.
- *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. This holds for
- *     each group that returned early because of O's or an earlier Open, so T's group is none of them and will read
- *     PassedMustCombine. No other group can store Open before T's group owns the
- *     lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word only
- *     grows, or passes the lock on in PassedMustCombine, and the same argument applies to the next group. The scans of
- *     each see P's flags, because it has acquired what O did (A1). T grows with each, so P's call is reached.
+ *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. The same holds
+ *     for each group that returned early because of O's Open or an earlier one. So T's group is none of them: it waits,
+ *     or has yet to take its ticket, and will read PassedMustCombine. No other group can store Open before T's group
+ *     owns the lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word
+ *     only grows; or it passes the lock on in PassedMustCombine, and the same argument applies to the next group. The
+ *     scans of each of these groups see P's flags, because the group has acquired what O did (A1). T grows with each
+ *     group, so P's call is reached.
  * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
  * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
  * and shows for each fence of these programs that it is needed.
@@ -51,7 +56,7 @@ constexpr uint64_t kLockStateMask = 3;
 static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
               "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 
-/* Scans, each followed by combining, that a lock owner makes in Open before it stores Closing. */
+/* The most repetitions of step 2. */
 constexpr int kMaxOpenRounds = 16;
 
 /* Stores both indices, then `serving` with a release. */
@@ -65,7 +70,7 @@ EFA_GDA_FN void pass_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &r
   }
 }
 
-/* Ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads are after F2. */
+/* Step 3: ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads follow F2. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring, uint64_t serving) {
   uint64_t end = 0;

@@ -2,25 +2,30 @@
 /*
  * Free slots of the send queue: how many entries the writer may still place, and the wait for more.
  *
- * TERMS. Writer, entry, place, next, poison, abort flag: see sq.h.
+ * TERMS. Writer, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: completion.completed (cq.h).
  *
  * FREE SLOTS. The writer keeps, at each store to the ring,
- *     next + entries to be written - completed <= capacity,   capacity = num_entries.
- * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
+ *     next + entries to be written - completed <= capacity.
+ * capacity is num_entries, or less with a doorbell record (sq.h).
+ *   Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
  * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value of
  * `completed` that its last poll for free slots returned. `completed` only grows, so the cached limit is never too
- * high. The writer rings for everything it placed before it waits for free slots, so the completions it waits for do
- * come. On a queue with a request table, the table sets a second limit, which the cached one includes (LIMIT in
- * requests.h).
+ * high. Before the writer waits for free slots, it rings for everything that it has placed, so the requests for whose
+ * completions it waits are all with the adapter. On a queue with a request table, the table sets a second limit, which
+ * the cached one includes (LIMIT in requests.h).
  *
- * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. Its bound begins again whenever `completed` has
- * changed. At the bound the leader poisons the queue with EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag,
- * with the flag's status (EFA_GDA_ABORTED for 1); if it is poisoned already, the status is EFA_GDA_POISONED. If next -
- * completed is more than num_entries, the counts are wrong, because requests completed that were not posted: the leader
- * poisons the queue with EFA_GDA_BAD_COMPLETION, and does not treat the ring as empty. The call returns the status.
- * Some of its entries may be placed and rung for, others not. The lock owner of a shared queue must then not pass the
- * lock, because its ticket's slots are not all filled (post.h and combine() return instead); an
- * owner's close() passes it (release_queue() in post.h). Other groups end with EFA_GDA_POISONED, unless their call is
+ * A WAIT THAT RUNS OUT. The bound of the wait for free slots begins again whenever `completed` has changed. The wait
+ * ends with one of these statuses, which the call returns:
+ *   at the bound                         | EFA_GDA_TIMEOUT_SLOTS; the leader poisons the queue with it
+ *   the host raises the abort flag       | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
+ *                                        |   it
+ *   the queue is poisoned already        | EFA_GDA_POISONED
+ *   next - completed is more than        | EFA_GDA_BAD_COMPLETION; the leader poisons the queue with it. More requests
+ *     num_entries                        |   completed than were posted, so the counts are wrong; the ring is not
+ *                                        |   treated as empty
+ * Some entries of the call may be placed and rung for, others not. The lock owner of a shared queue must then not pass
+ * the lock, because not all slots of its ticket are filled: post() and combine() return without passing it. An owner's
+ * close() passes it (release_queue() in post.h). Calls of other groups end with EFA_GDA_POISONED, unless they are
  * served already or may return early. The adapter may still access the buffers of requests in flight.
  */
 #ifndef EFA_GDA_FREE_SLOTS_H

@@ -76,9 +76,9 @@ EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   }
 }
 
-/* Calls `store(offset, quad)` for each of these quads of first halves that belongs to one of `count` entries, those of
- * the round from entry `first` on. They go to the slots from `slot` on: the slot of producer index s begins at byte
- * (s & mask) << shift, and has the phase bit (s & num_entries) != 0. Sets phase and request id. */
+/* Calls `store(offset, quad)` for each of `quads`, first halves, that belongs to one of `count` entries of the round:
+ * those from its entry `first` on. They have the producer indices from `slot` on. The quad of producer index s receives
+ * the phase bit (s & num_entries) != 0 and the request id s; the slot's offset is (s & mask) << shift. */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t first, uint32_t count, uint32_t slot,
                             uint32_t mask, uint32_t shift, uint32_t num_entries, bool wide_ids, Store store) {

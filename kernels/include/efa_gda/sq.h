@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The send queue as its writer uses it: places entries, rings the doorbell, and waits for free slots.
+ * The send queue as its writer uses it: the writer places entries, rings the doorbell, and waits for free slots.
  * ticket_lock.h decides which group is the writer, round.h makes entries, cq.h counts completions, free_slots.h states
  * how many entries the writer may place.
  *
@@ -8,29 +8,30 @@
  *   group           the threads that make each call together: one thread, a full warp (all 32 lanes) or a block
  *                   (group.h). Its leader is the thread of rank 0.
  *   handle          a group's Sender (post.h), with its copy of Ring (below).
- *   call            what takes one ticket on a shared queue: a post() of at least one entry, a flush(), the wait of a
- *                   quiet() that acquires the lock, or the opening of an owner.
- *   entry           64 or 128 bytes that describe one request. The queue's hints are added to those that make()
- *                   sets. Its request id is its producer index, or the low 16 bits of that unless the queue has
- *                   EFA_GDA_SQ_REQ_ID_64.
+ *   call            what takes one ticket: a post() of at least one entry or a flush() on a shared queue, the wait of a
+ *                   quiet() that acquires the lock, or the constructor of an owner's handle.
+ *   entry           64 or 128 bytes that describe one request. Its processing hints are those that make() sets and the
+ *                   queue's. Its request id is its producer index with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits
+ *                   of that.
  *   quad            16 bytes of an entry.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
  *                   more rounds.
  *   place           to write an entry to its slot in the ring.
- *   ring (verb)     to store a producer index into the doorbell. A doorbell covers, and an entry is rung for, if the
- *                   producer index stored is past the entry.
+ *   ring (verb)     to store a producer index into the doorbell. The doorbell covers each entry before that producer
+ *                   index: these entries are rung for.
  *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies
  *                   them to the ring (ticket_lock.h).
- *   quiet           of a queue: no request that was posted earlier is in flight. quiet() waits for that.
+ *   quiet           of a queue: no request that was posted before is in flight. quiet() waits for that.
  *   poison          the status in error.poison. If it is not 0, the queue is out of service.
- *   abort flag      a word of the host, at efa_gda_queue::abort. The host sets it to end all waits.
+ *   abort flag      a word of host memory, at efa_gda_queue::abort. The host, or its doorbell proxy, sets it to end all
+ *                   waits.
  *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
  *                   its lock owner (ticket_lock.h). An owned queue's writer is its owner, from Sender's constructor to
  *                   close(). For all that time it owns the queue's ticket lock, with a ticket for no entries.
  *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
  *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is free_limit_ of
- *                   a handle whose last time as writer is long ago: resume() drops it.
+ *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is the free_limit_ of
+ *                   a handle that was the writer long ago: resume() drops it.
  *   next            producer index of the next entry to place.
  *
  * WORDS
@@ -43,7 +44,8 @@
  *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync,
  *                        |                              |                      |   before a thread reuses a slot
  *   error.poison         | a leader, by CAS from 0; the | all groups           | relaxed; it orders no other word
- *                        | host, if words are lost      |                      |
+ *                        | host, if words were lost     |                      |
+ *                        | with the GPU's context       |                      |
  *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
  *   tracking.oldest      | them (R2, R3)
  * A leader poisons the queue when a wait ended at its bound (exceptions: post.h, WAITS THAT RUN OUT) or by the abort
@@ -51,7 +53,7 @@
  * the handle has read a completion of another queue pair, and when a wait for free slots, or quiet() as the writer,
  * finds more completions than requests. It poisons it with EFA_GDA_IN_USE when close() finds that an owner of the queue
  * was not alone. "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that
- * reads the slots if they are a staging ring. While a group is the writer it keeps the two lock words in registers
+ * reads the slots if they are a staging ring. While a group is the writer, it keeps the two lock words in registers
  * (doorbell_index_, confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
@@ -63,28 +65,33 @@
  *   - the entries of all threads of the group, by step 2,
  *   - what earlier writers stored, doorbells included: the lock is passed with a release and received with an acquire,
  *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself.
- * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. No fence
- * follows a doorbell: only the next doorbell has to come after this one, and its own step 3 comes first.
+ * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. To ring, the
+ * writer executes no fence after the doorbell: only the next doorbell has to come after this one, and step 3 of the
+ * next ring orders the two.
  *
  * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell it has received. A doorbell value
  * is confirmed when a fence_system() has completed after its store: everything stored after this fence reaches the
  * adapter after that doorbell. The writer keeps, at each store to the ring,
  *     next + entries to be written - confirmed_index <= max_batch.
- * Step 3 of a ring confirms the previous doorbell. Where that is not enough, the writer rings for what it has placed;
- * where all is rung, it executes one more fence, which confirms the last doorbell, so that confirmed_index = next. Then
- * max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with max_batch 1.
+ * Step 3 of a ring confirms the previous doorbell. If that is not enough, the writer rings for what it has placed. If
+ * everything placed is rung for, it executes one more fence, which confirms the last doorbell, so that confirmed_index
+ * = next. Then max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with
+ * max_batch 1.
  *   Example: max_batch = 4. If each call has 4 entries, it costs two fences: one before its entries, which confirms the
  *   doorbell of the previous call, and one in its ring. If each call has 2 entries, it costs one: the fence in a call's
  *   ring confirms the doorbell of the previous call, so the next call's 2 entries fit.
- * A thread that did not execute the fence may rely on it only after the next group sync. Therefore two variables:
- * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
+ * A thread that did not execute the fence may rely on it only after the next group sync. Therefore Ring has two
+ * variables: leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
- * batch window; confirmed_index is written but not used. A completion does prove something: its request was covered by
- * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. There capacity
- * (free_slots.h) is min(num_entries, max_batch), which implies next + entries to be written - completed <= max_batch.
+ * batch window; confirmed_index is written but not used. Completions prove more: each completed request was covered by
+ * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. Therefore, with
+ * a doorbell record, capacity (free_slots.h) is min(num_entries, max_batch). It implies
+ *     next + entries to be written - completed <= max_batch.
+ *
+ * WAITS. The only wait is that for free slots (free_slots.h).
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -141,8 +148,8 @@ class Ring {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
-  /* Starts at `word`, a reserve word that lock.serving held lately. Until the first poll the handle
-   * knows of no free slot. */
+  /* Starts at the ticket `word`, which lock.serving holds or held. Until its first poll the handle knows of no free
+   * slot. */
   EFA_GDA_FN void open(uint64_t word) {
     next_ = free_limit_ = (uint32_t)word;
     call_number_ = (uint32_t)(word >> 32);
@@ -253,9 +260,9 @@ class Ring {
     }
   }
 
-  /* Waits for free slots for `count` entries. If it must wait, it first rings for what was placed, and waits for no
-   * more entries than a batch window or the ring has. Returns the status, and in `*count` for how many entries it
-   * waited. */
+  /* Waits until there are free slots for `*count` entries. If there are not enough, it first rings for what was placed,
+   * and reduces `*count` to the batch window and to the capacity (free_slots.h), so that it waits for no more than
+   * these. Returns the status. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);
@@ -363,7 +370,7 @@ class Ring {
     }
   }
 
-  /* Orders what was placed before all that later writers do, for the adapter too. */
+  /* Orders the stores of placed entries before all that later writers store, also as the adapter sees it. */
   EFA_GDA_FN void order_placed() const {
     group_.sync();
     if (executes_fences()) fence_system();

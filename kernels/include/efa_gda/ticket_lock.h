@@ -7,22 +7,23 @@
  *
  * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, poison, abort flag: see sq.h. The low
  * and the high half of a 64-bit word are its low and its high 32 bits.
- *   ticket         the value of reserve.word before the call's fetch_add of 2^32 + n, where n is the call's number of
+ *   ticket         the value of reserve.word before the call adds 2^32 + n to it, where n is the call's number of
  *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
  *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
  *   next ticket    of a ticket t with n entries: t + 2^32 + n. It need not have been taken yet.
  *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or
- *                  will take it. Calls with tickets before T are served: their entries are in the ring, and rung for
- *                  unless the call deferred its doorbell.
+ *                  will take it. Calls with tickets before T are served: their entries are in the ring. They are rung
+ *                  for as well, unless the call deferred its doorbell.
  *   lock owner     the group that is the writer now. Not to be confused with the owner of a queue, a group that opened
  *                  its handle with Sharing::Thread, Warp or Block (post.h) and alone uses the queue.
  *   publish        to write a call's entries to publication slots, complete with phase and request id, and to store
  *                  their flags (publication.h). A group publishes its own call only, and only before it owns the lock.
  *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
- *   return early   to return success from a published call before it is rung for.
- *   end            a limit that the lock owner reads from reserve.word. Each call that returns early because of that
- *                  owner's Open, or of an earlier owner's, has a ticket before `end`, even if it returns after the
- *                  owner has read `end`.
+ *   return early   to return success from a published call before it is rung for. A group does so only if it has read
+ *                  the state Open (STATES) after it published.
+ *   end            the value of reserve.word that a combining lock owner loads after it has stored Closing. Each call
+ *                  that returns early because of this owner's Open, or an earlier owner's, has a ticket before `end`,
+ *                  also a call that returns after the load (combine.h).
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
@@ -35,113 +36,123 @@
  *                         |                               |                     |   them after its acquire of serving
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
- *   error.poison          | a leader, by CAS from 0       | every group         | relaxed; it carries no data
+ *   error.poison          | a leader, by CAS from 0; the  | every group         | relaxed; it carries no data
+ *                         | host, if words are lost       |                     |
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
  *   A1  The lock owner passes the lock: its group synchronises, then its leader stores serving with a release
  *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
  *       (read_lock, share_lock_words).
- *       A group that finds the lock passed to it when it takes its ticket has loaded serving relaxed (Ticket()). The
- *       next fence of its leader makes that load an acquire: that of acquire(), of the batch window, of its ring, or of
- *       release(), which fences whenever it does not ring. If release() passes on entries without a doorbell,
- *       each thread that fences for its kind of group executes a system fence, after a group sync. PTX needs no system
- *       scope there: the next owner's ring fences at system scope, and fences are cumulative. It stays until a real
- *       adapter has been tested without it.
  *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words and tracking.oldest
- * (requests.h).
- *       Of the lock owner's words, the new owner accesses only these before that fence: it stores ring slots and
- *       poster words, and loads tracking.oldest (limit_by_table()). That these accesses follow the load of T, on which
- *       they depend by a branch, is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
- *       The two indices need not be as new as T, because the 16-byte load is two loads of 8 bytes. That is harmless:
- *       with an older doorbell_index the owner stores the same doorbell value once more; with an older
- *       confirmed_index it fences earlier than it must.
+ *       (requests.h).
+ *       A group to which the lock is already passed when it takes its ticket has loaded serving relaxed (Ticket()).
+ *       The next fence of its leader makes that load an acquire: the fence of acquire(), of the batch window, of its
+ *       ring, or of release(), which fences whenever it does not ring. Before that fence, of what earlier lock owners
+ *       wrote, the group stores only ring slots and poster words, and loads only tracking.oldest (limit_by_table()).
+ *       These accesses depend on the load of T by a branch. That they therefore follow it is an assumption about the
+ *       GPU and not an axiom of PTX (docs/fidelity.md).
+ *       If release() passes on entries that are not rung for, the group synchronises, and then each thread that
+ *       executes the group's fences (kAllThreadsFence in group.h) executes a system fence. PTX does not require the
+ *       system scope: the next owner's ring fences at that scope, and fences are cumulative. The library keeps it
+ *       until a real adapter has been tested without it.
+ *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. That is harmless: with
+ *       an older doorbell_index the owner stores the same doorbell value once more; with an older confirmed_index it
+ *       fences earlier than it must.
  *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device() and
- *       stores its flag relaxed. The fence is the flag's release, and R2 of requests.h. On a queue with a request table
- *       the thread stores its poster word after that fence, and fences again before the flag. The lock owner loads
- * flags relaxed, then fences, then synchronises its group (scan_published).
+ *       stores its flag relaxed. The fence makes that store a release; R2 of requests.h uses the same fence. On a queue
+ *       with a request table the thread stores its poster word after that fence, and fences again before the flag. The
+ *       lock owner loads flags relaxed, then fences, then synchronises its group (scan_published).
  *       Visible: the published entries, and their poster words.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
- *       their tickets (combine). If it places its own published call from registers, no group reads these slots, and
- *       the next store of serving with a later T orders their reuse (table below).
- *       A waiting group loads serving with an acquire, then synchronises.
- *       Visible: that these publication slots have been read, so that they may be written again.
- * Stores of serving, all by the leader of the lock owner, and the fence that makes each a release:
+ *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
+ *       Visible: that the publication slots of these calls have been read, so that they may be written again.
+ *       If a group places its own published call from registers, no group reads that call's publication slots. The
+ *       next store of serving with a later T orders their reuse (table below).
+ * All stores of serving are by the leader of the lock owner. The second column names the fence that makes each a
+ * release:
  *   Open at its own ticket (acquire)              | fence_device() just before
  *   Open at its own ticket (release_published)    | the fence at the beginning of release_published()
  *   Open at the next ticket (combine)             | the fence of the ring before, or that of release()
  *   Open or Closing, with T advanced (combine)    | the fence of the ring before
- *   Closing (close_lock)                          | none: it passes on what an earlier store of serving released
+ *   Closing (close_lock)                          | that of the store of serving before it
  *   Passed, PassedMustCombine (pass_lock)         | the store is a release
  *   Passed, by close() of a queue's owner (post.h)| the store is a release
  *
- * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T, or
- * with ticket T if another group owns the lock.
- *   state             | lock owner                  | a later group may
- *   Passed            | T's group, as soon as it    | publish, wait. No call from T on has returned early. The lock is
- *                     | reads this                  |   free if T has not been taken: serving == reserve.word << 2
- *   PassedMustCombine | T's group, as soon as it    | publish, wait. Later groups, but not T's, may have returned
- *                     | reads this                  |   early, so T's group must combine
- *   Open              | a group O, which serves     | publish, and return early. O then serves the call, or passes
- *                     | calls from T on             |   the lock in PassedMustCombine
- *   Closing           | a group O, which serves     | publish, wait
+ * STATES. The low two bits of lock.serving are the state, the others T. A later group is a group with a ticket past T,
+ * or with ticket T if another group owns the lock.
+ *   state             | lock owner                  | later groups
+ *   Passed            | T's group, once it has read | may publish, and wait. No call from T on has returned early. The
+ *                     | this                        |   lock is free if no group has taken T: serving ==
+ *                     |                             |   reserve.word << 2
+ *   PassedMustCombine | T's group, once it has read | may publish, and wait. Calls after T, but not T, may have
+ *                     | this                        |   returned early, so T's group must combine
+ *   Open              | a group O, which combines   | may publish, and return early. O then combines the call, or
+ *                     | calls from T on             |   passes the lock in PassedMustCombine
+ *   Closing           | a group O, which combines   | may publish, and wait
  *                     | calls from T on             |
- * Only the lock owner changes serving. T's group owns the lock from the moment in which it reads one of the first two
- * states with its own ticket, whether it has published its call or not; but a group that reads a poison when it takes
- * its ticket abandons the ticket, even if the lock is passed to it. The owner first places its entries, from registers.
- * A published call of several rounds is no longer in registers: its group places it from the publication slots and
- * combines (release_published). Then the owner either
+ * Only the lock owner stores serving. T's group owns the lock from the moment at which it reads one of the first two
+ * states with its own ticket, whether it has published its call or not. Exception: a group that reads a poison when it
+ * takes its ticket abandons the ticket, even if the lock is passed to it.
+ *   The lock owner first places its call, the first round from registers and each further round after it has made it.
+ * Then it either
  *   - passes the lock to the next ticket in state Passed, after it has rung (unless the call deferred its doorbell), or
- *   - combines. It combines if it received the lock in PassedMustCombine, or if it saw later tickets with entries when
- *     it read reserve.word: their groups could otherwise only wait. Empty tickets have nothing to combine.
- *     A block does not look for later tickets: it has no vote to scan flags with. When it must combine, its leader does
- *     so as a one-thread group.
- * A CALL that did not receive the lock with its ticket (wait()) loads serving, then goes through these steps in order,
- * and begins again at step 1 after step 4 or 5. "Load serving" is the leader's acquire, followed by a group sync.
- *   1. T is past its ticket: return, the call is served.
- *   2. The state is Passed or PassedMustCombine and T is its ticket: own the lock.
- *   3. It has published, the state is Open, it has at most kMaxEarlyReturnEntries entries, and its slots are among the
- *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner finds a
- *      call of at most kMaxEarlyReturnEntries entries in one scan. The second limit bounds how many entries are ahead
- *      of a call that returned early.
- *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
- *      on: publish, execute F1 (combine.h), load serving. The calls that last used these publication slots have tickets
- *      before T, and nobody reads these slots for them any more (A3). A block publishes calls of one round only.
- *   5. Otherwise load serving until it changes.
+ *   - combines. It combines if it received the lock in PassedMustCombine, or if its last load of reserve.word showed
+ *     later tickets with entries and the queue has publication slots: their groups could otherwise only wait. Empty
+ *     tickets have nothing to combine.
+ *     A block does not look for later tickets, because it has no vote to scan flags with. When it must combine, its
+ *     leader does so as a one-thread group.
+ * Exception: a call of several rounds that its group published before it owned the lock is no longer in registers. The
+ * group places it from its publication slots, as the first call that it combines (release_published).
+ *
+ * A CALL THAT WAITS. The group of a call to which the lock was not passed when it took its ticket loads serving
+ * (wait()). Then it acts on the first of these cases that applies; after cases 4 and 5 it begins again at case 1. To
+ * load serving here is the leader's load with an acquire, followed by a group sync.
+ *   1. T is past the call's ticket: the call is served, and the group returns.
+ *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
+ *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
+ *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. Each
+ *      kind of lock owner finds a call of at most kMaxEarlyReturnEntries entries in one scan. The limit on slots bounds
+ *      how many entries are ahead of a call that returned early.
+ *   4. The call has entries and is not published, the queue has publication slots, and the call's slots are among the
+ *      first publication.num_entries slots from T on: the group publishes the call, its leader executes F1 (combine.h),
+ *      and the group loads serving. The calls that last used these publication slots have tickets before T, and no
+ *      group reads the slots for them any more (A3). A block publishes only calls of one round.
+ *   5. Otherwise the group loads serving until it changes.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
  *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
- *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, but by
- *                                          |   close() of a queue's owner (post.h)
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, except
+ *                                          |   by close() of a queue's owner (post.h)
  *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
  *   completions                            |
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
  * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
  * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue with
- * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for so long. The wait ends: before its ticket there are
- * finitely many calls, each of which needs finitely many requests to complete. The lock owner waits for nothing else:
- * combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, one round for each call before `end`. An
- * owner of a queue (post.h) holds the lock until close(); while its requests complete, a group that shares the queue by
- * mistake waits on.
+ * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for the length of the bound. While requests complete, the wait
+ * ends nevertheless: finitely many calls have earlier tickets, and each needs finitely many requests to complete. The
+ * lock owner waits for nothing else: combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, at
+ * most one round for each call before `end`. An owner of a queue (post.h) keeps the lock until close(); a group that
+ * shares the queue by mistake waits on while the owner's requests complete.
  *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
- * change. Exception: a group that first finds its call served, or the lock passed to it, or may return early, goes on
- * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from its
- * next post(), flush() or quiet(), or from a wait for these requests. close() of a shared handle looks only if its last
- * post deferred the doorbell. A group whose wait for
- * the lock failed must not use its ticket again. If it had published, a lock owner may still place and ring for its
- * entries. A lock owner whose wait for free slots failed must not call release(). If the combine() of release() fails,
- * the owner's own entries are all rung for, although the call returns the failure; if that of release_published()
- * fails, they may not be.
+ * change. Exception: a group that before that comes to case 1, 2 or 3 goes on as without the poison. A call that had
+ * returned early is perhaps never rung for. Its group learns that from its next post(), flush() or quiet(), or from a
+ * wait for these requests; close() of a shared handle looks at the poison only if its last post deferred the doorbell.
+ *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
+ * may still place and ring for its entries. A lock owner whose wait for free slots failed must not call release(). If
+ * combine() fails in release(), the owner's own entries are all rung for, although the call returns the failure; if it
+ * fails in release_published(), they may not be.
  *
  * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
  * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
- * calls modulo 2^30. Tickets are compared by signed difference. Outstanding are at most one waiting call of each group,
- * and the calls that returned early within the limit of step 3, together far fewer than 2^29. A flag of an earlier lap
- * matches again only if the producer index and the number of calls modulo 2^30 both recur.
+ * calls modulo 2^30. Tickets are compared by signed difference. At any time the calls that are not served are at most
+ * one waiting call of each group, and those that returned early within the limit of case 3: together far fewer than
+ * 2^29. A flag of an earlier lap matches again only if the producer index and the number of calls modulo 2^30 both
+ * recur.
  */
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
@@ -180,8 +191,8 @@ class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* A call returns early only if its slots are among the first slots from T on, this many for each thread of its group:
-   * for a thread or a warp as many as two scans of such a lock owner read. */
+  /* For each thread of the group, so many of the first slots from T on must contain the call's slots, so that it may
+   * return early. For a thread and a warp that is twice what a lock owner of this kind reads in one scan. */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
 
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
