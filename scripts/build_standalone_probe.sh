@@ -19,7 +19,7 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 source "$ROOT/scripts/lib/standalone.sh"
 
 main() {
-  read_build_arguments "$@"
+  read_build_arguments 1 "$@"
   have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
   have objdump || die "no objdump was found (Debian package binutils)"
   find_rust || die "nothing was built"

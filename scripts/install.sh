@@ -26,19 +26,7 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 PREFIX=''
 
 read_arguments() {
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --prefix)
-      [[ -n ${2:-} ]] || wrong_usage 'the option --prefix needs a directory'
-      PREFIX=$2
-      shift
-      ;;
-    --prefix=?*) PREFIX=${1#*=} ;;
-    *) wrong_usage "unknown argument \"$1\"" ;;
-    esac
-    shift
-  done
+  read_options --prefix 0 "$@"
   [[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
 }
 

@@ -25,18 +25,7 @@ PREFIX=''
 ARCH=sm_90
 
 read_arguments() {
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --prefix | --arch)
-      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
-      if [[ $1 == --prefix ]]; then PREFIX=$2; else ARCH=$2; fi
-      shift
-      ;;
-    *) wrong_usage "unknown argument \"$1\"" ;;
-    esac
-    shift
-  done
+  read_options '--prefix --arch' 0 "$@"
   [[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
 }
 

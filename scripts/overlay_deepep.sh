@@ -19,18 +19,7 @@ OUT=''
 ARCH=sm_90
 
 read_arguments() {
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --out | --arch)
-      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
-      if [[ $1 == --out ]]; then OUT=$2; else ARCH=$2; fi
-      shift
-      ;;
-    *) wrong_usage "unknown argument \"$1\"" ;;
-    esac
-    shift
-  done
+  read_options '--out --arch' 0 "$@"
   [[ -n $OUT ]] || wrong_usage 'the option --out is missing; name the directory to make'
   [[ -n ${DEEPEP_DIR:-} ]] || wrong_usage "set DEEPEP_DIR to DeepEP's source tree"
   [[ -n ${NVSHMEM_HOME:-} ]] || wrong_usage 'set NVSHMEM_HOME to an NVSHMEM that is installed'

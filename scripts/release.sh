@@ -84,8 +84,7 @@ bill_of_materials() {
 }
 
 main() {
-  read_build_arguments "$@"
-  [[ -z $SOURCE ]] || wrong_usage "unknown argument \"$SOURCE\""
+  read_build_arguments 0 "$@"
   have dpkg-deb || die 'no dpkg-deb was found (Debian package dpkg)'
   have_cxx_compiler || die 'no C++ compiler was found (Debian package g++)'
   have objdump || die 'no objdump was found (Debian package binutils)'

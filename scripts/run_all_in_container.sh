@@ -25,25 +25,9 @@ SOURCE=$ROOT
 CHECK=()
 
 read_arguments() {
-  local source=''
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --workspace)
-      [[ -n ${2:-} ]] || wrong_usage 'the option --workspace needs a directory'
-      WORKSPACE=$2
-      shift
-      ;;
-    --) CHECK=("${@:2}"); break ;;
-    -*) wrong_usage "unknown option \"$1\"; put the probe's arguments after --" ;;
-    *)
-      [[ -z $source ]] || wrong_usage "more than one source: \"$source\" and \"$1\""
-      source=$1
-      ;;
-    esac
-    shift
-  done
-  [[ -z $source ]] || SOURCE=$source
+  read_options '--workspace --' 1 "$@"
+  SOURCE=${OPERANDS[0]:-$SOURCE}
+  CHECK=("${REST[@]}")
 }
 
 # Runs the probe: a report for people on stderr, and one for programs in a file.

@@ -25,9 +25,9 @@
  * Ownership
  * - Functions that open or register return a handle that the caller owns and must close.
  * - The caller owns registered memory, and must keep it allocated until the region is closed.
- * - A wait for requests that times out or is aborted poisons its queue: the adapter may still access the memory of its requests. The
- *   queue retains the regions of the requests that it posted. Later posts and waits return EFA_GDA_ERROR_DEVICE, and
- *   only efa_gda_mapped_destroy releases the queue.
+ * - A wait for requests that times out or is aborted poisons its queue: the adapter may still access the memory of its
+ *   requests. The queue retains the regions of the requests that it posted. Later posts and waits return
+ *   EFA_GDA_ERROR_DEVICE, and only efa_gda_mapped_destroy releases the queue.
  *
  * Threads
  * - The comment of each function has a line "Threads:".
@@ -184,8 +184,8 @@ enum efa_gda_access {
 
 /*
  * Registers `length` bytes of host memory from `start`. `access` is a set of enum efa_gda_access, and
- * EFA_GDA_ACCESS_RELAXED_ORDERING if wanted. The caller must keep the memory mapped until the region is closed, and must
- * close *region.
+ * EFA_GDA_ACCESS_RELAXED_ORDERING if wanted. The caller must keep the memory mapped until the region is closed, and
+ * must close *region.
  *
  * Errors: ARGUMENT for an access without a value of enum efa_gda_access, or with unknown bits; FABRIC.
  * Threads: any.

@@ -35,6 +35,40 @@ help_or_nothing() {
   esac
 }
 
+# read_options OPTIONS MOST ARGUMENT…: reads a command line. OPTIONS lists the options: "--prefix" stands for --prefix
+# VALUE and --prefix=VALUE, which set PREFIX, and "--" for arguments after --, which REST receives. OPERANDS receives
+# the other arguments, of which there may be MOST. -h and --help print the help and end the script.
+# shellcheck disable=SC2034 # the callers read OPERANDS and REST
+read_options() {
+  local options=" $1 " most=$2 name value
+  shift 2
+  OPERANDS=() REST=()
+  while [[ $# -gt 0 ]]; do
+    name=${1%%=*}
+    case $1 in
+    -h | --help) help_or_nothing "$1" ;;
+    -*)
+      [[ $options == *" $name "* ]] || wrong_usage "unknown option \"$1\""
+      if [[ $1 == -- ]]; then
+        REST=("${@:2}")
+        return
+      fi
+      value=${1#"$name"}
+      if [[ $value == =* ]]; then value=${value#=}; else value=${2:-}; fi
+      [[ -n $value ]] || wrong_usage "the option $name needs a value"
+      [[ $1 == *=* ]] || shift
+      name=${name#--}
+      printf -v "${name^^}" '%s' "$value"
+      ;;
+    *)
+      OPERANDS+=("$1")
+      [[ ${#OPERANDS[@]} -le $most ]] || wrong_usage "unknown argument \"$1\""
+      ;;
+    esac
+    shift
+  done
+}
+
 # ---- packages -----------------------------------------------------------------
 
 MISSING=()

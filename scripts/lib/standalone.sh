@@ -1,31 +1,20 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Building the self-contained gda-probe and what a release has beside it. Sourced after setup.sh. The caller sets TARGET,
-# the target directory, and GLIBC: the oldest C library to run with, or "host". Each has its own directory in TARGET.
+# Building the self-contained gda-probe and what a release has beside it. Sourced after setup.sh. The caller sets
+# TARGET, the target directory, and GLIBC: the oldest C library to run with, or "host". Each has its own directory in
+# TARGET.
 
 # shellcheck disable=SC2034 # the callers read OUTPUT
 ZIG_PACKAGES=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
 
-# read_build_arguments ARGUMENT…: sets OUTPUT and GLIBC from the options, and SOURCE from the other argument if there is one.
+# read_build_arguments MOST ARGUMENT…: sets OUTPUT and GLIBC from the options, and SOURCE from the other argument, if
+# there is one and MOST is 1.
 read_build_arguments() {
-  OUTPUT='' GLIBC=2.28 SOURCE=''
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-    -h | --help) print_help "$0"; exit 0 ;;
-    --output | --glibc)
-      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
-      if [[ $1 == --output ]]; then OUTPUT=$2; else GLIBC=$2; fi
-      shift
-      ;;
-    -*) wrong_usage "unknown option \"$1\"" ;;
-    *)
-      [[ -z $SOURCE ]] || wrong_usage "one argument too many: \"$1\" after \"$SOURCE\""
-      SOURCE=$1
-      ;;
-    esac
-    shift
-  done
-  [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] || wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
+  OUTPUT='' GLIBC=2.28
+  read_options '--output --glibc' "$@"
+  SOURCE=${OPERANDS[0]:-}
+  [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] ||
+    wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
 }
 
 # open_source PATH: sets TREE to the checkout PATH, or to what the source archive PATH holds.
@@ -37,7 +26,8 @@ open_source() {
     tar -xf "$1" -C "$UNPACKED" || die "$1 is not a source archive that tar can unpack"
     TREE=$(find "$UNPACKED" -maxdepth 2 -name Cargo.lock -printf '%h\n' -quit)
   fi
-  [[ -n $TREE && -e $TREE/probe/Cargo.toml ]] || die "$1 holds no source of efa-gda; expected a checkout or an archive of one"
+  [[ -n $TREE && -e $TREE/probe/Cargo.toml ]] ||
+    die "$1 holds no source of efa-gda; expected a checkout or an archive of one"
   TREE=$(cd -- "$TREE" && pwd)
 }
 

@@ -5,8 +5,8 @@ pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
 pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_OK: efa_gda_status = 0;
-/** The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
- for this status and the next two, it does not.*/
+/** The bound of a wait for completions ran out. On the send side this poisons the queue. On the receive side (rq.h)
+ this status and the next two do not.*/
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /// The bound of a wait for free slots of the send or receive queue ran out: too few requests completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;

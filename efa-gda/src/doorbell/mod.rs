@@ -1,6 +1,6 @@
 //! Doorbells of queues that kernels post to: rung by the device, or by a host thread for the device.
 //!
-//! The same kernel serves all three modes; the queue struct tells the device where to write.
+//! The same kernel runs in all three modes; the queue struct states where the device writes.
 //!
 //! | mode | the device writes entries to | the device stores its producer index to | the host |
 //! |---|---|---|---|
@@ -29,11 +29,11 @@
 //! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`]; the host, to abort waits, and to remove the status after it detached the queue itself | every wait on the queue | none needed: the word orders no other word |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
-//! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it covers the entries of every lane of the group,
-//! the entries of every earlier lock owner, and every record stored earlier. The proxy loads the record with acquire.
-//! Fence, store and acquire load synchronise at system scope, so a proxy that reads producer index `p` can read every
-//! entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads records in the
-//! order in which lock owners stored them, because all of them store to one word.
+//! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it orders before the record the entries of every
+//! lane of the group, the entries of every earlier lock owner, and every record stored earlier. The proxy loads the
+//! record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads producer index
+//! `p` can read every entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads
+//! values of the record in the order in which lock owners stored them, because all of them store to one word.
 //!
 //! **The record before the doorbell.**
 //! - `record`: the proxy stores the doorbell with release and writes nothing else to the adapter. The GPU's own
@@ -55,22 +55,26 @@
 //!   RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the
 //!   adapter received plus `max_batch`. A small `max_batch` costs rate in this mode and not in `staged`.
 //!
-//! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has seen `i + 1`
-//! completions, of whichever requests. One of them is for entry `i` or a later one. Proxy and adapter take entries in
-//! ascending order, so entry `i` was copied, rung for and fetched before.
+//! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has counted at least
+//! `i + 1` completions, of whichever requests (`free_slots.h`). At least one of them is for entry `i` or a later one.
+//! Proxy and adapter take entries in ascending order, so entry `i` was copied, rung for and fetched before.
 //!
 //! **Bad records.** A valid record is ahead of the doorbell index by at most `num_entries`, and in mode `record` also
 //! by at most `max_batch`, because every entry that was not rung is in flight. A record outside that range ran
-//! backwards or past that limit. A staged entry with the phase bit of the previous lap was never written. In each case
-//! this visit stores no doorbell, not even for valid entries of the same batch; earlier visits have rung for earlier
-//! batches. The proxy removes the queue for good and raises the queue's alarms. A wait that sees the alarm ends with
-//! [`DeviceError::BadRecord`]. If it poisons the queue, later waits end with `EFA_GDA_POISONED`.
+//! backwards or past that limit. A staged entry with the phase bit of the previous lap was never written. In each of
+//! these cases the proxy stores no doorbell in this visit, not even for valid entries of the same batch; it rang for
+//! earlier batches in earlier visits. It removes the queue for good and raises the queue's alarms. A wait that reads
+//! the abort word then ends with [`DeviceError::BadRecord`]. A wait of a `Sender` also poisons the queue with it, so
+//! later waits end with `EFA_GDA_POISONED`.
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
 //! queue until its record is rung for, removes it and raises its alarms. The number of visits is bounded, but enough
-//! for every record whose store happens before the call. A later post may stay unrung; its wait then ends with the
-//! alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
-//! [`DoorbellProxy::stop`] does the same for all queues.
+//! for every record whose store happens before the call. Entries that are posted later may never be rung for; a wait
+//! for them ends with the alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to
+//! the queue's memory. [`DoorbellProxy::stop`] does the same for all queues.
+//!
+//! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort word. The proxy
+//! waits for no device: a visit ends when it has read the record. `proxy.rs` states the waits of host threads.
 //!
 //! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
 //! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped

@@ -1,5 +1,5 @@
-//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. A *visit*
-//! follows one queue's record once (`handoff`); a *round* visits every queue once.
+//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. A *visit* reads one queue's
+//! record once, and rings for what it covers (`handoff`). A *round* visits every queue once.
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 //!
-//! A caller waits for `queues` without a bound: the proxy's thread releases it after the round in which a caller begins
-//! to wait. The stop bound covers only the wait for the thread's end.
+//! A caller waits for the mutex of `queues` without a bound: the proxy's thread releases the mutex after the round
+//! during which the caller began to wait. The stop bound covers only the wait for the thread's end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

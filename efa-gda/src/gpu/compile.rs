@@ -30,8 +30,10 @@ macro_rules! header {
 
 /// The device library. The caller's kernels include its headers with the directory; the headers include each other
 /// without it.
-const HEADERS: [([&str; 2], &str); 17] = [
+const HEADERS: [([&str; 2], &str); 20] = [
+    header!("combine.h"),
     header!("cq.h"),
+    header!("free_slots.h"),
     header!("group.h"),
     header!("host_executor.h"),
     header!("ibgda.h"),
@@ -43,6 +45,7 @@ const HEADERS: [([&str; 2], &str); 17] = [
     header!("put.h"),
     header!("queue.h"),
     header!("requests.h"),
+    header!("round.h"),
     header!("rq.h"),
     header!("signal.h"),
     header!("sq.h"),

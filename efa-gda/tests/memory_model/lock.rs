@@ -1,4 +1,4 @@
-//! Early return from the ticket lock (kernels/include/efa_gda/ticket_lock.h): lock owners and posters, with their
+//! Early return from the ticket lock (kernels/include/efa_gda/combine.h): lock owners and posters, with their
 //! branches.
 //!
 //! Loads and stores of serving are relaxed here: early return does not need the pairs of the hand-over (A1), which

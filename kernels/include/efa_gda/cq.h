@@ -28,10 +28,10 @@
  *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
  *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed;
- *                            | With: any poller, by CAS;    | (post.h)              |   each poller uses its own sum
- *                            | by a store if wrap is 0      | pollers; waits of the | relaxed: an estimate of what is
- *                            |                              |   send side           |   in flight; progress (Deadline)
+ *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed, but
+ *                            | With counters: any poller,   |   (post.h)            |   each poller uses its own sum
+ *                            | by CAS; if wrap is 0, by a   | pollers; waits of the | relaxed: an estimate of what is
+ *                            | store                        |   send side           |   in flight; progress (Deadline)
  *   completion.received      | reader                       | posters of receives   | B2
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
@@ -47,7 +47,7 @@
  *
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
- *       executes fence_system() before it loads the rest. So the rest is not older than the phase.
+ *       executes fence_system() before it loads the rest. Visible: the rest, as the adapter wrote it before the phase.
  *   B2  The reader (with counters and wrap not 0: the poller) executes fence_system() after it has loaded completions
  *       (counters), and then stores `completed` and `received`. A group that reuses slots or buffers first loads
  *       `completed` or `received` with an acquire.
@@ -58,12 +58,12 @@
  *       the reader loads it with an acquire. Visible: that the inbox entry may be written again.
  *   B4  The reader stores the report, fences, adds to error.count, executes a system fence (B2's; before a failed
  *       request's done word, one of its own), and then stores `completed` and done words. With counters and wrap not 0,
- *       a poller loads error.count, executes B2's fence, and then publishes `completed`. So a group that loads a
- *       `completed` that counts a failed request, or sees it as failed in the table, also sees its error in
- *       error.count, and the report. With wrap = 0 no error is counted or reported.
+ *       a poller loads error.count, executes B2's fence, and then advances `completed`. So a group that loads a
+ *       `completed` that counts a failed request, or finds the request failed in the request table, also sees its error
+ *       in error.count, and the report. With wrap = 0 no error is counted or reported.
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
- *       again, and publishes only if both values of `error` are equal. So its `error` contains each error that the
- *       adapter counted before the last success in its `success`.
+ *       again, and advances `completed` only if both values of `error` are equal. So its `error` contains each error
+ *       that the adapter counted before the last success in its `success`.
  *
  * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
  * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
@@ -78,52 +78,54 @@
  * and not counted; Completions::foreign reports it.
  *
  * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
- * next - completed <= N (sq.h). So at most N completions of sends are unread. The host makes cq.num_entries
- * at least N + rq.num_entries, and posts of receives keep posted - received <= rq.num_entries. Nothing bounds receives
- * that use no posted receive (writes with immediate data): too many unread ones overrun the completion queue.
+ * next - completed <= N (free_slots.h). So at most N completions of sends are unread. The host makes cq.num_entries
+ * at least N + rq.num_entries, and posts of receives keep posted - received <= rq.num_entries (rq.h). Nothing bounds
+ * unsolicited receives: too many unread ones overrun the completion queue.
  *
  * KINDS OF QUEUES, and what a poll does on each.
  *   counters      | cq.buffer | a poll
  *   none          | set       | reads new completions, of sends and receives; adds the sends to `completed`
- *   wrap not 0    | set       | copies the counters' sum to `completed`; reads completions while errors are unread
- *   wrap not 0    | null      | the same, but finds no completion: after an error `completed` stands still
+ *   wrap not 0    | set       | without unread errors, advances `completed` to the counters' sum; otherwise reads
+ *                 |           | completions, and leaves `completed` as it is
+ *   wrap not 0    | null      | the same, but reads no completion: after an error `completed` stands still
  *   wrap = 0      | any       | completed_now() copies the counters' sum to `completed`; poll() does nothing
  *   none          | null      | does nothing; waits for completions and for free slots run out
  *
  * COUNTERS (counters.success is not null). `completed` follows success + error. The completion queue is read only while
  * there are unread errors: counters.error is ahead of error.count. Completions that are not read are overwritten on the
  * next lap. The host must set up such a queue so that only its own sends complete on this completion queue, no receives
- * and no other queue. Then completion i belongs to the i-th request that ended. A poller that sees an unread error does
- * not advance `completed`; so `completed` stands still until all counted errors have been read, except for what pollers
- * publish that loaded `error` before the adapter counted the error. If counters.error is null, failed requests are
+ * and no other queue. Then completion i belongs to the i-th request that ended. A poller that finds an unread error
+ * does not advance `completed`. So `completed` stands still until all counted errors have been read; only pollers that
+ * loaded `error` before the adapter counted the error still advance it. If counters.error is null, failed requests are
  * never counted, and waits for them run out.
  *   Two bounds follow.
- *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and
- *     each request has one completion.
+ *   - The index of a completion is less than completed + N: writers keep next <= completed + N (free_slots.h), and each
+ *     request has one completion.
  *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it
  *     has counted N requests that ended later. Take the poller that stored `completed`. Let L be the request of its sum
  *     that the adapter counted last. Before L the adapter had counted each error with an index below completed - N. If
  *     L is an error, the poller loaded L from `error`, with all earlier errors. If L is a success, the poller loaded L
  *     from `success`, and afterwards all earlier errors from `error` (B5). So its `error` counts all errors with these
- *     indices. The poller publishes only if error.count is at least its `error`. Errors are read in ascending index, so
- *     all of these errors have been read.
+ *     indices. The poller advances `completed` only if error.count is at least its `error`. Errors are read in
+ *     ascending index, so all of these errors have been read.
  * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries,
  * so none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the
  * completion of a counted error is never found, `completed` stays where it is and waits end at their bound.
  *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
- * behind. publish_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
+ * behind. advance_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
  * poller holds the lock then, this is left to the next multiple: `consumed` may fall 2^32 - 2 N behind, so one of three
  * tries in a row must find the lock free. It is held only while errors are read or `consumed` is brought forward.
  *   Wraps: both counters wrap at counters.wrap, a power of two of at least 4 N, or at a multiple of it. Their sum minus
  * `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`: the
  * poller loads `completed` first, but that load does not order the adapter's stores. The difference is then negative,
- * so modulo counters.wrap more than N, and the poller publishes nothing.
- *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. Errors are not searched
- * for: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress by
- * it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
+ * so modulo counters.wrap more than N, and the poller does not advance `completed`.
+ *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
+ * errors: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress
+ * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
  * fences before it returns (post.h). take_received() on such a queue always runs to its bound.
  *
- * WAITS. There are none here. A poller that finds nothing returns; its caller repeats the call until its own bound.
+ * WAITS. There are none here. A poller that finds nothing, or finds completion.lock held, returns; its caller repeats
+ * the call until its own bound.
  */
 #ifndef EFA_GDA_CQ_H
 #define EFA_GDA_CQ_H
@@ -367,7 +369,7 @@ EFA_GDA_FN uint64_t load_error_counter(const efa_gda_counters &c) {
 /* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0. `more` is success + error of
  * `counts`, less `known`, modulo wrap. Returns `more`, or 0 if another poller advanced `completed` first or a newer
  * error was counted. */
-EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, Counts counts, uint32_t known, uint32_t more) {
+EFA_GDA_FN uint32_t advance_completed(efa_gda_queue *queue, Counts counts, uint32_t known, uint32_t more) {
   if (more == 0) return 0;
   /* B2, and B5: the poller has loaded `success` before, and loads `error` again. */
   fence_system();
@@ -396,7 +398,7 @@ EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
     Counts counts = {load_system(c.success), load_error_counter(c)};
     if (unread_errors(queue, counts.error) == 0) {
       uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
-      if (more <= queue->sq.num_entries) all->sends += publish_completed(queue, counts, known, more);
+      if (more <= queue->sq.num_entries) all->sends += advance_completed(queue, counts, known, more);
       return;
     }
     sends = 2 * queue->sq.num_entries;

@@ -30,8 +30,9 @@
  *   report            | that thread; status last          | host           | fence_system() before the status
  *   channel.lock      | CAS 0 to 1; release of 0          | the same       | its acquire and release
  *   channel.counts    | the thread that has the lock      | the same       | the lock
- *   channel.word      | the thread that has the lock,     | adapter        | the fence before the doorbell (sq.h). The next
- *                     | when drain() has returned         |                | drain() covers the request that reads it
+ *   channel.word      | the thread that has the lock,     | adapter        | the fence before the doorbell (sq.h). The
+ *                     | when drain() has returned         |                | next drain() covers the request that reads
+ *                     |                                   |                | it
  *
  * FAILURES. The functions return nothing. The first failure is stored in shared.failed and in the report, and from then
  * on every call returns at once: no data is put and no flag is sent, so a peer never sees a flag whose data is missing.

@@ -41,7 +41,8 @@ EFA_GDA_FN uint64_t ibgda_mapped(const efa_gda_ibgda_state *s, uint64_t address,
 #define EFA_GDA_IBGDA_CALL __device__ __noinline__
 namespace efa_gda {
 /* Puts `bytes` bytes from `local` of this PE's heap. One thread calls it. */
-__device__ void ibgda_put(const efa_gda_ibgda_state *s, uint64_t remote, uint64_t local, uint64_t bytes, int pe, int qp);
+__device__ void ibgda_put(const efa_gda_ibgda_state *s, uint64_t remote, uint64_t local, uint64_t bytes, int pe,
+                          int qp);
 /* Waits until everything before is done, and then does `flag`. One thread calls it. Threads of one warp may call it at
  * the same time, also for one channel. */
 __device__ void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag, uint64_t remote, uint64_t value, int pe,

@@ -66,7 +66,9 @@ EFA_GDA_FN void efa_gda_nvshmem_put_block(void *dest, const void *source, size_t
 }
 
 /* The channel of a word: all adds to it go through one. */
-EFA_GDA_FN int efa_gda_nvshmem_channel(const void *word) { return (int)(reinterpret_cast<uint64_t>(word) >> 3 & 0xffff); }
+EFA_GDA_FN int efa_gda_nvshmem_channel(const void *word) {
+  return (int)(reinterpret_cast<uint64_t>(word) >> 3 & 0xffff);
+}
 
 /* Sets a word of 8 bytes behind all that this thread put or acquired before; through the adapter, behind all that this
  * GPU put before, to all PEs. */

@@ -19,8 +19,9 @@
  * handle's status is status().
  *
  * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, once, so a thread can post what it has
- * in registers. make() runs after the call has its ticket, perhaps while the group owns the lock: it must not use the
- * queue, wait for a group that does, or synchronise its group. post() does not use `make` after it returns.
+ * in registers. On a shared queue make() runs after the call has its ticket, perhaps while the group owns the lock. So
+ * make() must not use the queue, wait for a group that does, or synchronise its group. post() does not use `make` after
+ * it returns.
  *
  * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions, after which the
  * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for new errors, and wait(), wait_own() and
@@ -31,22 +32,31 @@
  * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
  * the lock is not free, because reserve.word is one ticket further. No ticket reserves the slots of the owner's entries
  * until close() adds their number to reserve.word, by CAS, and passes the lock.
- *   If another group has a ticket, the constructor and close() fail with EFA_GDA_IN_USE. close() then also poisons the
- * queue, because the other group's ticket reserves the same slots that the owner used.
+ *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
+ * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
+ * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
  *
- * WAITS THAT RUN OUT. At its bound each wait below poisons the queue with its status, except wait() and wait_own() of a
- * handle whose timeout is 0 (EFA_GDA_IN_FLIGHT) and the wait of kIdleWaitNs. Each wait that has a bound also ends if
- * the host raises the abort flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with
- * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
- * Completions, in quiet(), and in wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have
- * several waits; each has the handle's bound, which begins again with each progress: a request of the queue that
- * completed, or, for the lock, also a change of lock.serving. On a shared queue quiet() waits, after its flush, until
- * nothing is in flight. That wait has the fixed bound kIdleWaitNs, at which it does not poison the queue.
+ * WAITS THAT RUN OUT. A call may have several waits. Each has the bound of the handle, which begins again with each
+ * progress:
+ *   wait                                       | progress                        | at its bound
+ *   for the lock (ticket_lock.h)               | a change of lock.serving; a     | EFA_GDA_TIMEOUT_LOCK
+ *                                              |   request of the queue completed|
+ *   for free slots (free_slots.h)              | a request of the queue completed| EFA_GDA_TIMEOUT_SLOTS
+ *   for completions, in quiet()                | the same                        | EFA_GDA_TIMEOUT_COMPLETION
+ *   for requests, in wait() and wait_own()     | the same                        | EFA_GDA_TIMEOUT_COMPLETION
+ *   (requests.h)                               |                                 |
+ * At the bound the leader poisons the queue with that status. Each wait also ends if the host raises the abort flag:
+ * the leader poisons the queue with the flag's status (EFA_GDA_ABORTED for 1). If the queue is poisoned, the wait ends
+ * with EFA_GDA_POISONED. Two exceptions:
+ *   - With timeout 0, wait() and wait_own() look at the requests, poll once, look again, and return EFA_GDA_IN_FLIGHT,
+ *     as test() does. They do not read the abort flag, and EFA_GDA_IN_FLIGHT does not poison the queue.
+ *   - quiet() on a shared queue first waits, for at most kIdleWaitNs, until nothing is in flight. This bound does not
+ *     begin again, and at it quiet() acquires the lock.
  *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
  * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
  * as the writer, if more requests completed than were posted.
- *   A call that need not wait does not look at the abort flag, and looks at the poison only if it takes a ticket: an
- * owner's post() that need not wait, and its close(), succeed on a poisoned queue.
+ *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket: an owner's
+ * post() that need not wait, and its close(), succeed on a poisoned queue.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -89,13 +99,14 @@ template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = E
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
-   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT; every other wait, also for the
-   * lock in these calls after a deferred post, poisons the queue almost at once. EFA_GDA_IN_USE, for an owner: another
-   * group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so
-   * threads cannot be told apart; threads of the warp or the block do not exist or have ended, so entries would be
-   * missing; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison
-   * from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only
-   * (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
+   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT. Every other wait with this bound
+   * poisons the queue almost at once, also the wait for the lock in wait() and wait_own() after a post that deferred
+   * its doorbell.
+   *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
+   * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads cannot be told apart; threads of
+   * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
+   * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED:
+   * the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
@@ -197,10 +208,9 @@ class Sender {
 
   /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored.
    * Other groups may post meanwhile. EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes
-   * the one with the lowest index, on all threads; with EFA_GDA_OK its status is 0, and for no requests it is not
-   * written. If its status is 0, statuses were overwritten (requests.h), and any
-   * request of the queue may have failed. The queue must have a request table; otherwise EFA_GDA_UNSUPPORTED.
-   * requests.h has the details. */
+   * the failed one with the lowest index, on all threads. If failed->status is 0 nevertheless, statuses were
+   * overwritten (requests.h), and any request of the queue may have failed. With EFA_GDA_OK failed->status is 0; with
+   * count 0 `*failed` is not written. EFA_GDA_UNSUPPORTED: the queue has no request table. */
   EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, timeout_ns_, failed);
   }
@@ -217,16 +227,17 @@ class Sender {
     return status;
   }
 
-  /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. It rings first for
-   * entries that await a doorbell, as wait() does; with Sharing::Device only after a deferred post of this handle, and
-   * then it may wait for the lock. On a poisoned queue it returns EFA_GDA_POISONED if requests are in flight. */
+  /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. As wait() does, it
+   * first rings for entries that are not rung for; with Sharing::Device only if the handle's last post deferred its
+   * doorbell, and then it may wait for the lock. On a poisoned queue it returns EFA_GDA_POISONED if requests are in
+   * flight. */
   EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, 0, failed);
   }
 
-  /* Closes the handle: rings for entries that this handle deferred; an owner releases the queue. Returns the handle's
-   * status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then poisoned.
-   * Afterwards status() is never EFA_GDA_OK: a handle without an error returns EFA_GDA_BAD_ARGUMENT. */
+  /* Closes the handle: rings for entries whose doorbell this handle deferred; an owner releases the queue. Returns the
+   * handle's status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then
+   * poisoned. Afterwards status() and each call of a handle without an error return EFA_GDA_BAD_ARGUMENT. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
     uint32_t result = status();
@@ -401,7 +412,7 @@ class Sender {
   }
 
   /* Waits until every request is done. If `is_writer`, this group is the writer, so no other group can post. If not,
-   * returns kNotIdle at the bound, without a poison. Each other failure poisons the queue. */
+   * returns kNotIdle at the bound, and does not poison the queue. Each other failure poisons it. */
   EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
@@ -414,8 +425,8 @@ class Sender {
     return (efa_gda_status)status;
   }
 
-  /* Whether all requests are among the `completed`, and the lock is free. The second condition covers an owner of the
-   * queue: its requests can complete before their slots are in reserve.word. */
+  /* Whether as many requests completed as have tickets, and the lock is free. The second condition is for an owner of
+   * the queue: its requests can complete before their number is in reserve.word. */
   EFA_GDA_FN static bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
     uint64_t word = load_relaxed(&queue->reserve.word);
     return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;

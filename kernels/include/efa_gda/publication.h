@@ -6,12 +6,12 @@
  *
  * FLAGS. The flag of entry i of a call, from 0, is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The
  * lock owner knows T, so it knows the value, without the low two bits, that each flag must have: the first is (T + 1)
- * << 2; each further one is 1 << 2 more than the flag before, and, if the flag before has kLastSlot, 2^32 << 2 more in
- * addition. The lock owner combines whole calls, from T on, up to the first flag that does not match. A slot's flag
- * does not match if the slot holds 0 or the flag of another lap, because its call is not published, or if an empty
- * ticket lies before its call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags of the next call.
- * So the lock owner stops before an empty ticket, and passes the lock to its group. Flags start at 0 and are never
- * cleared: the next call that uses the slot overwrites them.
+ * << 2; each further one is 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot.
+ * The lock owner combines whole calls, from T on, up to the first flag that does not match. A flag does not match
+ *   - if its slot's call is not published: the flag is 0 or that of an earlier call in this slot,
+ *   - if an empty ticket lies before that call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags
+ *     of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
+ * Flags start at 0 and are never cleared: the next call that uses the slot overwrites them.
  */
 #ifndef EFA_GDA_PUBLICATION_H
 #define EFA_GDA_PUBLICATION_H
@@ -90,9 +90,9 @@ EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerTh
 /* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
  * reads, and advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring.
  * Reads the flags again, at most kMaxRereadings times, while it finds fewer entries than are outstanding; a reading
- * that finds more than three quarters of a scan is the last. With `linger`, a reading before the last possible one is
- * not matched if nothing is outstanding, or another number than at the reading before (0 before the first), unless a
- * whole scan is outstanding. */
+ * that finds more than three quarters of a scan is the last. With `linger` it also reads again while calls arrive: a
+ * reading is matched only if it is the last possible one, if a whole scan is outstanding, or if entries are
+ * outstanding, as many as at the reading before (0 before the first). */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
                                    const PublicationSlots &publication, bool linger, uint64_t &serving) {

@@ -46,8 +46,8 @@ typedef long long int64_t;
  * wait ends at its bound after the last progress. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
-  /* The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
-   * for this status and the next two, it does not. */
+  /* The bound of a wait for completions ran out. On the send side this poisons the queue. On the receive side (rq.h)
+   * this status and the next two do not. */
   EFA_GDA_TIMEOUT_COMPLETION = 1,
   /* The bound of a wait for free slots of the send or receive queue ran out: too few requests completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,

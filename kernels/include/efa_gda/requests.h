@@ -56,8 +56,8 @@
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. There it also advances `oldest`, by
  * scanning done words, when this limit is the stricter one. If requests complete nearly in order, about
- * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation scans in
- * which this limit is the stricter one. A post within the cached limit does no work for it.
+ * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation in which
+ * this limit is the stricter one scans. A post within the cached limit does no work for it.
  *   Groups publish only entries with a producer index < T + P (ticket_lock.h), and T is at most the writer's `next`. So
  * i < oldest + R holds for published entries as well: what R2 needs.
  *
@@ -86,10 +86,10 @@
  * have failed, or any other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
  * looks at no status, and succeeds.
  *
- * CALLS. "Rings first": for entries that await a doorbell (Sender::flush). An owner of the queue always does, without a
- * lock. A group that shares it does so only if its last post deferred the doorbell; it then takes a ticket, so it may
- * wait for the lock and, while it combines, for free slots, with the statuses of ticket_lock.h, each of which poisons
- * the queue.
+ * CALLS. The column "rings": the call first rings for entries that are not rung for (Sender::flush). An owner of the
+ * queue always does, and needs no lock. A group that shares the queue does so only if its last post deferred the
+ * doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots, with the
+ * statuses of ticket_lock.h; at their bounds these waits poison the queue.
  *   call           | rings | bound counts from               | at its end
  *   wait, wait_own | yes   | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which
  *                  |       |   and from each request of the  |   the leader poisons the queue, because the adapter may
@@ -97,16 +97,16 @@
  *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
  *   a handle whose |       |                                 |
  *   timeout is 0   |       |                                 |
- *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
+ *   post, if LIMIT | what  | as in free_slots.h: each        | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
  *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
  *   entries        | placed|                                 |
  * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
- * if the host raises the abort flag: the leader poisons the queue with the flag's status. A look without a bound does
- * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If a poll of
- * the call leaves requests in flight, and the handle has read a completion of another queue pair, in this call or
- * before, the call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends
- * although other groups post on, because they can post only as many requests as LIMIT allows.
+ * if the host raises the abort flag: the leader poisons the queue with the flag's status. A call without a bound does
+ * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If a poll of the call
+ * leaves requests in flight, and the handle has read a completion of another queue pair, in this call or before, the
+ * call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends at its bound
+ * although other groups continue to post, because they can post only as many requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,
  * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.

@@ -7,13 +7,14 @@
  * (cq.h) copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of
  * them for one doorbell, so there is no batch window, and rq.max_batch is not used.
  *
- * TERMS: see sq.h and cq.h. The inbox is memory of the queue (efa_gda_inbox) that holds copies of completions of
- * receives until take_received() takes them. A completion is unsolicited if it used no posted receive: a write with
- * immediate. The host must not give a queue with completion counters receives: its counters count sends only, and its
- * completion queue is read for errors alone (cq.h). The functions do not check this; there, posts succeed until the
- * ring is full, and takes run to their bound.
+ * TERMS. Poison, abort flag: see sq.h. Reader, send, receive, unsolicited, inbox: see cq.h. Here the holder is
+ * the thread that holds receive.lock.
  *
- * WORDS. The holder is the thread that holds receive.lock; the reader is the thread that holds completion.lock (cq.h).
+ * A queue with completion counters must have no receives: its counters count sends only, and its completion queue is
+ * read for errors alone (cq.h). The host must keep this; the functions do not check it. On such a queue posts succeed
+ * until the ring is full, and takes run to their bound.
+ *
+ * WORDS
  *   word                   | written by                    | read by     | ordered by
  *   receive.lock           | a thread: CAS 0 to 1, acquire;| all threads | the holder's release of 0 and the next CAS:
  *                          | holder: store 0, release      |             |   posted and taken become visible
@@ -33,15 +34,15 @@
  *   inbox entries          |                               |             |   before it copies the entry
  * Free slots: rq.num_entries - (posted - received). Each completion that used a posted receive frees one slot.
  *
- * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives
- * have no tickets and later calls do not depend on this one. Each wait also ends if another group has poisoned
- * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with EFA_GDA_ABORTED if the flag is 1 and
- * otherwise with the status whose value it has.
+ * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives have no tickets
+ * and later calls do not depend on this one. Each wait also ends if the queue is poisoned, with EFA_GDA_POISONED, or if
+ * the host raises the abort flag, with EFA_GDA_ABORTED if the flag is 1 and otherwise with the status whose value it
+ * has.
  *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
- * each progress that it sees: for the lock a change of `posted` or `taken`, for a slot a change of `received`, for a
- * completion a change of `inboxed`. At the bound the call looks once more; if it finds the lock free, a slot or a
- * completion, it goes on. A call that need not wait looks at neither poison nor abort flag, and succeeds on a poisoned
- * queue.
+ * each progress that it reads: for the lock a change of `posted` or `taken`, for a slot a change of `received`. The
+ * wait for a completion ends with the first one. At the bound the call looks once more; if it finds the lock free, a
+ * slot or a completion, it goes on. A call that need not wait reads neither poison nor abort flag, and succeeds on a
+ * poisoned queue.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and

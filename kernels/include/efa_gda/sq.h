@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The send queue as its writer uses it: places entries, rings the doorbell, and waits for free slots.
- * ticket_lock.h decides which group is the writer, wqe.h formats entries, cq.h counts completions.
+ * The send queue as its writer uses it: the writer places entries, rings the doorbell, and waits for free slots.
+ * ticket_lock.h decides which group is the writer, round.h makes entries, cq.h counts completions, free_slots.h states
+ * how many entries the writer may place.
  *
  * TERMS. cq.h, ticket_lock.h, post.h and rq.h use them too.
  *   group           the threads that make each call together: one thread, a full warp (all 32 lanes) or a block
  *                   (group.h). Its leader is the thread of rank 0.
  *   handle          a group's Sender (post.h), with its copy of Ring (below).
- *   call            what takes one ticket on a shared queue: a post() of at least one entry, a flush(), the wait of a
- *                   quiet() that acquires the lock, or the opening of an owner.
- *   entry           64 or 128 bytes that describe one request. The queue's hints are added to those that make()
- *                   sets. Its request id is its producer index, or the low 16 bits of that unless the queue has
- *                   EFA_GDA_SQ_REQ_ID_64.
+ *   call            what takes one ticket: a post() of at least one entry or a flush() on a shared queue, the wait of a
+ *                   quiet() that acquires the lock, or the constructor of an owner's handle.
+ *   entry           64 or 128 bytes that describe one request. Its processing hints are those that make() sets and the
+ *                   queue's. Its request id is its producer index with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits
+ *                   of that.
  *   quad            16 bytes of an entry.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
  *                   more rounds.
  *   place           to write an entry to its slot in the ring.
- *   ring (verb)     to store a producer index into the doorbell. A doorbell covers, and an entry is rung for, if the
- *                   producer index stored is past the entry.
+ *   ring (verb)     to store a producer index into the doorbell. The doorbell covers each entry before that producer
+ *                   index: these entries are rung for.
  *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies
  *                   them to the ring (ticket_lock.h).
- *   quiet           of a queue: no request that was posted earlier is in flight. quiet() waits for that.
+ *   quiet           of a queue: no request that was posted before is in flight. quiet() waits for that.
  *   poison          the status in error.poison. If it is not 0, the queue is out of service.
- *   abort flag      a word of the host, at efa_gda_queue::abort. The host sets it to end all waits.
+ *   abort flag      a word of host memory, at efa_gda_queue::abort. The host, or its doorbell proxy, sets it to end all
+ *                   waits.
  *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
  *                   its lock owner (ticket_lock.h). An owned queue's writer is its owner, from Sender's constructor to
  *                   close(). For all that time it owns the queue's ticket lock, with a ticket for no entries.
  *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
  *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is free_limit_ of
- *                   a handle whose last time as writer is long ago: resume() drops it.
+ *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is the free_limit_ of
+ *                   a handle that was the writer long ago: resume() drops it.
  *   next            producer index of the next entry to place.
  *
  * WORDS
@@ -42,7 +44,8 @@
  *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync,
  *                        |                              |                      |   before a thread reuses a slot
  *   error.poison         | a leader, by CAS from 0; the | all groups           | relaxed; it orders no other word
- *                        | host, if words are lost      |                      |
+ *                        | host, if words were lost     |                      |
+ *                        | with the GPU's context       |                      |
  *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
  *   tracking.oldest      | them (R2, R3)
  * A leader poisons the queue when a wait ended at its bound (exceptions: post.h, WAITS THAT RUN OUT) or by the abort
@@ -50,7 +53,7 @@
  * the handle has read a completion of another queue pair, and when a wait for free slots, or quiet() as the writer,
  * finds more completions than requests. It poisons it with EFA_GDA_IN_USE when close() finds that an owner of the queue
  * was not alone. "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that
- * reads the slots if they are a staging ring. While a group is the writer it keeps the two lock words in registers
+ * reads the slots if they are a staging ring. While a group is the writer, it keeps the two lock words in registers
  * (doorbell_index_, confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
@@ -62,52 +65,39 @@
  *   - the entries of all threads of the group, by step 2,
  *   - what earlier writers stored, doorbells included: the lock is passed with a release and received with an acquire,
  *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself.
- * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. No fence
- * follows a doorbell: only the next doorbell has to come after this one, and its own step 3 comes first.
+ * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. To ring, the
+ * writer executes no fence after the doorbell: only the next doorbell has to come after this one, and step 3 of the
+ * next ring orders the two.
  *
  * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell it has received. A doorbell value
  * is confirmed when a fence_system() has completed after its store: everything stored after this fence reaches the
  * adapter after that doorbell. The writer keeps, at each store to the ring,
  *     next + entries to be written - confirmed_index <= max_batch.
- * Step 3 of a ring confirms the previous doorbell. Where that is not enough, the writer rings for what it has placed;
- * where all is rung, it executes one more fence, which confirms the last doorbell, so that confirmed_index = next. Then
- * max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with max_batch 1.
+ * Step 3 of a ring confirms the previous doorbell. If that is not enough, the writer rings for what it has placed. If
+ * everything placed is rung for, it executes one more fence, which confirms the last doorbell, so that confirmed_index
+ * = next. Then max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with
+ * max_batch 1.
  *   Example: max_batch = 4. If each call has 4 entries, it costs two fences: one before its entries, which confirms the
  *   doorbell of the previous call, and one in its ring. If each call has 2 entries, it costs one: the fence in a call's
  *   ring confirms the doorbell of the previous call, so the next call's 2 entries fit.
- * A thread that did not execute the fence may rely on it only after the next group sync. Therefore two variables:
- * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
+ * A thread that did not execute the fence may rely on it only after the next group sync. Therefore Ring has two
+ * variables: leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
- *
- * FREE SLOTS. The writer keeps, at each store to the ring,
- *     next + entries to be written - completed <= capacity,   capacity = num_entries.
- * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
- * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value of
- * `completed` that its last poll for free slots returned. `completed` only grows, so the cached limit is never too
- * high. The writer rings for everything it placed before it waits for free slots, so the completions it waits for do
- * come. On a queue with a request table, the table sets a second limit, which the cached one includes (LIMIT in
- * requests.h).
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
- * batch window; confirmed_index is written but not used. A completion does prove something: its request was covered by
- * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. There capacity
- * = min(num_entries, max_batch), which implies next + entries to be written - completed <= max_batch.
+ * batch window; confirmed_index is written but not used. Completions prove more: each completed request was covered by
+ * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. Therefore, with
+ * a doorbell record, capacity (free_slots.h) is min(num_entries, max_batch). It implies
+ *     next + entries to be written - completed <= max_batch.
  *
- * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. Its bound begins again whenever `completed` has
- * changed. At the bound the leader poisons the queue with EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag,
- * with the flag's status (EFA_GDA_ABORTED for 1); if it is poisoned already, the status is EFA_GDA_POISONED. If next -
- * completed is more than num_entries, the counts are wrong, because requests completed that were not posted: the leader
- * poisons the queue with EFA_GDA_BAD_COMPLETION, and does not treat the ring as empty. The call returns the status.
- * Some of its entries may be placed and rung for, others not. The lock owner of a shared queue must then not pass the
- * lock, because its ticket's slots are not all filled (post.h and combine() in ticket_lock.h return instead); an
- * owner's close() passes it (release_queue() in post.h). Other groups end with EFA_GDA_POISONED, unless their call is
- * served already or may return early. The adapter may still access the buffers of requests in flight.
+ * WAITS. The only wait is that for free slots (free_slots.h).
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
 
-#include "requests.h"
+#include "free_slots.h"
+#include "round.h"
 
 namespace efa_gda {
 
@@ -119,35 +109,6 @@ namespace efa_gda {
 
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
-
-/* One thread's share of a round of entries. */
-struct EntryShare {
-  /* The first halves of entries. A full warp's halves are transposed. */
-  Quad quads[4];
-  /* The round: entries [begin, end) of the call. The thread of rank r has entry first + r if that is among them.
-   * `first` is a multiple of the group's size. */
-  uint32_t first, begin, end;
-  /* 16 words each of this thread's memory. `upper`: the second halves, on queues with entries of 128 bytes. `parked`:
-   * `quads` during a wait; null if no wait of the caller comes between make() and the stores. Volatile, so that the
-   * compiler keeps neither in registers. */
-  volatile uint32_t *upper, *parked;
-
-  EFA_GDA_FN EntryShare(volatile uint32_t *upper_half, volatile uint32_t *parked_quads)
-      : upper(upper_half), parked(parked_quads) {}
-  EFA_GDA_FN void park() {
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
-      parked[4 * k] = quads[k].x;
-      parked[4 * k + 1] = quads[k].y;
-      parked[4 * k + 2] = quads[k].z;
-      parked[4 * k + 3] = quads[k].w;
-    }
-  }
-  EFA_GDA_FN void unpark() {
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
-      quads[k] = Quad{parked[4 * k], parked[4 * k + 1], parked[4 * k + 2], parked[4 * k + 3]};
-    }
-  }
-};
 
 /* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
  * completions_, which only the leader's copy holds.
@@ -187,8 +148,8 @@ class Ring {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
-  /* Starts at `word`, a reserve word that lock.serving held lately. Until the first poll the handle
-   * knows of no free slot. */
+  /* Starts at the ticket `word`, which lock.serving holds or held. Until its first poll the handle knows of no free
+   * slot. */
   EFA_GDA_FN void open(uint64_t word) {
     next_ = free_limit_ = (uint32_t)word;
     call_number_ = (uint32_t)(word >> 32);
@@ -272,11 +233,12 @@ class Ring {
   template <class Make>
   EFA_GDA_FN void make(EntryShare &share, uint32_t begin, uint32_t end, Make make) {
     uint32_t first = begin - begin % group_.size(), i = first + group_.rank();
-    make_quads(share.quads, i, i - begin < end - begin, make, [&](const Entry &entry) {
-      if (!has(kWideEntries)) return;
-      EFA_GDA_UNROLL for (int k = 0; k < 16; k++) share.upper[k] = entry.word[16 + k];
-      if (group_.in_full_warp()) transpose_upper(share);
-    });
+    make_quads(group_, options_ >> kHintsShift, share.quads, i, i - begin < end - begin, make,
+               [&](const Entry &entry) {
+                 if (!has(kWideEntries)) return;
+                 EFA_GDA_UNROLL for (int k = 0; k < 16; k++) share.upper[k] = entry.word[16 + k];
+                 if (group_.in_full_warp()) transpose_upper(group_, share);
+               });
     share.first = first;
     share.begin = begin;
     share.end = end;
@@ -288,19 +250,19 @@ class Ring {
   template <class Store>
   EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first, uint32_t count, uint32_t slot, uint32_t mask,
                               Store store) const {
-    store_quads(share.quads, first, count, slot, mask, entry_shift(), store);
+    store_quads(group_, share.quads, first, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
     if (!has(kWideEntries)) return;
     EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 4; k++) {
       const volatile uint32_t *words = share.upper + 4 * k;
-      uint32_t i = entry_number(k) - first, s = slot + i;
+      uint32_t i = entry_number(group_, k) - first, s = slot + i;
       Quad quad = {words[0], words[1], words[2], words[3]};
-      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(k), quad);
+      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(group_, k), quad);
     }
   }
 
-  /* Waits for free slots for `count` entries. If it must wait, it first rings for what was placed, and waits for no
-   * more entries than a batch window or the ring has. Returns the status, and in `*count` for how many entries it
-   * waited. */
+  /* Waits until there are free slots for `*count` entries. If there are not enough, it first rings for what was placed,
+   * and reduces `*count` to the batch window and to the capacity (free_slots.h), so that it waits for no more than
+   * these. Returns the status. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);
@@ -394,11 +356,13 @@ class Ring {
   }
   template <class Make>
   EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
-    make_quads(quads, group_.rank(), Group::kSingleThread || group_.rank() < count, make, [](const Entry &) {});
+    make_quads(group_, options_ >> kHintsShift, quads, group_.rank(), Group::kSingleThread || group_.rank() < count,
+               make, [](const Entry &) {});
   }
   EFA_GDA_FN void place_usual(Quad (&quads)[4], uint32_t count) {
     if (EFA_GDA_LIKELY(fits_batch_window(count))) {
-      store_quads(quads, 0, Group::kSingleThread ? 1 : count, next_, num_entries_ - 1, 6,
+      store_quads(group_, quads, 0, Group::kSingleThread ? 1 : count, next_,
+                  num_entries_ - 1, 6, num_entries_, has(kWideIds),
                   [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
       next_ += count;
     } else {
@@ -406,7 +370,7 @@ class Ring {
     }
   }
 
-  /* Orders what was placed before all that later writers do, for the adapter too. */
+  /* Orders the stores of placed entries before all that later writers store, also as the adapter sees it. */
   EFA_GDA_FN void order_placed() const {
     group_.sync();
     if (executes_fences()) fence_system();
@@ -425,66 +389,23 @@ class Ring {
   }
 
  private:
-  /* After transpose(), this thread's k-th quad is quad quad_number(k) of the round's entry entry_number(k). */
-  EFA_GDA_FN uint32_t entry_number(uint32_t k) const {
-    return group_.in_full_warp() ? group_.rank() - group_.lane() + Transpose::source_lane(group_.lane(), k)
-                                 : group_.rank();
-  }
-  EFA_GDA_FN uint32_t quad_number(uint32_t k) const {
-    return group_.in_full_warp() ? Transpose::quad(group_.lane()) : k;
-  }
-
-  /* Makes the first half of this thread's entry i, if it `has_entry`, and exchanges it. `visit` sees the entry. */
-  template <class Make, class Visit>
-  EFA_GDA_FN void make_quads(Quad (&quads)[4], uint32_t i, bool has_entry, Make make, Visit visit) const {
-    Entry entry = Entry();
-    if (has_entry) entry = make(i);
-    set_hints(entry, options_ >> kHintsShift);
-    visit(entry);
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) quads[k] = quad_of(entry, k);
-    if (group_.in_full_warp()) group_.transpose(quads);
-  }
-
   /* place_usual() for a call that exceeds the batch window. All of the call is ready before the first chunk, so that
    * little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
     uint32_t offsets[4];
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = next_ + entry_number(k);
-      set_ring_fields(quads[k], quad_number(k), (s & num_entries_) != 0, s, has(kWideIds));
-      offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(k);
+      uint32_t s = next_ + entry_number(group_, k);
+      set_ring_fields(quads[k], quad_number(group_, k), (s & num_entries_) != 0, s, has(kWideIds));
+      offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group_, k);
     }
     place(count, [&](uint32_t done, uint32_t n, uint32_t) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (Group::kSingleThread || entry_number(k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+        if (Group::kSingleThread || entry_number(group_, k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
       }
     });
   }
 
-  /* store_share() for the first halves. `shift`: entry_shift(). */
-  template <class Store>
-  EFA_GDA_FN void store_quads(const Quad (&quads)[4], uint32_t first, uint32_t count, uint32_t slot, uint32_t mask,
-                              uint32_t shift, Store store) const {
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t i = entry_number(k) - first, s = slot + i;
-      Quad quad = quads[k];
-      set_ring_fields(quad, quad_number(k), (s & num_entries_) != 0, s, has(kWideIds));
-      if (i < count) store(((s & mask) << shift) + 16 * quad_number(k), quad);
-    }
-  }
-
-  /* Exchanges the upper halves, one word of each quad at a time, for which few registers suffice. */
-  EFA_GDA_FN void transpose_upper(EntryShare &share) const {
-    EFA_GDA_NO_UNROLL for (int word = 0; word < 4; word++) {
-      uint32_t words[4];
-      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) words[k] = share.upper[4 * k + word];
-      group_.transpose(words);
-      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.upper[4 * k + word] = words[k];
-    }
-  }
-
   static constexpr uint32_t kNoBatchWindow = 0x80000000u;
-  static constexpr uint32_t kInvalidSlots = ~0u;
   /* Bits of options_ from the queue's geometry; above the flags are the handle's status, the queue's hints, and the
    * poster number. */
   static constexpr uint32_t kWideIds = 1, kRecord = 2, kWideEntries = 4, kPublicationSlots = 8;
@@ -523,36 +444,6 @@ class Ring {
         confirm();
       }
     }
-  }
-
-  /* The most requests in flight (FREE SLOTS, DOORBELL RECORD). */
-  EFA_GDA_FN static uint32_t capacity_of(const efa_gda_queue *queue) {
-    const efa_gda_sq &sq = queue->sq;
-    return (sq.flags & EFA_GDA_SQ_RECORD) != 0 && sq.max_batch < sq.num_entries ? sq.max_batch : sq.num_entries;
-  }
-
-  /* Polls, and returns the free slots from `next` on: capacity - (next - completed). kInvalidSlots: more requests
-   * completed than were posted, or more are in flight than the ring holds. Called by the leader. */
-  EFA_GDA_FN static uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Completions *all) {
-    uint32_t in_flight = next - completed_now(queue, next, all), capacity = capacity_of(queue);
-    if (in_flight > queue->sq.num_entries) return kInvalidSlots;
-    uint32_t free_slots = in_flight < capacity ? capacity - in_flight : 0;
-    return queue->requests.num_entries == 0 ? free_slots : limit_by_table(queue, next, free_slots);
-  }
-
-  /* Waits for `n` free slots; called by the leader. Returns the free slots in the low half and the status in the high
-   * half, and adds what it read to `all`. Poisons the queue unless the status is EFA_GDA_OK. */
-  EFA_GDA_COLD static uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n,
-                                                          uint64_t timeout_ns, Completions *all) {
-    Deadline deadline(queue, timeout_ns, &queue->completion.completed);
-    uint32_t status = EFA_GDA_OK, free_slots;
-    while ((free_slots = poll_free_slots(queue, next, all)) < n) {
-      status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
-      if (status != EFA_GDA_OK) break;
-    }
-    if (free_slots == kInvalidSlots) status = EFA_GDA_BAD_COMPLETION;
-    if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
-    return (uint64_t)status << 32 | free_slots;
   }
 
   /* `all`: where the completions read are added; null: to completions_. */

@@ -2,31 +2,33 @@
 /*
  * The ticket lock of a shared send queue, with flat combining: any number of groups take tickets, one group at a time
  * owns the lock and is the queue's writer (sq.h), and groups that wait publish their entries so that the lock owner can
- * place and ring for them. This file decides which group is the writer; sq.h states what the writer does.
+ * place and ring for them. This file decides which group is the writer; sq.h states what the writer does, and combine.h
+ * how the lock owner combines and why a published call may return early.
  *
  * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, poison, abort flag: see sq.h. The low
  * and the high half of a 64-bit word are its low and its high 32 bits.
- *   ticket         the value of reserve.word before the call's fetch_add of 2^32 + n, where n is the call's number of
+ *   ticket         the value of reserve.word before the call adds 2^32 + n to it, where n is the call's number of
  *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
  *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
  *   next ticket    of a ticket t with n entries: t + 2^32 + n. It need not have been taken yet.
  *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or
- *                  will take it. Calls with tickets before T are served: their entries are in the ring, and rung for
- *                  unless the call deferred its doorbell.
+ *                  will take it. Calls with tickets before T are served: their entries are in the ring. They are rung
+ *                  for as well, unless the call deferred its doorbell.
  *   lock owner     the group that is the writer now. Not to be confused with the owner of a queue, a group that opened
  *                  its handle with Sharing::Thread, Warp or Block (post.h) and alone uses the queue.
  *   publish        to write a call's entries to publication slots, complete with phase and request id, and to store
  *                  their flags (publication.h). A group publishes its own call only, and only before it owns the lock.
  *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
- *   return early   to return success from a published call before it is rung for.
- *   end            a limit that the lock owner reads from reserve.word. Each call that returns early because of that
- *                  owner's Open, or of an earlier owner's, has a ticket before `end`, even if it returns after the
- *                  owner has read `end`.
+ *   return early   to return success from a published call before it is rung for. A group does so only if it has read
+ *                  the state Open (STATES) after it published.
+ *   end            the value of reserve.word that a combining lock owner loads after it has stored Closing. Each call
+ *                  that returns early because of this owner's Open, or an earlier owner's, has a ticket before `end`,
+ *                  also a call that returns after the load (combine.h).
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
  *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. F1 and F2
- *                         | owners of a queue, by CAS     |                     |   (below) order it
+ *                         | owners of a queue, by CAS     |                     |   (combine.h) order it
  *   lock.serving          | the lock owner                | every group         | A1, A3
  *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). A Ticket
  *   lock.confirmed_index  | it passes the lock            |                     |   loads serving and these two in 16
@@ -34,160 +36,131 @@
  *                         |                               |                     |   them after its acquire of serving
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
- *   error.poison          | a leader, by CAS from 0       | every group         | relaxed; it carries no data
+ *   error.poison          | a leader, by CAS from 0; the  | every group         | relaxed; it carries no data
+ *                         | host, if words are lost       |                     |
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
  *   A1  The lock owner passes the lock: its group synchronises, then its leader stores serving with a release
  *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
  *       (read_lock, share_lock_words).
- *       A group that finds the lock passed to it when it takes its ticket has loaded serving relaxed (Ticket()). The
- *       next fence of its leader makes that load an acquire: that of acquire(), of the batch window, of its ring, or of
- *       release(), which fences whenever it does not ring. If release() passes on entries without a doorbell,
- *       each thread that fences for its kind of group executes a system fence, after a group sync. PTX needs no system
- *       scope there: the next owner's ring fences at system scope, and fences are cumulative. It stays until a real
- *       adapter has been tested without it.
  *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words and tracking.oldest
- * (requests.h).
- *       Of the lock owner's words, the new owner accesses only these before that fence: it stores ring slots and
- *       poster words, and loads tracking.oldest (limit_by_table()). That these accesses follow the load of T, on which
- *       they depend by a branch, is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
- *       The two indices need not be as new as T, because the 16-byte load is two loads of 8 bytes. That is harmless:
- *       with an older doorbell_index the owner stores the same doorbell value once more; with an older
- *       confirmed_index it fences earlier than it must.
+ *       (requests.h).
+ *       A group to which the lock is already passed when it takes its ticket has loaded serving relaxed (Ticket()).
+ *       The next fence of its leader makes that load an acquire: the fence of acquire(), of the batch window, of its
+ *       ring, or of release(), which fences whenever it does not ring. Before that fence, of what earlier lock owners
+ *       wrote, the group stores only ring slots and poster words, and loads only tracking.oldest (limit_by_table()).
+ *       These accesses depend on the load of T by a branch. That they therefore follow it is an assumption about the
+ *       GPU and not an axiom of PTX (docs/fidelity.md).
+ *       If release() passes on entries that are not rung for, the group synchronises, and then each thread that
+ *       executes the group's fences (kAllThreadsFence in group.h) executes a system fence. PTX does not require the
+ *       system scope: the next owner's ring fences at that scope, and fences are cumulative. The library keeps it
+ *       until a real adapter has been tested without it.
+ *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. That is harmless: with
+ *       an older doorbell_index the owner stores the same doorbell value once more; with an older confirmed_index it
+ *       fences earlier than it must.
  *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device() and
- *       stores its flag relaxed. The fence is the flag's release, and R2 of requests.h. On a queue with a request table
- *       the thread stores its poster word after that fence, and fences again before the flag. The lock owner loads
- * flags relaxed, then fences, then synchronises its group (scan_published).
+ *       stores its flag relaxed. The fence makes that store a release; R2 of requests.h uses the same fence. On a queue
+ *       with a request table the thread stores its poster word after that fence, and fences again before the flag. The
+ *       lock owner loads flags relaxed, then fences, then synchronises its group (scan_published).
  *       Visible: the published entries, and their poster words.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
- *       their tickets (combine). If it places its own published call from registers, no group reads these slots, and
- *       the next store of serving with a later T orders their reuse (table below).
- *       A waiting group loads serving with an acquire, then synchronises.
- *       Visible: that these publication slots have been read, so that they may be written again.
- * Stores of serving, all by the leader of the lock owner, and the fence that makes each a release:
+ *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
+ *       Visible: that the publication slots of these calls have been read, so that they may be written again.
+ *       If a group places its own published call from registers, no group reads that call's publication slots. The
+ *       next store of serving with a later T orders their reuse (table below).
+ * All stores of serving are by the leader of the lock owner. The second column names the fence that makes each a
+ * release:
  *   Open at its own ticket (acquire)              | fence_device() just before
  *   Open at its own ticket (release_published)    | the fence at the beginning of release_published()
  *   Open at the next ticket (combine)             | the fence of the ring before, or that of release()
  *   Open or Closing, with T advanced (combine)    | the fence of the ring before
- *   Closing (close_lock)                          | none: it passes on what an earlier store of serving released
+ *   Closing (close_lock)                          | that of the store of serving before it
  *   Passed, PassedMustCombine (pass_lock)         | the store is a release
  *   Passed, by close() of a queue's owner (post.h)| the store is a release
  *
- * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T, or
- * with ticket T if another group owns the lock.
- *   state             | lock owner                  | a later group may
- *   Passed            | T's group, as soon as it    | publish, wait. No call from T on has returned early. The lock is
- *                     | reads this                  |   free if T has not been taken: serving == reserve.word << 2
- *   PassedMustCombine | T's group, as soon as it    | publish, wait. Later groups, but not T's, may have returned
- *                     | reads this                  |   early, so T's group must combine
- *   Open              | a group O, which serves     | publish, and return early. O then serves the call, or passes
- *                     | calls from T on             |   the lock in PassedMustCombine
- *   Closing           | a group O, which serves     | publish, wait
+ * STATES. The low two bits of lock.serving are the state, the others T. A later group is a group with a ticket past T,
+ * or with ticket T if another group owns the lock.
+ *   state             | lock owner                  | later groups
+ *   Passed            | T's group, once it has read | may publish, and wait. No call from T on has returned early. The
+ *                     | this                        |   lock is free if no group has taken T: serving ==
+ *                     |                             |   reserve.word << 2
+ *   PassedMustCombine | T's group, once it has read | may publish, and wait. Calls after T, but not T, may have
+ *                     | this                        |   returned early, so T's group must combine
+ *   Open              | a group O, which combines   | may publish, and return early. O then combines the call, or
+ *                     | calls from T on             |   passes the lock in PassedMustCombine
+ *   Closing           | a group O, which combines   | may publish, and wait
  *                     | calls from T on             |
- * Only the lock owner changes serving. T's group owns the lock from the moment in which it reads one of the first two
- * states with its own ticket, whether it has published its call or not; but a group that reads a poison when it takes
- * its ticket abandons the ticket, even if the lock is passed to it. The owner first places its entries, from registers.
- * A published call of several rounds is no longer in registers: its group places it from the publication slots and
- * combines (release_published). Then the owner either
+ * Only the lock owner stores serving. T's group owns the lock from the moment at which it reads one of the first two
+ * states with its own ticket, whether it has published its call or not. Exception: a group that reads a poison when it
+ * takes its ticket abandons the ticket, even if the lock is passed to it.
+ *   The lock owner first places its call, the first round from registers and each further round after it has made it.
+ * Then it either
  *   - passes the lock to the next ticket in state Passed, after it has rung (unless the call deferred its doorbell), or
- *   - combines. It combines if it received the lock in PassedMustCombine, or if it saw later tickets with entries when
- *     it read reserve.word: their groups could otherwise only wait. Empty tickets have nothing to combine.
- *     A block does not look for later tickets: it has no vote to scan flags with. When it must combine, its leader does
- *     so as a one-thread group.
- * To combine is (combine()):
- *   1. Store Open, at the next ticket, or at its own if it has not placed its call. A group that will combine because
- *      it saw later tickets stores Open at its own ticket before that, as soon as it owns the lock (acquire).
- *   2. In Open: scan the flags from T on, place and ring for the calls found, store serving past them. Repeat until a
- *      scan finds none, at most kMaxOpenRounds times.
- *   3. Store Closing, execute F2 (below), read `end`, synchronise the group.
- *   4. In Closing: if T is at or past `end`, pass the lock in Passed. Otherwise scan. If T's call is not found, pass
- *      the lock to T's group in PassedMustCombine. If it is, place and ring as in step 2, and repeat step 4.
- * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
- * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
- * It is not found if it is not published, is empty, or is longer than a scan (32 flags for a thread, 512 for a warp).
- * Without publication slots the lock is only passed in Passed.
+ *   - combines. It combines if it received the lock in PassedMustCombine, or if its last load of reserve.word showed
+ *     later tickets with entries and the queue has publication slots: their groups could otherwise only wait. Empty
+ *     tickets have nothing to combine.
+ *     A block does not look for later tickets, because it has no vote to scan flags with. When it must combine, its
+ *     leader does so as a one-thread group.
+ * Exception: a call of several rounds that its group published before it owned the lock is no longer in registers. The
+ * group places it from its publication slots, as the first call that it combines (release_published).
  *
- * A CALL that did not receive the lock with its ticket (wait()) loads serving, then goes through these steps in order,
- * and begins again at step 1 after step 4 or 5. "Load serving" is the leader's acquire, followed by a group sync.
- *   1. T is past its ticket: return, the call is served.
- *   2. The state is Passed or PassedMustCombine and T is its ticket: own the lock.
- *   3. It has published, the state is Open, it has at most kMaxEarlyReturnEntries entries, and its slots are among the
- *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner finds a
- *      call of at most kMaxEarlyReturnEntries entries in one scan. The second limit bounds how many entries are ahead
- *      of a call that returned early.
- *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
- *      on: publish, execute F1 (below), load serving. The calls that last used these publication slots have tickets
- *      before T, and nobody reads these slots for them any more (A3). A block publishes calls of one round only.
- *   5. Otherwise load serving until it changes.
- *
- * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
- * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
- * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, reads `end`, synchronises, and then
- * scans.
- *   F1 before F2: O's load sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
- *   F2 before F1: P's load sees Closing or a later value. So P does not return early because of O's Open. If the later
- *                 value is Open, a group that acquired the lock after O has stored it; the argument is repeated with
- *                 that owner's F2.
- * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
- * O leaves step 4 in two ways.
- *   T is at or past `end`: P's call is served.
- *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. This holds for
- *     each group that returned early because of O's or an earlier Open, so T's group is none of them and will read
- *     PassedMustCombine. No other group can store Open before T's group owns the
- *     lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word only
- *     grows, or passes the lock on in PassedMustCombine, and the same argument applies to the next group. The scans of
- *     each see P's flags, because it has acquired what O did (A1). T grows with each, so P's call is reached.
- * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
- * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
- * and shows for each fence of these programs that it is needed.
+ * A CALL THAT WAITS. The group of a call to which the lock was not passed when it took its ticket loads serving
+ * (wait()). Then it acts on the first of these cases that applies; after cases 4 and 5 it begins again at case 1. To
+ * load serving here is the leader's load with an acquire, followed by a group sync.
+ *   1. T is past the call's ticket: the call is served, and the group returns.
+ *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
+ *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
+ *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. Each
+ *      kind of lock owner finds a call of at most kMaxEarlyReturnEntries entries in one scan. The limit on slots bounds
+ *      how many entries are ahead of a call that returned early.
+ *   4. The call has entries and is not published, the queue has publication slots, and the call's slots are among the
+ *      first publication.num_entries slots from T on: the group publishes the call, its leader executes F1 (combine.h),
+ *      and the group loads serving. The calls that last used these publication slots have tickets before T, and no
+ *      group reads the slots for them any more (A3). A block publishes only calls of one round.
+ *   5. Otherwise the group loads serving until it changes.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
  *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
- *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (sq.h); the lock is not passed again, but by close()
- *                                          |   of a queue's owner (post.h)
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, except
+ *                                          |   by close() of a queue's owner (post.h)
  *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
  *   completions                            |
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
  * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
  * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue with
- * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for so long. The wait ends: before its ticket there are
- * finitely many calls, each of which needs finitely many requests to complete. The lock owner waits for nothing else:
- * combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, one round for each call before `end`. An
- * owner of a queue (post.h) holds the lock until close(); while its requests complete, a group that shares the queue by
- * mistake waits on.
+ * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for the length of the bound. While requests complete, the wait
+ * ends nevertheless: finitely many calls have earlier tickets, and each needs finitely many requests to complete. The
+ * lock owner waits for nothing else: combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, at
+ * most one round for each call before `end`. An owner of a queue (post.h) keeps the lock until close(); a group that
+ * shares the queue by mistake waits on while the owner's requests complete.
  *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
- * change. Exception: a group that first finds its call served, or the lock passed to it, or may return early, goes on
- * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from its
- * next post(), flush() or quiet(), or from a wait for these requests. close() of a shared handle looks only if its last
- * post deferred the doorbell. A group whose wait for
- * the lock failed must not use its ticket again. If it had published, a lock owner may still place and ring for its
- * entries. A lock owner whose wait for free slots failed must not call release(). If the combine() of release() fails,
- * the owner's own entries are all rung for, although the call returns the failure; if that of release_published()
- * fails, they may not be.
+ * change. Exception: a group that before that comes to case 1, 2 or 3 goes on as without the poison. A call that had
+ * returned early is perhaps never rung for. Its group learns that from its next post(), flush() or quiet(), or from a
+ * wait for these requests; close() of a shared handle looks at the poison only if its last post deferred the doorbell.
+ *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
+ * may still place and ring for its entries. A lock owner whose wait for free slots failed must not call release(). If
+ * combine() fails in release(), the owner's own entries are all rung for, although the call returns the failure; if it
+ * fails in release_published(), they may not be.
  *
  * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
  * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
- * calls modulo 2^30. Tickets are compared by signed difference. Outstanding are at most one waiting call of each group,
- * and the calls that returned early within the limit of step 3, together far fewer than 2^29. A flag of an earlier lap
- * matches again only if the producer index and the number of calls modulo 2^30 both recur.
+ * calls modulo 2^30. Tickets are compared by signed difference. At any time the calls that are not served are at most
+ * one waiting call of each group, and those that returned early within the limit of case 3: together far fewer than
+ * 2^29. A flag of an earlier lap matches again only if the producer index and the number of calls modulo 2^30 both
+ * recur.
  */
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
 
-#include "publication.h"
+#include "combine.h"
 
 namespace efa_gda {
 
-/* Low bits of lock.serving. */
-enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustCombine = 2, kOpen = 3 };
-constexpr uint64_t kLockStateMask = 3;
-static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
-              "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 /* How the wait of a ticket ended. */
 enum class TicketOutcome {
   /* The group owns the lock. */
@@ -218,10 +191,8 @@ class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* Scans, each followed by combining, that a lock owner makes in Open before it stores Closing. */
-  static constexpr int kMaxOpenRounds = 16;
-  /* A call returns early only if its slots are among the first slots from T on, this many for each thread of its group:
-   * for a thread or a warp as many as two scans of such a lock owner read. */
+  /* For each thread of the group, so many of the first slots from T on must contain the call's slots, so that it may
+   * return early. For a thread and a warp that is twice what a lock owner of this kind reads in one scan. */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
 
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
@@ -352,52 +323,7 @@ class Ticket {
     return combine_from(next_ticket(), 0, timeout_ns);
   }
 
-  /* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's
-   * own published call of `own` entries, which may be longer than a scan. If `own` is 0, the caller must have rung for
-   * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half,
-   * and adds what it read to `all`. A status other than EFA_GDA_OK: the lock was not passed. */
-  EFA_GDA_COLD static uint64_t combine(efa_gda_queue *queue, const RingOf *caller_ring, PublicationSlots publication,
-                                       uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *all) {
-    RingOf ring = *caller_ring;
-    efa_gda_status status = EFA_GDA_OK;
-    uint64_t end = 0;
-    LockState state = kOpen;
-    if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-    for (int round = 0;; round++) {
-      uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
-      uint32_t count = own;
-      if (own == 0) {
-        after = serving;
-        count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
-      }
-      own = 0;
-      if (count != 0) {
-        status = place_published(ring, publication, count, timeout_ns, all);
-        if (status != EFA_GDA_OK) break;
-        ring.ring();
-        serving = after;
-        /* The ring's fence orders the copies before this store (A3). */
-        if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-      }
-      /* Only a scan made after F2 shows that T's group has not returned early. */
-      bool not_found = state == kClosing && count == 0;
-      if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
-        state = kClosing;
-        end = close_lock(queue, ring, serving);
-      }
-      bool all_served = state == kClosing && (int64_t)(end - serving) <= 0;
-      if (all_served || not_found) {
-        pass_lock(queue, ring, serving | (all_served ? kPassed : kPassedMustCombine));
-        break;
-      }
-    }
-    return (uint64_t)status << 32 | ring.free_limit();
-  }
-
  private:
-  template <class, int>
-  friend class Ticket;
-
   /* Loads the lock's words with an acquire. */
   EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
     lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
@@ -483,10 +409,9 @@ class Ticket {
     } else {
       group.sync();
       if (ring_.is_leader()) {
-        using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
-        typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
+        Ring<ThreadGroup, StoreBytes> leader_ring(queue_, ThreadGroup());
         leader_ring.resume_from(ring_);
-        result = LeaderTicket::combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
+        result = combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
       }
       /* The limit remains the leader's: the other threads have not fenced for it (R2). */
       result = group.from_leader(result & ~(uint64_t)0 << 32) | ring_.free_limit();
@@ -494,49 +419,6 @@ class Ticket {
     ring_.add_completions(more);
     ring_.set_free_limit((uint32_t)result);
     return (efa_gda_status)(result >> 32);
-  }
-
-  /* Stores both indices, then `serving` with a release. */
-  EFA_GDA_FN static void pass_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
-    ring.group().sync();
-    if (ring.is_leader()) {
-      store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index),
-                    (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
-      store_release(&queue->lock.serving, serving);
-    }
-  }
-
-  /* Ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads are after F2. */
-  EFA_GDA_FN static uint64_t close_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
-    uint64_t end = 0;
-    if (ring.is_leader()) {
-      store_relaxed(&queue->lock.serving, serving | kClosing);
-      /* F2. */
-      fence_device_ordered();
-      end = load_relaxed(&queue->reserve.word) << EFA_GDA_LOCK_STATE_BITS;
-    }
-    end = ring.group().from_leader(end);
-    /* from_leader() may order nothing, so it does not extend F2 to the other threads. */
-    ring.group().sync();
-    return end;
-  }
-
-  /* Places `count` published entries, from the slots at next() on. */
-  EFA_GDA_FN static efa_gda_status place_published(RingOf &ring, const PublicationSlots &publication, uint32_t count,
-                                                   uint64_t timeout_ns, Completions *all) {
-    auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-    if (EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
-      ring.place_at_once(count, copy);
-      return EFA_GDA_OK;
-    }
-    while (count != 0) {
-      uint32_t n = count;
-      efa_gda_status status = ring.make_room(&n, timeout_ns, all);
-      if (status != EFA_GDA_OK) return status;
-      ring.place(n, copy);
-      count -= n;
-    }
-    return EFA_GDA_OK;
   }
 
   efa_gda_queue *queue_;

@@ -1,5 +1,7 @@
-//! The end of a request whose keys and target were checked (`execute.rs`): stores its bytes, completes the receive that it
-//! consumed, and counts. What may block happens without the network's lock.
+//! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes,
+//! completes the receive that the request consumed, and adds to the target's counters. Accesses to memory that may
+//! block happen without the network's lock. Meanwhile the target's queue pair counts the delivery, so that a control
+//! call that ends the queue pair waits for it (`engine.rs`, "Locks").
 
 use std::sync::{Arc, Weak};
 
@@ -25,21 +27,22 @@ pub(super) enum Source<'a> {
     Inline(&'a [u8]),
     /// The start of the scratch memory.
     Scratch(usize),
-    /// Memory of this process, for a sink that is as well.
+    /// Memory of this process, if the sink is also memory of this process.
     Host(HostRange),
-    /// They could not be loaded.
+    /// Memory that could not be read.
     Unreachable,
 }
 
-/// What a delivery ends.
+/// What a delivery completes.
 pub(super) enum End {
-    /// A piece of an RDMA request, which continues.
+    /// A piece of an RDMA request that has further pieces.
     Piece { length: u64, is_read: bool },
     /// An RDMA write, with the receive that it consumes.
     Write(Option<PostedReceive>),
     /// An RDMA read.
     Read,
-    /// A message. `refusal`: it does not fit, or the receive names memory that is not there; see [`BAD_SINK`].
+    /// A message. `refusal`: the statuses of the receive and of the request if the message does not fit the receive, or
+    /// if the receive names memory that does not exist ([`BAD_SINK`]).
     Message { receive: PostedReceive, refusal: Option<(CompletionStatus, CompletionStatus)> },
 }
 
@@ -47,7 +50,7 @@ pub(super) enum End {
 pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
     (CompletionStatus::InvalidLocalKey, CompletionStatus::RemoteAbort);
 
-/// A checked request, from the store of its bytes on.
+/// A checked request and where its bytes go.
 pub(super) struct Delivery<'a> {
     pub(super) target: Arc<QueuePairCore>,
     /// The target's handle for the sender's adapter.
@@ -68,7 +71,7 @@ enum Side {
 }
 
 impl Delivery<'_> {
-    /// Stores the bytes and ends what the delivery ends.
+    /// Stores the bytes, and completes and counts what `end` says.
     pub(super) fn run(
         self,
         network: &mut NetworkView<'_>,
@@ -78,7 +81,8 @@ impl Delivery<'_> {
         let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
         let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
         if is_read {
-            // The sinks are the sender's memory, for which no call of the target may wait.
+            // The sinks are the sender's memory. A control call of the target must not wait for that, so this is not
+            // counted as a delivery of the target.
             let weak = Arc::downgrade(&target);
             drop(target);
             let stored = store(network, &source, sinks, scratch);
@@ -108,7 +112,8 @@ impl Delivery<'_> {
     }
 }
 
-/// Stores the source's bytes in the sinks: first those of this process, while the network's lock protects them.
+/// Stores the source's bytes in the sinks: first in those of this process, while the network's lock protects them, then
+/// without the lock in those that may block.
 fn store(
     network: &mut NetworkView<'_>,
     source: &Source<'_>,
@@ -162,8 +167,9 @@ impl Receiver<'_> {
             End::Piece { length, .. } if stored.is_ok() => Outcome::Moved(length),
             End::Piece { .. } | End::Write(_) | End::Read => {
                 let receive = if let End::Write(receive) = end { receive } else { None };
-                let is_last = self.request.immediate.is_some() && (stored.is_ok() || receive.is_some());
-                if is_last {
+                let completes_receive =
+                    self.request.immediate.is_some() && (stored.is_ok() || receive.is_some());
+                if completes_receive {
                     let status =
                         if stored.is_ok() { CompletionStatus::Ok } else { CompletionStatus::RemoteAbort };
                     self.complete_receive(receive.as_ref(), length, status, unwritten);

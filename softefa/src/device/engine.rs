@@ -8,8 +8,8 @@
 //! - An **engine** (thread `softefa-N`, one for each adapter) polls the doorbells of its adapter's queue
 //!   pairs, fetches and checks entries, copies the bytes, and writes completions. The engine of the
 //!   *sender* also takes the receive from the target's receive queue and writes the target's receive
-//!   completion. The target's engine takes no part in this. Another thread replaces an engine that waits long for a
-//!   client's memory (`turns.rs`).
+//!   completion. The target's engine takes no part in this. If [`super::Adapter::isolate_clients`] was called, another
+//!   thread replaces an engine that waits long for a client's memory (`turns.rs`).
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it,
 //!   and flushes a queue when it destroys it or sets the error state.
 //!
@@ -22,19 +22,19 @@
 //!
 //! **No thread accesses memory that may block while it holds the network's lock**: registered memory, completion queues
 //! and mirrors of counters that only the methods of a [`super::Memory`] reach. An engine releases the lock for such an
-//! access ([`NetworkView::unlocked`]), and holds an `Arc` of the region, or counts as a delivery of the target's queue
-//! pair. A control call that removes the region or ends the queue pair first changes the objects under the lock, then
-//! waits without it for these accesses alone, then flushes. So once it has returned, no engine uses what it removed.
-//! Memory of this process is accessed under the network's lock only.
+//! access ([`NetworkView::unlocked`]). Meanwhile it holds an `Arc` of the region, or is counted as a delivery of the
+//! target's queue pair (`begin_delivery`). A control call that removes the region or ends the queue pair first changes
+//! the objects under the lock, then waits without it for these accesses alone, then flushes. So once it has returned,
+//! no engine uses what it removed. Memory of this process is accessed under the network's lock only.
 //!
-//! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
-//! counters, of late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those
-//! acquires none of the first four. The send state of a queue pair is locked by an engine of its adapter and by
-//! control calls that flush it. Its holder may release and acquire the network's lock, so nobody waits for a send state
-//! while holding the network's lock: an engine passes over a queue pair whose send state is locked. Receive states and
-//! completion queues are locked by every engine that delivers to them, and by control calls. The lock of a completion
-//! queue in memory that may block is acquired without the network's lock. No engine waits for the send state of another
-//! adapter, so two engines that deliver to each other cannot deadlock.
+//! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of counters, of
+//! late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those acquires none
+//! of the first four. The send state of a queue pair is locked by an engine of its adapter and by control calls that
+//! flush it. Its holder may release and acquire the network's lock, so no thread waits for a send state while it holds
+//! the network's lock: an engine passes over a queue pair whose send state is locked. Receive states and completion
+//! queues are locked by every engine that delivers to them, and by control calls. The lock of a completion queue in
+//! memory that may block is acquired without the network's lock. No engine waits for the send state of another adapter,
+//! so two engines that deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
@@ -49,6 +49,8 @@
 //! | completion counter | engines and control threads: release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
 //! | mirror of a completion counter | the holder of its lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | orders no other word |
+//! | `Shared::working` | an engine, for reading, while it works; `Adapter::stop`, for writing | the same | the lock |
+//! | `Shared::turns` | engines, the thread that watches them | the same | `turns.rs` |
 //! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | orders no other word |
 //! | `Shared::backlogged` | the holder of a completion queue's lock: relaxed | the engine: relaxed | a hint; the completion queue's lock orders the backlog |
 //! | `Shared::counts` | engines and control threads: relaxed | any thread: relaxed | none |
@@ -73,7 +75,8 @@
 //!    before the sender's completion, unless the target's completion queue is full or abandoned.
 //!
 //! ## Waits and their bounds
-//! The engine waits for no client but for its memory. A client that waits for a completion must have its own time limit.
+//! The engine waits for no client, except for a client's memory that blocks. A client that waits for a completion must
+//! have its own time limit.
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
@@ -89,7 +92,8 @@
 //! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
 //! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound |
 //! | a control call that deregisters memory or ends a queue pair, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
-//! | an engine, for memory of a client | when the access returns | after 10 ms, if [`super::Adapter::isolate_clients`] was called, another thread is the engine, and passes over this client's queue pairs |
+//! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
+//! | an engine, for memory of a client | when the access returns | after [`super::Adapter::isolate_clients`]: at 10 ms another thread becomes the engine, and passes over this client's queue pairs. Otherwise no bound |
 //! | a dropped adapter, for its engine's threads | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
@@ -116,17 +120,18 @@ const ROUNDS_PER_LOCK: u32 = 16;
 /// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
 /// acquisition delays a control call of any adapter: some milliseconds.
 const COST_PER_LOCK: u64 = 4 << 20;
-/// Rounds without progress after which the engine yields its core, sleeps briefly, and sleeps long. It
-/// must leave its core soon, because tests run clients and engines on two cores.
+/// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
+/// sleep for [`LONG_SLEEP`]. It must leave its core soon, because tests run clients and engines on two cores.
 const SPIN_ROUNDS: u32 = 128;
 const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
-/// The interval at which the engine is watched.
+/// How often the thread that watches the engine looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share of
-/// the core, and a short sleep takes one. After a yield of this length the engine sleeps in place of so many yields.
+/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share
+/// of the core, and a short sleep takes one. After a yield of at least `SLOW_YIELD` the engine sleeps
+/// `SLEEPS_AFTER_SLOW_YIELD` times where it would yield.
 const SLOW_YIELD: Duration = Duration::from_millis(1);
 const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
@@ -138,7 +143,7 @@ pub(crate) struct NetworkView<'a> {
     shared: &'a Arc<Shared>,
     /// The index of the engine's adapter.
     pub(crate) local_index: u16,
-    /// The engine's thread, and the client for which it works.
+    /// The engine's turn (`turns.rs`), and the client for which it works; 0: no client.
     turn: u64,
     client: u64,
 }
@@ -148,7 +153,8 @@ impl<'a> NetworkView<'a> {
         Self { network, ports: Some(network.read()), shared, local_index, turn, client: 0 }
     }
 
-    /// Makes `client` the one for which the engine works. Returns false if another thread waits for its memory.
+    /// Makes `client` the one for which the engine works. Returns false if another thread waits for this client's
+    /// memory; the engine must then not work for the client.
     fn begin_work_for(&mut self, client: u64) -> bool {
         self.client = client;
         !self.shared.turns.is_blocked(client)
@@ -284,12 +290,12 @@ impl Engine {
         self.has_pending = false;
         let mut progress = false;
         let first = self.next;
-        for turn in 0..network.local().live.len() {
+        for offset in 0..network.local().live.len() {
             let local = network.local();
             if self.is_spent(network) || local.live.is_empty() {
                 break;
             }
-            let index = (first + turn) % local.live.len();
+            let index = (first + offset) % local.live.len();
             self.next = index + 1;
             let Some(queue_pair) = local.queue_pairs.get(local.live[index]).cloned() else { continue };
             if !network.begin_work_for(queue_pair.client) {

@@ -162,7 +162,7 @@ impl QueuePairCore {
         std::iter::once(&self.send.doorbell).chain(self.receive.as_ref().map(|receive| &receive.doorbell))
     }
 
-    /// Runs one round: polls the doorbells, executes pending requests, then new ones, and publishes their
+    /// Runs one round: polls the doorbells, executes pending requests, then new ones, and writes their
     /// completions. Flushes instead in the error state. Returns whether there was progress.
     pub(crate) fn run_round(&self, network: &mut NetworkView<'_>, engine: &mut Engine) -> bool {
         let state = self.state();
@@ -183,7 +183,7 @@ impl QueuePairCore {
         }
         let mut progress = self.execute_pending(&mut send, network, engine);
         progress |= self.execute_new(&mut send, network, engine);
-        progress |= self.publish_in_round(&mut send, network, engine);
+        progress |= self.write_in_round(&mut send, network, engine);
         engine.has_pending |= !send.pending.is_empty();
         if !self.is_ready() {
             progress |= self.flush_in_round(send, network, engine);
@@ -206,19 +206,19 @@ impl QueuePairCore {
         }
     }
 
-    /// As [`Self::publish`], without the network's lock if it may block.
-    pub(crate) fn publish_in_round(
+    /// As [`Self::write_completions`], without the network's lock if it may block.
+    pub(crate) fn write_in_round(
         &self,
         send: &mut SendState,
         network: &mut NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
         let unwritten = &mut engine.unwritten;
-        let is_idle = send.unpublished.is_empty() && unwritten.is_empty();
+        let is_idle = send.gathered.is_empty() && unwritten.is_empty();
         if !is_idle && (!unwritten.is_empty() || self.may_block()) {
-            network.unlocked(|| self.publish(send, unwritten))
+            network.unlocked(|| self.write_completions(send, unwritten))
         } else {
-            self.publish(send, unwritten)
+            self.write_completions(send, unwritten)
         }
     }
 
@@ -231,15 +231,15 @@ impl QueuePairCore {
 
     /// Counts the gathered completions, then makes them visible to the client. Also writes the mirrors of the
     /// counters in `unwritten`. Returns whether there were completions.
-    pub(crate) fn publish(&self, send: &mut SendState, unwritten: &mut UnwrittenCounters) -> bool {
-        if send.unpublished.is_empty() {
+    pub(crate) fn write_completions(&self, send: &mut SendState, unwritten: &mut UnwrittenCounters) -> bool {
+        if send.gathered.is_empty() {
             unwritten.write();
             return false;
         }
         let begin = Instant::now();
         // Counted first, so that a client that reads a completion finds it counted.
         if self.counters.any() {
-            for completion in &send.unpublished {
+            for completion in &send.gathered {
                 if let Some(kind) = Counted::of_code(completion.operation_code) {
                     self.counters.count(kind, completion.status, unwritten);
                 }
@@ -247,15 +247,15 @@ impl QueuePairCore {
         }
         unwritten.write();
         let ids = self.send.ids;
-        self.send_cq.push(send.unpublished.iter().map(|completion| CompletionRecord {
+        self.send_cq.push(send.gathered.iter().map(|completion| CompletionRecord {
             completion: *completion,
             ids,
             source: None,
         }));
-        send.completed += send.unpublished.len() as u64;
-        send.unpublished.clear();
-        send.published = Instant::now();
-        send.publish_time = send.published - begin;
+        send.completed += send.gathered.len() as u64;
+        send.gathered.clear();
+        send.last_write = Instant::now();
+        send.write_time = send.last_write - begin;
         true
     }
 
@@ -273,7 +273,7 @@ impl QueuePairCore {
     pub(crate) fn complete_panicked_request(&self, current: Option<(RequestId, u8)>) {
         if let Some((id, code)) = current {
             let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
-            lock(&self.send.state).unpublished.push(completion);
+            lock(&self.send.state).gathered.push(completion);
         }
     }
 
@@ -285,9 +285,9 @@ impl QueuePairCore {
     fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> bool {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
-            send.unpublished.push(self.send_completion(id, code, status));
+            send.gathered.push(self.send_completion(id, code, status));
         }
-        let progress = self.publish(&mut send, unwritten);
+        let progress = self.write_completions(&mut send, unwritten);
         drop(send);
         self.flush_receives(unwritten) | progress
     }

@@ -1,7 +1,8 @@
 //! What a queue pair does with its requests in one round: fetch, check, execute or defer, complete.
 //!
-//! A request is in exactly one state: covered by a doorbell, fetched and pending, completed but not
-//! published, or published, unless `drop_loopback` lost it. Only the holder of the queue pair's send state moves it on.
+//! A request is in exactly one state: covered by a doorbell, fetched and pending, completed with its completion
+//! gathered, or completed with its completion written, unless `drop_loopback` lost it. Only the holder of the queue
+//! pair's send state moves it on.
 //! A long request is pending while its bytes move, piece by piece. Until its last piece no later request of its queue
 //! pair is fetched, unless it waits for a receive or, with a reorder window, another long request ends first.
 
@@ -21,7 +22,7 @@ const ROUND_ENTRIES: u32 = 256;
 /// What one try of a request costs besides its bytes, in bytes ([`Engine::spend`]): two system calls, if its memory is
 /// of another process.
 const REQUEST_COST: u64 = 8 << 10;
-/// Gathered completions after which a round publishes before its end. See [`QueuePairCore::publish_if_due`].
+/// Gathered completions that a round writes before its end. See [`QueuePairCore::write_if_due`].
 const COMPLETION_BATCH: usize = 32;
 /// Rounds without a new entry after which fewer requests than the reorder window are executed.
 const SETTLED_ROUNDS: u32 = 64;
@@ -81,7 +82,7 @@ impl QueuePairCore {
                 let request = PendingRequest { counter, decoded, not_before, tries, moved, injected };
                 send.pending.push_back(request);
             }
-            self.publish_if_due(send, network, engine);
+            self.write_if_due(send, network, engine);
         }
         if entries > 0 {
             send.settled_rounds = 0;
@@ -90,14 +91,13 @@ impl QueuePairCore {
         entries > 0
     }
 
-    /// Publishes the gathered completions at each multiple of [`COMPLETION_BATCH`], unless publishing would take more
-    /// than a third of the queue pair's time. To publish may mean copies to a GPU; one publication then serves several
-    /// batches.
-    fn publish_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
-        let gathered = send.unpublished.len();
+    /// Writes the gathered completions at each multiple of [`COMPLETION_BATCH`], unless writing would take more than a
+    /// third of the queue pair's time. To write may mean copies to a GPU; several batches are then written together.
+    fn write_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
+        let gathered = send.gathered.len();
         let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);
-        if batch && send.published.elapsed() >= 2 * send.publish_time {
-            self.publish_in_round(send, network, engine);
+        if batch && send.last_write.elapsed() >= 2 * send.write_time {
+            self.write_in_round(send, network, engine);
         }
     }
 
@@ -212,7 +212,7 @@ impl QueuePairCore {
             self.fail(Queue::Send(self.number), broken);
             status = CompletionStatus::QueuePairInternal;
         }
-        send.unpublished.push(self.send_completion(decoded.id, decoded.operation_code, status));
+        send.gathered.push(self.send_completion(decoded.id, decoded.operation_code, status));
     }
 
     /// Reports each strict rule that an entry breaks and completes the entry as an internal error.
@@ -228,6 +228,6 @@ impl QueuePairCore {
             self.fail(Queue::Send(self.number), self.send.broken_rule(counter, decoded, raw, *rule));
         }
         let status = CompletionStatus::QueuePairInternal;
-        send.unpublished.push(self.send_completion(decoded.id, decoded.operation_code, status));
+        send.gathered.push(self.send_completion(decoded.id, decoded.operation_code, status));
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct SendState {
     pub(crate) doorbell_index: u64,
     /// Entries copied out of the ring.
     pub(crate) fetched: u64,
-    /// Completions published.
+    /// Completions written.
     pub(crate) completed: u64,
     /// Requests that are fetched and not executed: held, delayed, partly moved, or waiting for a receive, an interval
     /// or a reorder window.
@@ -64,10 +64,10 @@ pub(crate) struct SendState {
     /// Rounds since an entry was fetched, counted while requests wait to be reordered.
     pub(crate) settled_rounds: u32,
     /// Completions that are not visible to the client yet.
-    pub(crate) unpublished: Vec<Completion>,
+    pub(crate) gathered: Vec<Completion>,
     /// When completions were last made visible, and how long that took.
-    pub(crate) published: Instant,
-    pub(crate) publish_time: Duration,
+    pub(crate) last_write: Instant,
+    pub(crate) write_time: Duration,
     /// The time before which no request is executed (`Faults::interval`).
     pub(crate) idle_until: Option<Instant>,
     /// Status of the next request that is flushed.
@@ -110,9 +110,9 @@ impl SendState {
             pending: VecDeque::new(),
             is_moving: false,
             settled_rounds: 0,
-            unpublished: Vec::new(),
-            published: Instant::now(),
-            publish_time: Duration::ZERO,
+            gathered: Vec::new(),
+            last_write: Instant::now(),
+            write_time: Duration::ZERO,
             idle_until: None,
             next_flush_status: CompletionStatus::Flushed,
         }

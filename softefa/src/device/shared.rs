@@ -8,7 +8,7 @@
 //! | `stop` | a control thread (`Adapter::stop`, drop): release | the engine, before it acquires the network's lock: acquire | no other word depends on it; it is never cleared |
 //! | `held` | a control thread (`Adapter::hold`): release | the engine, once a round: acquire | no other word depends on it; the round that runs meanwhile may still execute requests |
 //! | `backlogged` | a thread that holds a completion queue's lock: relaxed | the engine, once a round: relaxed | a hint to retry; the completion queue's lock orders the backlog |
-//! | `counts` | any engine: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
+//! | `counts` | engines, control threads: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
 //! | `requests` | engines: relaxed | the same | none |
 //! | `working` | engines, for reading, while they work; `Adapter::stop`, for writing | the same | the lock |
 //! | `turns` | engines and the thread that watches them | the same | `turns.rs` |

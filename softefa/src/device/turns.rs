@@ -1,18 +1,22 @@
-//! The turns of an adapter's engine. An access to a client's memory may take as long as the client likes: the kernel
-//! waits for the lock of its address space, or for a page, and such a wait cannot be interrupted. Then another thread
-//! becomes the engine and serves the other clients. The first thread ends when its access does.
+//! Turns of an adapter's engine. A turn is the time in which one thread is the engine; it has a number.
+//!
+//! An access to a client's memory may take as long as the client likes: the kernel waits for the lock of the client's
+//! address space, or for a page, and such a wait cannot be interrupted. Then another thread becomes the engine and
+//! works for the other clients. The first thread ends when its access has returned.
 //!
 //! # Protocol
-//! An engine states its accesses to memory of clients in [`Turns`]. The thread that watches it starts the next engine
-//! when one access takes longer than `LONGEST_ACCESS`, and marks the client. No engine works for a marked client, so each
-//! client has at most one thread that waits. Several engines of an adapter work beside each other as those of several
-//! adapters do; a queue pair's send state is locked by one of them.
+//! An engine states the beginning and the end of each access to a client's memory in [`Turns`]. The thread that watches
+//! the engine (`engine::watch`) begins the next turn when an access takes longer than `LONGEST_ACCESS`: it starts a
+//! thread, and marks the client as blocked. An engine that sees the mark does not work for the client, so in general
+//! one thread waits for each blocked client. When the access returns, the replaced thread ends its round without taking
+//! up further requests, removes its mark and ends. Until then it may work beside the new engine, as engines of several
+//! adapters do; each queue pair's send state is locked by one of them.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | `state` | engines, the thread that watches them | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
-//! | `turn` | the thread that watches: release | engines: acquire | a copy of `State::turn` |
-//! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads it late waits for the client, and is replaced |
+//! | `turn` | the thread that watches: release | engines: acquire | orders no other word. A copy of `State::turn`, which decides (`Turns::end`) |
+//! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
 
 use std::io;
 use std::sync::Mutex;
@@ -21,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use super::shared::lock;
 
-/// The time of an access after which the engine is replaced.
+/// The longest access after which the engine is not replaced.
 const LONGEST_ACCESS: Duration = Duration::from_millis(10);
 
+/// The turns of one adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -33,15 +38,16 @@ pub(crate) struct Turns {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the engine's thread.
+    /// The number of the current turn.
     turn: u64,
-    /// When its access began, and the client whose request it executes.
+    /// When the engine's access began, and the client for which it works.
     access: Option<(Instant, u64)>,
-    /// Clients for which an earlier thread waits, by that thread's number.
+    /// The number of each replaced thread's turn, and the client for whose memory that thread waits.
     blocked: Vec<(u64, u64)>,
 }
 
 impl Turns {
+    /// States that the engine of this turn begins an access to memory of `client`.
     pub(crate) fn begin_access(&self, turn: u64, client: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {
@@ -49,6 +55,7 @@ impl Turns {
         }
     }
 
+    /// States that the access has returned.
     pub(crate) fn end_access(&self, turn: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {
@@ -56,24 +63,26 @@ impl Turns {
         }
     }
 
-    /// Whether a thread waits for this client.
+    /// Whether a replaced thread waits for this client's memory.
     pub(crate) fn is_blocked(&self, client: u64) -> bool {
         self.any_blocked.load(Ordering::Relaxed)
             && lock(&self.state).blocked.iter().any(|(_, blocked)| *blocked == client)
     }
 
+    /// Whether a later turn has begun. `end` confirms it.
     pub(crate) fn is_replaced(&self, turn: u64) -> bool {
         self.turn.load(Ordering::Acquire) != turn
     }
 
-    /// Starts the next engine if the access of this one takes too long. If that fails, this one stays.
+    /// Begins the next turn, by `start` with its number, if the engine's access takes too long. If `start` fails, the
+    /// engine stays.
     pub(crate) fn replace_if_blocked(&self, start: impl FnOnce(u64) -> io::Result<()>) {
         let mut state = lock(&self.state);
         let Some((_, client)) = state.access.filter(|(began, _)| began.elapsed() >= LONGEST_ACCESS) else {
             return;
         };
         let turn = state.turn;
-        // Before the thread starts, which would end otherwise.
+        // Stored before the thread starts, so that it does not regard itself as replaced.
         self.turn.store(turn + 1, Ordering::Release);
         if start(turn + 1).is_err() {
             self.turn.store(turn, Ordering::Release);
@@ -84,7 +93,7 @@ impl Turns {
         self.any_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the turn of a thread. Returns false if it is the engine still.
+    /// Removes the mark of a replaced thread, which may then end. Returns false if this turn is still the current one.
     pub(crate) fn end(&self, turn: u64) -> bool {
         let mut state = lock(&self.state);
         if state.turn == turn {
