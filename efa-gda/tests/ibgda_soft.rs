@@ -16,6 +16,7 @@ use efa_gda_sys::device::{
     EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, EFA_GDA_TIMEOUT_COMPLETION,
     EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
 };
+use efa_gda_test_support::soft::with_soft_adapter_for;
 use kernels_support::{SECOND, kernels};
 use libloading::Library;
 use support::side::{Side, bytes_of, introduce};
@@ -272,11 +273,13 @@ fn stream_is_exact(ranks: &Ranks) {
     }
 }
 
-/// Two ranks of 16 warps. `EFA_GDA_IBGDA_PUTS` is the number of puts, 20,000 by default.
+/// Two ranks of 16 warps. `EFA_GDA_IBGDA_PUTS` is the number of puts, 20,000 by default. A thousand more may take a
+/// second more.
 #[test]
 fn a_receiver_that_sees_the_flag_sees_all_the_data_and_adds_end_at_the_exact_sum() {
     let puts: u32 = std::env::var("EFA_GDA_IBGDA_PUTS").map_or(20_000, |number| number.parse().unwrap());
-    with_soft_adapter(&[REORDERED, &[("EFA_GDA_IBGDA_PUTS", &puts.to_string())]].concat(), |adapter| {
+    let more = Duration::from_secs(u64::from(puts / 1000));
+    with_soft_adapter_for(more, REORDERED, |adapter| {
         let ranks = Ranks::open(2, Load::new(16, puts.div_ceil(2 * 16 * 8), 8, 64));
         stream_is_exact(&ranks);
         ranks.close();
