@@ -13,7 +13,7 @@ use std::time::Duration;
 use efa_gda::fabric::{MemoryRegion, Query};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
-    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK,
+    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK,
     EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
 };
 use efa_gda_test_support::soft::with_soft_adapter_for;
@@ -400,6 +400,48 @@ fn flags_are_right_where_the_doorbell_wraps() {
         ranks.close();
         assert_no_violations(adapter);
     });
+}
+
+/// Producer indices, and `done` of a queue with them, pass 2^32.
+#[test]
+fn flags_are_right_where_producer_indices_wrap() {
+    const FIRST: u32 = u32::MAX - 200;
+    with_soft_adapter(REORDERED, |adapter| {
+        assert_eq!(adapter.preset_counter(FIRST.into()), 0);
+        let ranks = Ranks::with_queues(2, Load { queues: 1, ..Load::new(4, 20, 4, 64) }, |side| {
+            let queue = side.queue().with_request_table().unwrap();
+            // SAFETY: the queue is open, and nothing uses it yet.
+            unsafe { begin_at(queue.as_ptr().as_ptr(), FIRST) };
+            queue
+        });
+        assert!(ranks.posts.iter().flatten().all(|queue| queue.done.load(Relaxed) == FIRST));
+        stream_is_exact(&ranks);
+        ranks.launch(Kernel::QuietAll);
+        assert!(ranks.posts.iter().flatten().all(|queue| (1..1 << 16).contains(&queue.done.load(Relaxed))));
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+/// Lets a queue's first request have the index `first`, as the adapter expects after `preset_counter`.
+///
+/// # Safety
+/// `queue` must be open with a request table, and nothing else may use it.
+unsafe fn begin_at(queue: *mut efa_gda_queue, first: u32) {
+    // SAFETY: the caller guarantees that only this function uses the queue and the table, which has so many words.
+    unsafe {
+        let queue = &mut *queue;
+        queue.reserve.word = first.into();
+        queue.lock.serving = u64::from(first) << EFA_GDA_LOCK_STATE_BITS;
+        (queue.lock.doorbell_index, queue.lock.confirmed_index) = (first, first);
+        (queue.completion.completed, queue.tracking.oldest) = (first, first);
+        let table = &queue.requests;
+        for index in first & (table.num_entries - 1)..table.num_entries {
+            // Bit 15 is the phase. The last lap before the wrap has phase 0, and these words are of the lap before it.
+            table.done.add(index as usize).write(0x8000);
+            table.posters.add(index as usize).write(0x8000);
+        }
+    }
 }
 
 #[test]
