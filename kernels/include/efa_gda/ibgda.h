@@ -114,27 +114,13 @@ EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
   }
 }
 
-/* Waits until this thread has the queue's lock. */
-EFA_GDA_COLD uint32_t ibgda_wait_for_queue(efa_gda_ibgda_queue *queue, uint64_t timeout_ns) {
-  Deadline deadline(queue->queue, timeout_ns, &queue->queue->completion.completed);
-  uint32_t status = EFA_GDA_OK;
-  while (status == EFA_GDA_OK && compare_swap_acquire(&queue->lock, 0, 1) != 0) {
-    status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
-  }
-  return status;
-}
-
-/* Posts a write and rings for it, as the queue's owner. One thread calls it. Entries are stored by 8 bytes, which every
- * queue allows. */
-EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite *write) {
-  uint32_t number = ibgda_queue_number(s, write->qp);
-  efa_gda_ibgda_queue *queue = s->queues + number;
-  const efa_gda_ibgda_peer &to = s->peers[(uint64_t)number * s->num_pes + write->pe];
+/* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. Entries are stored by 8 bytes,
+ * which every queue allows. */
+EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue,
+                                      const efa_gda_ibgda_peer &to, const IbgdaWrite *write) {
   uint64_t most = max_entry_bytes(*queue->queue, true), remote = write->remote - s->heap + to.heap;
   uint64_t entries = entries_per_request(write->bytes, most);
   if (entries > kMaxEntriesPerCall) return EFA_GDA_BAD_ARGUMENT;
-  uint32_t status = ibgda_wait_for_queue(queue, s->timeout_ns);
-  if (status != EFA_GDA_OK) return status;
   Sender<Sharing::Thread, ThreadGroup, 8> sender(queue->queue, s->timeout_ns);
   uint32_t first = 0;
   sender.post(
@@ -145,11 +131,30 @@ EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite 
         return write_entry(to.peer, local, remote + at, to.rkey);
       },
       kPostDefault, &first);
-  status = sender.close();
-  store_release(&queue->lock, 0u);
+  uint32_t status = sender.close();
   /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if nobody drains. */
   if (status == EFA_GDA_OK && first - load_relaxed(&queue->done) > 1u << 30) {
     ibgda_advance_done(queue, load_acquire(&queue->queue->tracking.oldest));
+  }
+  return status;
+}
+
+/* Waits for the lock of the channel's queue, and posts a write. One thread calls it. */
+EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite *write) {
+  uint32_t number = ibgda_queue_number(s, write->qp);
+  efa_gda_ibgda_queue *queue = s->queues + number;
+  Deadline deadline(queue->queue, s->timeout_ns, &queue->queue->completion.completed);
+  uint32_t status = EFA_GDA_OK;
+  bool done = false;
+  while (!done && status == EFA_GDA_OK) {
+    /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
+    if (compare_swap_acquire(&queue->lock, 0, 1) == 0) {
+      status = ibgda_post_locked(s, queue, s->peers[(uint64_t)number * s->num_pes + write->pe], write);
+      store_release(&queue->lock, 0u);
+      done = true;
+    } else {
+      status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
+    }
   }
   return status;
 }
