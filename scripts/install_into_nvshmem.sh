@@ -11,9 +11,8 @@
 #   PREFIX/bin/efa_gda_nvshmem_ring     every PE puts to its right neighbour and checks (docs/nvshmem.md)
 #
 # NVSHMEM_HOME, or NVSHMEM_DIR, is an install tree, or the `src` directory of a build. NVCC names nvcc; by default that
-# of CUDA_HOME, that of PATH, or the one of scripts/cuda_toolchain.sh. EFA_GDA_MAX_THREADS (1024) is the number of
-# threads of the largest block that calls the library: 65536 registers are divided among them. At run time the library
-# loads libefa_gda.so, which scripts/install.sh installs.
+# of CUDA_HOME, that of PATH, or the one of scripts/cuda_toolchain.sh. At run time the library loads libefa_gda.so,
+# which scripts/install.sh installs.
 #
 # Exit status: 0 installed, 1 not installed, 2 wrong usage.
 set -euo pipefail
@@ -81,15 +80,15 @@ TEXT
 }
 
 main() {
-  local registers object host
+  local object host
   read_arguments "$@"
   find_nvshmem
   find_nvcc
   WORK=$(mktemp -d)
   trap 'rm -rf -- "$WORK"' EXIT
   install_headers
-  registers=$((65536 / ${EFA_GDA_MAX_THREADS:-1024}))
-  compile deepep/efa_device_state.cu device.o "-maxrregcount=$registers"
+  # What a block of 1,024 threads has.
+  compile deepep/efa_device_state.cu device.o -maxrregcount=64
   compile nvshmem/host.cpp host.o
   compile put.cu put.o -DEFA_GDA_STORE_BYTES=8
   compile nvshmem/ring.cu ring.o

@@ -194,6 +194,11 @@ fn a_queue_whose_wait_timed_out_can_be_destroyed_from_c() {
 }
 
 #[test]
+fn misuse_of_a_domain_of_another_transport_is_named_in_c() {
+    in_c("borrowed", &[("EFA_GDA_GPU", "-1"), ("SOFTEFA_FABRICS", "efa,efa-direct")]);
+}
+
+#[test]
 fn null_closed_and_foreign_arguments_are_errors_in_c() {
     in_c("misuse", &[]);
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 use efa_gda::fabric::{MemoryRegion, Query};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
-    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, EFA_GDA_TIMEOUT_COMPLETION,
-    EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK,
+    EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
 };
+use efa_gda_test_support::soft::with_soft_adapter_for;
 use kernels_support::{SECOND, kernels};
 use libloading::Library;
 use support::side::{Side, bytes_of, introduce};
@@ -34,12 +35,20 @@ struct Peer {
     mapped: u64,
 }
 
+/// `struct efa_gda_ibgda_queue`.
+#[repr(C)]
+struct Queue {
+    queue: *mut efa_gda_queue,
+    done: AtomicU32,
+    lock: AtomicU32,
+}
+
 /// `struct efa_gda_ibgda_shared`, and after it `struct efa_gda_ibgda_report`.
 #[derive(Default)]
 #[repr(C)]
 struct Words {
-    done: AtomicU32,
     failed: AtomicU32,
+    shared_reserved: u32,
     status: AtomicU32,
     pe: AtomicU32,
     qp: AtomicU32,
@@ -53,7 +62,7 @@ struct State {
     num_devices_initialized: i32,
     num_pes: u32,
     lkey: u32,
-    queue: *mut efa_gda_queue,
+    queues: *const Queue,
     heap: u64,
     heap_bytes: u64,
     heap_address: u64,
@@ -65,6 +74,8 @@ struct State {
     timeout_ns: u64,
     channels_lkey: u32,
     rank: u32,
+    num_queues: u32,
+    reserved: u32,
 }
 
 /// Bytes of `struct efa_gda_ibgda_channel`.
@@ -108,12 +119,23 @@ struct Load {
     timeout_ns: u64,
     /// The virtual queue pairs to a PE.
     channels: u32,
+    /// The queues of a rank.
+    queues: u32,
     seed: u64,
 }
 
 impl Load {
     const fn new(warps: u32, rounds: u32, messages: u32, bytes: u32) -> Self {
-        Self { warps, rounds, messages, bytes, timeout_ns: 60 * SECOND, channels: 2 * warps, seed: 0 }
+        Self {
+            warps,
+            rounds,
+            messages,
+            bytes,
+            timeout_ns: 60 * SECOND,
+            channels: 2 * warps,
+            queues: 2,
+            seed: 0,
+        }
     }
 
     /// Offset of a warp's words in a heap, behind what it sends and receives.
@@ -126,13 +148,15 @@ impl Load {
     }
 }
 
-/// Ranks on one domain, each with a queue, a heap and channels.
+/// Ranks on one domain, each with queues, a heap and channels.
 struct Ranks {
     load: Load,
-    queues: Vec<MappedQueue>,
+    queues: Vec<Vec<MappedQueue>>,
     heaps: Vec<MemoryRegion>,
     channels: Vec<MemoryRegion>,
     words: Vec<Words>,
+    /// `queues`, as device code sees them.
+    posts: Vec<Vec<Queue>>,
     peers: Vec<Vec<Peer>>,
     wrong: AtomicU32,
     gave_up: AtomicU32,
@@ -147,27 +171,44 @@ impl Ranks {
 
     fn with_queues(count: usize, load: Load, queue: impl Fn(&Side) -> MappedQueue) -> Self {
         let side = Side::open(&Query::new());
-        let mut queues: Vec<_> = (0..count).map(|_| queue(&side)).collect();
+        let mut queues: Vec<Vec<_>> =
+            (0..count).map(|_| (0..load.queues).map(|_| queue(&side)).collect()).collect();
         let zeroes = |bytes: usize| (0..count).map(|_| side.region(&vec![0; bytes])).collect::<Vec<_>>();
         let heaps = zeroes((load.warps * load.stride()) as usize);
         let channels = zeroes(count * load.channels as usize * CHANNEL);
+        let mut retain = |rank: usize, region| {
+            // The same key for each: the queues are of one domain.
+            let keys: Vec<_> =
+                queues[rank].iter_mut().map(|queue| queue.retain(region).unwrap().get()).collect();
+            keys[0]
+        };
         let keys = (0..count)
-            .map(|rank| {
-                [&heaps[rank], &channels[rank]].map(|region| queues[rank].retain(region).unwrap().get())
-            })
+            .map(|rank| [&heaps[rank], &channels[rank]].map(|region| retain(rank, region)))
             .collect();
-        let peer = |rank: usize, to: usize| Peer {
-            peer: device_peer(introduce(&queues[rank], &queues[to])),
+        let peer = |from: &MappedQueue, number: usize, to: usize| Peer {
+            peer: device_peer(introduce(from, &queues[to][number])),
             rkey: heaps[to].remote_key().get(),
             reserved: 0,
             heap: heaps[to].address(),
             mapped: heaps[to].address(),
         };
-        let peers = (0..count).map(|rank| (0..count).map(|to| peer(rank, to)).collect()).collect();
-        let first = |queue: &MappedQueue| AtomicU32::new(queue.state().tracking.oldest);
-        let words = queues.iter().map(|queue| Words { done: first(queue), ..Words::default() }).collect();
+        let peers_of = |own: &Vec<MappedQueue>| {
+            let mut peers = Vec::new();
+            for (number, from) in own.iter().enumerate() {
+                peers.extend((0..count).map(|to| peer(from, number, to)));
+            }
+            peers
+        };
+        let peers = queues.iter().map(peers_of).collect();
+        let post = |queue: &MappedQueue| Queue {
+            queue: queue.as_ptr().as_ptr(),
+            done: AtomicU32::new(queue.state().tracking.oldest),
+            lock: AtomicU32::new(0),
+        };
+        let posts = queues.iter().map(|own| own.iter().map(post).collect()).collect();
+        let words = (0..count).map(|_| Words::default()).collect();
         let (wrong, gave_up) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { load, queues, heaps, channels, words, peers, wrong, gave_up, keys }
+        Self { load, queues, heaps, channels, words, posts, peers, wrong, gave_up, keys }
     }
 
     fn state(&self, rank: usize) -> State {
@@ -176,18 +217,20 @@ impl Ranks {
             num_devices_initialized: 1,
             num_pes: self.queues.len() as u32,
             lkey: self.keys[rank][0],
-            queue: self.queues[rank].as_ptr().as_ptr(),
+            queues: self.posts[rank].as_ptr(),
             heap: self.heaps[rank].address(),
             heap_bytes: self.heaps[rank].len() as u64,
             heap_address: self.heaps[rank].address(),
             peers: self.peers[rank].as_ptr(),
             channels: self.channels[rank].address(),
             channels_address: self.channels[rank].address(),
-            shared: &raw const self.words[rank].done,
+            shared: &raw const self.words[rank].failed,
             report: &raw const self.words[rank].status,
             timeout_ns: self.load.timeout_ns,
             channels_lkey: self.keys[rank][1],
             rank: rank as u32,
+            num_queues: self.load.queues,
+            reserved: 0,
         }
     }
 
@@ -244,7 +287,7 @@ impl Ranks {
     }
 
     fn close(self) {
-        for mut queue in self.queues {
+        for mut queue in self.queues.into_iter().flatten() {
             queue.quiet(Duration::from_secs(60)).unwrap();
             queue.close().unwrap();
         }
@@ -252,7 +295,7 @@ impl Ranks {
 
     /// After a failure.
     fn destroy(self) {
-        self.queues.into_iter().for_each(|queue| queue.destroy().unwrap());
+        self.queues.into_iter().flatten().for_each(|queue| queue.destroy().unwrap());
     }
 }
 
@@ -272,11 +315,13 @@ fn stream_is_exact(ranks: &Ranks) {
     }
 }
 
-/// Two ranks of 16 warps. `EFA_GDA_IBGDA_PUTS` is the number of puts, 20,000 by default.
+/// Two ranks of 16 warps. `EFA_GDA_IBGDA_PUTS` is the number of puts, 20,000 by default. A thousand more may take a
+/// second more.
 #[test]
 fn a_receiver_that_sees_the_flag_sees_all_the_data_and_adds_end_at_the_exact_sum() {
     let puts: u32 = std::env::var("EFA_GDA_IBGDA_PUTS").map_or(20_000, |number| number.parse().unwrap());
-    with_soft_adapter(&[REORDERED, &[("EFA_GDA_IBGDA_PUTS", &puts.to_string())]].concat(), |adapter| {
+    let more = Duration::from_secs(u64::from(puts / 1000));
+    with_soft_adapter_for(more, REORDERED, |adapter| {
         let ranks = Ranks::open(2, Load::new(16, puts.div_ceil(2 * 16 * 8), 8, 64));
         stream_is_exact(&ranks);
         ranks.close();
@@ -348,13 +393,55 @@ fn quiet_returns_when_everything_before_it_is_done() {
 #[test]
 fn flags_are_right_where_the_doorbell_wraps() {
     with_soft_adapter(REORDERED, |adapter| {
-        let ranks = Ranks::open(2, Load::new(8, 600, 16, 8));
+        let ranks = Ranks::open(2, Load { queues: 1, ..Load::new(8, 600, 16, 8) });
         stream_is_exact(&ranks);
         let posted = |queue: &MappedQueue| queue.state().reserve.word as u32;
-        assert!(ranks.queues.iter().all(|queue| posted(queue) > 1 << 16));
+        assert!(ranks.queues.iter().flatten().all(|queue| posted(queue) > 1 << 16));
         ranks.close();
         assert_no_violations(adapter);
     });
+}
+
+/// Producer indices, and `done` of a queue with them, pass 2^32.
+#[test]
+fn flags_are_right_where_producer_indices_wrap() {
+    const FIRST: u32 = u32::MAX - 200;
+    with_soft_adapter(REORDERED, |adapter| {
+        assert_eq!(adapter.preset_counter(FIRST.into()), 0);
+        let ranks = Ranks::with_queues(2, Load { queues: 1, ..Load::new(4, 20, 4, 64) }, |side| {
+            let queue = side.queue().with_request_table().unwrap();
+            // SAFETY: the queue is open, and nothing uses it yet.
+            unsafe { begin_at(queue.as_ptr().as_ptr(), FIRST) };
+            queue
+        });
+        assert!(ranks.posts.iter().flatten().all(|queue| queue.done.load(Relaxed) == FIRST));
+        stream_is_exact(&ranks);
+        ranks.launch(Kernel::QuietAll);
+        assert!(ranks.posts.iter().flatten().all(|queue| (1..1 << 16).contains(&queue.done.load(Relaxed))));
+        ranks.close();
+        assert_no_violations(adapter);
+    });
+}
+
+/// Lets a queue's first request have the index `first`, as the adapter expects after `preset_counter`.
+///
+/// # Safety
+/// `queue` must be open with a request table, and nothing else may use it.
+unsafe fn begin_at(queue: *mut efa_gda_queue, first: u32) {
+    // SAFETY: the caller guarantees that only this function uses the queue and the table, which has so many words.
+    unsafe {
+        let queue = &mut *queue;
+        queue.reserve.word = first.into();
+        queue.lock.serving = u64::from(first) << EFA_GDA_LOCK_STATE_BITS;
+        (queue.lock.doorbell_index, queue.lock.confirmed_index) = (first, first);
+        (queue.completion.completed, queue.tracking.oldest) = (first, first);
+        let table = &queue.requests;
+        for index in first & (table.num_entries - 1)..table.num_entries {
+            // Bit 15 is the phase. The last lap before the wrap has phase 0, and these words are of the lap before it.
+            table.done.add(index as usize).write(0x8000);
+            table.posters.add(index as usize).write(0x8000);
+        }
+    }
 }
 
 #[test]
@@ -385,7 +472,7 @@ fn a_peer_that_does_not_answer_ends_at_the_bound() {
 fn the_host_ends_all_waits_by_the_abort_flag() {
     with_soft_adapter(&[("SOFTEFA_DELAY_US", "3600000000")], |_| {
         let ranks = Ranks::open(2, Load::new(2, 1, 4, 64));
-        ranks.queues[0].abort_flag().raise();
+        ranks.queues[0].iter().for_each(|queue| queue.abort_flag().raise());
         assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_ABORTED]);
         ranks.destroy();
     });

@@ -128,12 +128,28 @@ fn check_local(report: &str, most: &Local, case: &str) {
     let lines: Vec<_> = report.lines().filter(|line| line.contains("bytes stack frame")).collect();
     assert!(!lines.is_empty(), "{case}: ptxas reported no stack frames:\n{report}");
     for line in lines {
-        let bytes = |kind: &str| -> u32 {
-            let of_kind = line.split(',').find_map(|part| part.trim().strip_suffix(kind));
-            of_kind.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no{kind}: {line}"))
-        };
-        assert!(bytes(" bytes stack frame") <= most.stack_frame, "{case} has a larger frame: {line}");
-        assert!(bytes(" bytes spill stores") <= most.spill_stores, "{case} spills: {line}");
+        let frame = bytes_of_local(line, " bytes stack frame");
+        assert!(frame <= most.stack_frame, "{case} has a larger frame: {line}");
+        assert!(bytes_of_local(line, " bytes spill stores") <= most.spill_stores, "{case} spills: {line}");
+    }
+}
+
+/// The number in front of `kind` in a line of ptxas.
+fn bytes_of_local(line: &str, kind: &str) -> u32 {
+    let of_kind = line.split(',').find_map(|part| part.trim().strip_suffix(kind));
+    of_kind.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no{kind}: {line}"))
+}
+
+/// The most bytes of registers that a function of the compatibility layer stores: those that it saves for its caller.
+const SAVED: u32 = 160;
+
+/// Checks that a function of `report` stores no register but those that it saves for its caller: each is stored once, at
+/// its beginning, and loaded once. A register that is spilled for lack of others is usually loaded more often.
+fn check_saved(report: &str, case: &str) {
+    for line in report.lines().filter(|line| line.contains("bytes stack frame")) {
+        let [stores, loads] =
+            [" bytes spill stores", " bytes spill loads"].map(|kind| bytes_of_local(line, kind));
+        assert!(stores == loads && stores <= SAVED, "{case} spills: {line}\n{report}");
     }
 }
 
@@ -311,9 +327,9 @@ fn compat_source(name: &str) -> PathBuf {
 }
 
 /// Calls in DeepEP's shapes from two files, one of them with blocks of 1,024 threads. The device linker refuses a second
-/// definition of the state, and functions that need more registers than such a block has.
+/// definition of the state, and functions that need more registers than such a block has. Nothing spills.
 #[test]
-fn two_files_that_use_the_compatibility_functions_link_with_one_definition_of_the_state() {
+fn two_files_that_use_the_compatibility_functions_link_without_spills_and_with_one_definition_of_the_state() {
     let Some(toolkit) = toolkit() else { return };
     let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let nvcc = |arguments: &[&str], last: &[&Path]| {
@@ -325,9 +341,17 @@ fn two_files_that_use_the_compatibility_functions_link_with_one_definition_of_th
     let sources = [compat_source("low_latency.cu"), compat_source("normal.cu"), state];
     for (source, object) in sources.iter().zip(&objects) {
         // The callers' own code may use more.
-        let registers: &[&str] = if object.ends_with("compat-state.o") { &["-maxrregcount=64"] } else { &[] };
-        let compiled = nvcc(&[registers, &["-dc", "-o"]].concat(), &[object, source]);
-        assert!(compiled.status.success(), "{source:?}: {}", String::from_utf8_lossy(&compiled.stderr));
+        let is_library = object.ends_with("compat-state.o");
+        let registers: &[&str] = if is_library { &["-maxrregcount=64"] } else { &[] };
+        let compiled = nvcc(&[registers, &["-Xptxas", "-v", "-dc", "-o"]].concat(), &[object, source]);
+        let report = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{source:?}: {report}");
+        let case = source.display().to_string();
+        if is_library {
+            check_saved(&report, &case);
+        } else {
+            check_local(&report, &Local { stack_frame: 0, spill_stores: 0 }, &case);
+        }
     }
     let [low_latency, normal, state] = objects.each_ref().map(PathBuf::as_path);
     let linked = out.join("compat-linked.o");
@@ -353,8 +377,9 @@ fn a_file_that_uses_the_compatibility_functions_compiles_without_separate_compil
     let output = output(command.args(compat_options()).arg(compat_source("low_latency.cu")));
     let report = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}");
-    // What a block of 1,024 threads has.
+    // What a block of 1,024 threads has. In one program the callers' registers and those of the functions add up.
     assert!(report.contains("Used 64 registers"), "{report}");
+    check_local(&report, &Local { stack_frame: 512, spill_stores: 128 }, "compat.cubin");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The one definition of the device state and of the calls of ibgda_calls.h, for a program that is compiled with
- * -rdc=true. Compile this file with -rdc=true -maxrregcount=R, where R is at most 65536 / T for callers with T threads
- * in a block: 64 for DeepEP, whose kernels have 1,024. Otherwise the device linker refuses these callers.
+ * -rdc=true. Compile this file with -rdc=true -maxrregcount=64, which is what a block of 1,024 threads has. Otherwise
+ * the device linker refuses kernels with such blocks, as DeepEP's are. The calls need no more: what ptxas counts as
+ * their spills are registers that a function saves for its caller.
  */
 #include "efa_gda/ibgda_calls.h"
 #include "efa_gda/ibgda.h"

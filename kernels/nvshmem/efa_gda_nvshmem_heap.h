@@ -29,23 +29,30 @@ struct efa_gda_nvshmem_attr {
    * registered: the chunk of the heap, or with NVSHMEM_DISABLE_CUDA_VMM=1 the whole heap. Null: the one of a new
    * nvshmem_malloc. Puts from or to other chunks fail with EFA_GDA_BAD_ARGUMENT. */
   void *symmetric;
-  /* Virtual queue pairs to each PE: num_channels * num_devices. 0 selects 32 and 1. They are numbers only: one queue
-   * pair of the adapter reaches all PEs. */
+  /* Virtual queue pairs to each PE: num_channels * num_devices. 0 selects 32 and 1. They are numbers only: each queue
+   * pair of the adapter reaches all PEs, and virtual queue pair i of each PE is of queue i modulo num_queues. */
   uint32_t num_channels;
   uint32_t num_devices;
   /* Bound of each wait of device code, from its last progress, in nanoseconds; 0 selects ten seconds. */
   uint64_t timeout_ns;
   /* Values of enum efa_gda_nvshmem_flags. */
   uint32_t flags;
+  /* Queues of the adapter to open, the same number on all PEs. One thread at a time posts to a queue. At most
+   * EFA_GDA_NVSHMEM_QUEUES, and at most as many as virtual queue pairs; 0 selects the most. */
+  uint32_t num_queues;
 };
 
+/* The most queues. */
+#define EFA_GDA_NVSHMEM_QUEUES 32
+
 /*
- * Opens a queue of the adapter EFA_GDA_ADAPTER (by default the first) for the current GPU, registers the heap,
- * exchanges addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs, after
- * nvshmem_init and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE.
- * libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr` may be null.
+ * Opens queues of the adapter EFA_GDA_ADAPTER (by default the first) for the current GPU, registers the heap, exchanges
+ * addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs, after nvshmem_init
+ * and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE. libefa_gda.so is
+ * loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr` may be null.
  *
- * Errors: BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; those of
+ * Errors: ARGUMENT for another `size`, or a number of queues that is out of range or that another PE does not have;
+ * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; those of
  * efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if CUDA or NVSHMEM failed.
  */
 int efa_gda_nvshmem_init(const struct efa_gda_nvshmem_attr *attr);
@@ -57,7 +64,7 @@ int efa_gda_nvshmem_state(struct efa_gda_ibgda_state *state);
  * without init. */
 int efa_gda_nvshmem_failure(struct efa_gda_ibgda_report *report);
 
-/* Destroys the queue. A collective call, after the kernels have ended and before nvshmem_finalize. Errors: ARGUMENT
+/* Destroys the queues. A collective call, after the kernels have ended and before nvshmem_finalize. Errors: ARGUMENT
  * without init, so also for a second fini; those of efa_gda_mapped_destroy. */
 int efa_gda_nvshmem_fini(void);
 

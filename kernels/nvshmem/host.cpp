@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The host's side of efa_gda_nvshmem_heap.h: a queue for this GPU, the registered heap, and the exchange of addresses
+ * The host's side of efa_gda_nvshmem_heap.h: queues for this GPU, the registered heap, and the exchange of addresses
  * and keys through NVSHMEM.
  */
 #include "efa_gda_nvshmem_heap.h"
@@ -27,24 +27,28 @@ struct Record {
   int32_t error;
   uint32_t rkey;
   uint64_t heap;
+  /* Of each queue's address. */
   uint64_t length;
-  char address[64];
+  uint32_t queues;
+  uint32_t reserved;
+  char address[EFA_GDA_NVSHMEM_QUEUES][64];
 };
 
 /* Between init and fini. */
 struct Context {
   Library library = {};
   efa_gda_domain *domain = nullptr;
-  efa_gda_mapped *mapped = nullptr;
+  std::vector<efa_gda_mapped *> mapped;
   efa_gda_region *heap_region = nullptr;
   efa_gda_region *channels_region = nullptr;
   Allocation heap;
-  bool launched = false;
+  /* The queues whose launch has begun, as the GPU addresses them. */
+  std::vector<efa_gda_ibgda_queue> launched;
   uint32_t flags = 0;
   /* An address of the heap, of the caller or `own`. */
   void *symmetric = nullptr;
   void *own = nullptr;
-  /* Memory of this GPU: the channels, the peers, and the shared words. */
+  /* Memory of this GPU: the channels, the peers, the queues and the shared words. */
   void *device = nullptr;
   efa_gda_ibgda_report *report = nullptr;
   efa_gda_ibgda_state state = {};
@@ -74,7 +78,7 @@ size_t channels_bytes(const efa_gda_ibgda_state &s) {
   return sizeof(efa_gda_ibgda_channel) * s.num_pes * s.num_rc_per_pe * (size_t)s.num_devices_initialized;
 }
 
-/* Registers an allocation for this queue. */
+/* Registers an allocation for the queues. */
 int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region **region, efa_gda_region_info &info) {
   const Library &l = context->library;
   int code = l.efa_gda_region_register_gpu(context->domain, memory.start, memory.bytes, gpu, memory.dmabuf, 0, access,
@@ -83,7 +87,10 @@ int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region
   if ((code = check(code, "efa_gda_region_register_gpu"))) return code;
   info.size = sizeof info;
   if ((code = check(l.efa_gda_region_describe(*region, &info), "efa_gda_region_describe"))) return code;
-  return check(l.efa_gda_mapped_retain(context->mapped, *region), "efa_gda_mapped_retain");
+  for (efa_gda_mapped *queue : context->mapped) {
+    if ((code = check(l.efa_gda_mapped_retain(queue, *region), "efa_gda_mapped_retain"))) return code;
+  }
+  return 0;
 }
 
 /* Registers the heap and the channels. */
@@ -93,7 +100,8 @@ int register_all(int gpu, Record &record) {
   efa_gda_region_info info = {};
   /* Whole pages of the GPU, as a dma-buf must have. */
   constexpr size_t kPage = 2 << 20;
-  size_t bytes = channels_bytes(c.state) + sizeof(efa_gda_ibgda_peer) * c.state.num_pes + sizeof(efa_gda_ibgda_shared);
+  size_t bytes = channels_bytes(c.state) + sizeof(efa_gda_ibgda_peer) * c.state.num_pes * c.state.num_queues +
+                 sizeof(efa_gda_ibgda_queue) * c.state.num_queues + sizeof(efa_gda_ibgda_shared);
   bytes = (bytes + kPage - 1) / kPage * kPage;
   if (int code = check_cuda(cudaMalloc(&c.device, bytes), "cudaMalloc")) return code;
   if (int code = check_cuda(cudaMemset(c.device, 0, bytes), "cudaMemset")) return code;
@@ -116,8 +124,8 @@ int register_all(int gpu, Record &record) {
   return 0;
 }
 
-/* Opens the queue, registers memory, and fills in this PE's record. */
-int open_queue(Record &record) {
+/* Opens the queues, registers memory, and fills in this PE's record. */
+int open_queues(Record &record) {
   Context &c = *context;
   std::string why;
   int gpu = 0;
@@ -133,11 +141,15 @@ int open_queue(Record &record) {
   mapped.peers = c.state.num_pes;
   mapped.gpu = gpu;
   mapped.flags = EFA_GDA_MAPPED_REQUEST_TABLE;
-  if ((code = check(c.library.efa_gda_mapped_open(c.domain, &mapped, &c.mapped), "efa_gda_mapped_open"))) return code;
-  size_t length = sizeof record.address;
-  code = check(c.library.efa_gda_mapped_address(c.mapped, record.address, &length), "efa_gda_mapped_address");
-  if (code != 0) return code;
-  record.length = length;
+  for (uint32_t number = 0; number < c.state.num_queues; number++) {
+    efa_gda_mapped *queue = nullptr;
+    if ((code = check(c.library.efa_gda_mapped_open(c.domain, &mapped, &queue), "efa_gda_mapped_open"))) return code;
+    c.mapped.push_back(queue);
+    size_t length = sizeof record.address[number];
+    code = check(c.library.efa_gda_mapped_address(queue, record.address[number], &length), "efa_gda_mapped_address");
+    if (code != 0) return code;
+    record.length = length;
+  }
   return register_all(gpu, record);
 }
 
@@ -157,20 +169,48 @@ int collect(const Record &mine, std::vector<Record> &all) {
   return code;
 }
 
+/* Each queue reaches the queue with its number at every PE. */
 int insert_peers(const std::vector<Record> &all, std::vector<efa_gda_ibgda_peer> &peers) {
   Context &c = *context;
   for (size_t pe = 0; pe < all.size(); pe++) {
-    efa_gda_ibgda_peer peer = {};
-    int code = c.library.efa_gda_mapped_insert_peer(c.mapped, all[pe].address, all[pe].length, &peer.peer);
-    if ((code = check(code, "efa_gda_mapped_insert_peer"))) return code;
-    peer.rkey = all[pe].rkey;
-    peer.heap = all[pe].heap;
-    bool only = (c.flags & EFA_GDA_NVSHMEM_ADAPTER_ONLY) != 0;
-    /* The offset of an allocation in the heap is the same on all PEs. */
-    uint64_t offset = reinterpret_cast<uint64_t>(c.symmetric) - c.heap.start;
-    uint64_t there = only ? 0 : reinterpret_cast<uint64_t>(nvshmem_ptr(c.symmetric, (int)pe));
-    peer.mapped = there == 0 ? 0 : there - offset;
-    peers.push_back(peer);
+    if (all[pe].queues == c.state.num_queues) continue;
+    return fail(EFA_GDA_ERROR_ARGUMENT, "PE " + std::to_string(pe) + " has " + std::to_string(all[pe].queues) +
+                                            " queues, and PE " + std::to_string(c.state.rank) + " has " +
+                                            std::to_string(c.state.num_queues) + "; pass the same attr on all PEs");
+  }
+  for (size_t number = 0; number < c.mapped.size(); number++) {
+    for (size_t pe = 0; pe < all.size(); pe++) {
+      efa_gda_ibgda_peer peer = {};
+      const char *address = all[pe].address[number];
+      int code = c.library.efa_gda_mapped_insert_peer(c.mapped[number], address, all[pe].length, &peer.peer);
+      if ((code = check(code, "efa_gda_mapped_insert_peer"))) return code;
+      peer.rkey = all[pe].rkey;
+      peer.heap = all[pe].heap;
+      bool only = (c.flags & EFA_GDA_NVSHMEM_ADAPTER_ONLY) != 0;
+      /* The offset of an allocation in the heap is the same on all PEs. */
+      uint64_t offset = reinterpret_cast<uint64_t>(c.symmetric) - c.heap.start;
+      uint64_t there = only ? 0 : reinterpret_cast<uint64_t>(nvshmem_ptr(c.symmetric, (int)pe));
+      peer.mapped = there == 0 ? 0 : there - offset;
+      peers.push_back(peer);
+    }
+  }
+  return 0;
+}
+
+/* Begins the launch of each queue. */
+int launch() {
+  Context &c = *context;
+  for (efa_gda_mapped *mapped : c.mapped) {
+    /* All requests before the queue's first one are done. */
+    efa_gda_progress progress = {};
+    progress.size = sizeof progress;
+    efa_gda_ibgda_queue queue = {};
+    int code = check(c.library.efa_gda_mapped_poll(mapped, &progress), "efa_gda_mapped_poll");
+    if (code != 0) return code;
+    code = check(c.library.efa_gda_mapped_begin_launch(mapped, &queue.queue), "efa_gda_mapped_begin_launch");
+    if (code != 0) return code;
+    queue.done = progress.reserved;
+    c.launched.push_back(queue);
   }
   return 0;
 }
@@ -180,26 +220,22 @@ int publish(const std::vector<efa_gda_ibgda_peer> &peers) {
   Context &c = *context;
   char *to = static_cast<char *>(c.device) + channels_bytes(c.state);
   size_t bytes = sizeof(efa_gda_ibgda_peer) * peers.size();
+  size_t queues = sizeof(efa_gda_ibgda_queue) * c.mapped.size();
   void *report = nullptr, *seen = nullptr;
   int code = check_cuda(cudaHostAlloc(&report, sizeof *c.report, cudaHostAllocMapped), "cudaHostAlloc");
   if (code != 0) return code;
   c.report = static_cast<efa_gda_ibgda_report *>(report);
   memset(report, 0, sizeof *c.report);
   if ((code = check_cuda(cudaMemcpy(to, peers.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy"))) return code;
-  /* All requests before the queue's first one are done. */
-  efa_gda_progress progress = {};
-  progress.size = sizeof progress;
-  if ((code = check(c.library.efa_gda_mapped_poll(c.mapped, &progress), "efa_gda_mapped_poll"))) return code;
-  efa_gda_ibgda_shared shared = {progress.reserved, EFA_GDA_OK};
-  code = check_cuda(cudaMemcpy(to + bytes, &shared, sizeof shared, cudaMemcpyHostToDevice), "cudaMemcpy");
+  if ((code = launch())) return code;
+  code = check_cuda(cudaMemcpy(to + bytes, c.launched.data(), queues, cudaMemcpyHostToDevice), "cudaMemcpy");
   if (code == 0) code = check_cuda(cudaHostGetDevicePointer(&seen, report, 0), "cudaHostGetDevicePointer");
   if (code != 0) return code;
   c.state.peers = reinterpret_cast<const efa_gda_ibgda_peer *>(to);
-  c.state.shared = reinterpret_cast<efa_gda_ibgda_shared *>(to + bytes);
+  c.state.queues = reinterpret_cast<efa_gda_ibgda_queue *>(to + bytes);
+  /* Zero, as all of the memory was at first: no failure. */
+  c.state.shared = reinterpret_cast<efa_gda_ibgda_shared *>(to + bytes + queues);
   c.state.report = static_cast<efa_gda_ibgda_report *>(seen);
-  code = c.library.efa_gda_mapped_begin_launch(c.mapped, &c.state.queue);
-  if ((code = check(code, "efa_gda_mapped_begin_launch"))) return code;
-  c.launched = true;
   cudaError_t copied = (cudaError_t)efa_gda_nvshmem_publish(&c.state);
   return check_cuda(copied, "cudaMemcpyToSymbol of efa_gda_ibgda_state_d");
 }
@@ -221,7 +257,8 @@ int prepare() {
   std::vector<Record> all;
   std::vector<efa_gda_ibgda_peer> peers;
   Record record = {};
-  int code = open_queue(record);
+  record.queues = context->state.num_queues;
+  int code = open_queues(record);
   if ((code = agree(code, record, all))) return code;
   code = insert_peers(all, peers);
   if (code == 0) code = publish(peers);
@@ -234,8 +271,12 @@ int release() {
   Context &c = *context;
   int code = 0;
   auto first = [&code](int next) { code = code != 0 ? code : next; };
-  if (c.launched) first(check(c.library.efa_gda_mapped_end_launch(c.mapped), "efa_gda_mapped_end_launch"));
-  if (c.mapped != nullptr) first(check(c.library.efa_gda_mapped_destroy(c.mapped), "efa_gda_mapped_destroy"));
+  for (size_t number = 0; number < c.mapped.size(); number++) {
+    if (number < c.launched.size()) {
+      first(check(c.library.efa_gda_mapped_end_launch(c.mapped[number]), "efa_gda_mapped_end_launch"));
+    }
+    first(check(c.library.efa_gda_mapped_destroy(c.mapped[number]), "efa_gda_mapped_destroy"));
+  }
   for (efa_gda_region *region : {c.heap_region, c.channels_region}) {
     if (region != nullptr) first(check(c.library.efa_gda_region_close(region), "efa_gda_region_close"));
   }
@@ -260,11 +301,21 @@ extern "C" int efa_gda_nvshmem_init(const efa_gda_nvshmem_attr *attr) {
                                             std::to_string(sizeof *attr));
   }
   if (attr != nullptr) given = *attr;
+  uint32_t channels = given.num_channels != 0 ? given.num_channels : 32;
+  uint32_t devices = given.num_devices != 0 ? given.num_devices : 1;
+  uint64_t most = (uint64_t)channels * devices;
+  if (most > EFA_GDA_NVSHMEM_QUEUES) most = EFA_GDA_NVSHMEM_QUEUES;
+  if (given.num_queues > most) {
+    return fail(EFA_GDA_ERROR_ARGUMENT, "attr->num_queues is " + std::to_string(given.num_queues) +
+                                            ", expected at most " + std::to_string(most) +
+                                            ": the number of virtual queue pairs, and EFA_GDA_NVSHMEM_QUEUES");
+  }
   context = new Context;
   context->flags = given.flags;
   efa_gda_ibgda_state &s = context->state;
-  s.num_rc_per_pe = given.num_channels != 0 ? given.num_channels : 32;
-  s.num_devices_initialized = given.num_devices != 0 ? (int32_t)given.num_devices : 1;
+  s.num_rc_per_pe = channels;
+  s.num_devices_initialized = (int32_t)devices;
+  s.num_queues = given.num_queues != 0 ? given.num_queues : (uint32_t)most;
   s.num_pes = (uint32_t)nvshmem_n_pes();
   s.rank = (uint32_t)nvshmem_my_pe();
   s.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : EFA_GDA_DEFAULT_TIMEOUT_NS;

@@ -73,14 +73,16 @@ static void stop(const char *what, const char *why) {
 static bool test_put(uint64_t *target, uint64_t *source, int to) {
   efa_gda_ibgda_state s = {};
   efa_gda_ibgda_peer peer = {};
+  efa_gda_ibgda_queue queue = {};
   efa_gda_put_result *result = nullptr, *seen = nullptr;
   CUDA(cudaDeviceSynchronize());
   if (efa_gda_nvshmem_state(&s) != 0) stop("efa_gda_nvshmem_state", efa_gda_nvshmem_last_error());
   CUDA(cudaMemcpy(&peer, s.peers + to, sizeof peer, cudaMemcpyDeviceToHost));
+  CUDA(cudaMemcpy(&queue, s.queues, sizeof queue, cudaMemcpyDeviceToHost));
   CUDA(cudaHostAlloc(&result, sizeof *result, cudaHostAllocMapped));
   result->status = EFA_GDA_NOT_RUN;
   CUDA(cudaHostGetDevicePointer((void **)&seen, result, 0));
-  efa_gda_test_put put = {s.queue, seen, peer.peer, 20 * kSecond};
+  efa_gda_test_put put = {queue.queue, seen, peer.peer, 20 * kSecond};
   CUDA(cudaMemcpyToSymbol(efa_gda_test_put_target, &put, sizeof put));
   char *remote = (char *)(reinterpret_cast<uint64_t>(target) - s.heap + peer.heap);
   const char *local = (const char *)(reinterpret_cast<uint64_t>(source) - s.heap + s.heap_address);

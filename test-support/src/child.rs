@@ -118,6 +118,12 @@ impl Child {
         self
     }
 
+    /// Adds to the child's time limit.
+    pub(crate) fn longer(mut self, more: Duration) -> Self {
+        self.limit += more;
+        self
+    }
+
     /// Runs the child until it ends or its time limit passes.
     pub fn end(mut self) -> End {
         let outcome = run(&mut self.command, self.limit);

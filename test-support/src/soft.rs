@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
 
@@ -44,12 +45,20 @@ pub fn example() {
 /// # Panics
 /// As [`crate::in_child`] does.
 pub fn with_soft_adapter(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
+    with_soft_adapter_for(Duration::ZERO, variables, body);
+}
+
+/// [`with_soft_adapter`] for a body that may take `more` time than the time limit of a child.
+///
+/// # Panics
+/// As [`crate::in_child`] does.
+pub fn with_soft_adapter_for(more: Duration, variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
     match Turn::next() {
         Turn::Body => body(&SoftAdapter::loaded()),
         Turn::OfAnother => {}
         Turn::Start(child) => {
             let folder = provider_folder();
-            on_provider(*child, &folder).variables(variables).pass();
+            on_provider(child.longer(more), &folder).variables(variables).pass();
         }
     }
 }

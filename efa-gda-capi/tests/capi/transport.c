@@ -3,11 +3,15 @@
  * A transport in C on libefa_gda, on the first adapter that libfabric finds. The argument names the test to run. Prints
  * nothing and returns 0 if the test passes.
  */
+#define _GNU_SOURCE /* dlvsym */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "efa_gda.h"
+#include "efa_gda_nvshmem.h"
+#include "libfabric_abi.h"
 
 #define CHECK(condition)                                                                   \
   do {                                                                                     \
@@ -379,18 +383,77 @@ static void misuse(void) {
   CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_ARGUMENT);
 }
 
+/* A domain that libfabric opens on a fabric, as another transport has it. It stays open. */
+static struct fid_domain *opened_by_libfabric(const char *name) {
+  static const char *const versions[] = {"FABRIC_1.10", "FABRIC_1.9", "FABRIC_1.8", "FABRIC_1.7", "FABRIC_1.3"};
+  const char *path = getenv("LIBFABRIC_PATH");
+  void *library = dlopen(path != NULL && *path != 0 ? path : "libfabric.so.1", RTLD_NOW);
+  fi_version_fn version = NULL;
+  fi_getinfo_fn getinfo = NULL;
+  fi_dupinfo_fn dupinfo = NULL;
+  fi_fabric_fn open_fabric = NULL;
+  struct fi_info *hints, *info = NULL;
+  struct fid_fabric *fabric = NULL;
+  struct fid_domain *opened = NULL;
+  CHECK(library != NULL);
+  *(void **)&version = dlvsym(library, "fi_version", "FABRIC_1.0");
+  *(void **)&open_fabric = dlvsym(library, "fi_fabric", "FABRIC_1.1");
+  for (size_t i = 0; getinfo == NULL && i < sizeof versions / sizeof versions[0]; i++) {
+    *(void **)&getinfo = dlvsym(library, "fi_getinfo", versions[i]);
+    *(void **)&dupinfo = dlvsym(library, "fi_dupinfo", versions[i]);
+  }
+  CHECK(version != NULL && open_fabric != NULL && getinfo != NULL && dupinfo != NULL);
+  uint32_t most = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), api = version() < most ? version() : most;
+  hints = dupinfo(NULL);
+  hints->mode = ~0ull;
+  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  hints->fabric_attr->prov_name = strdup("efa");
+  hints->fabric_attr->name = strdup(name);
+  CHECK(getinfo(api, NULL, NULL, 0, hints, &info) == 0 && strcmp(info->fabric_attr->name, name) == 0);
+  CHECK(open_fabric(info->fabric_attr, &fabric, NULL) == 0);
+  CHECK(fabric->ops->domain(fabric, info, &opened, NULL) == 0 && opened != NULL);
+  return opened;
+}
+
+static void is_refused(int code, int expected, const char *why) {
+  CHECK(code == expected);
+  CHECK(strstr(efa_gda_last_error(), why) != NULL);
+}
+
+/* Run with EFA_GDA_GPU=-1, and with both fabrics. */
+static void borrowed(void) {
+  struct nvshmemt_efa_gda_device_state state = {sizeof state};
+  static uint64_t zeroes[64];
+  is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
+  is_refused(nvshmemt_efa_gda_state(&state), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
+  is_refused(nvshmemt_efa_gda_init_on_ep(NULL, NULL), EFA_GDA_ERROR_ARGUMENT, "the fid_domain is null");
+  is_refused(nvshmemt_efa_gda_init_on_ep((void *)0x1000, NULL), EFA_GDA_ERROR_ARGUMENT, "cannot read");
+  is_refused(nvshmemt_efa_gda_init_on_ep(zeroes, NULL), EFA_GDA_ERROR_ARGUMENT, "no object of libfabric");
+  struct fid_domain *plain = opened_by_libfabric("efa");
+  is_refused(nvshmemt_efa_gda_init_on_ep(plain, NULL), EFA_GDA_ERROR_UNSUPPORTED, "efa-direct");
+  struct fid_domain *direct = opened_by_libfabric("efa-direct");
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, direct), EFA_GDA_ERROR_ARGUMENT, "is a fid_domain");
+  /* Nothing of the refused calls is left. */
+  CHECK(nvshmemt_efa_gda_init_on_ep(direct, NULL) == 0);
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, NULL), EFA_GDA_ERROR_BUSY, "nvshmemt_efa_gda_fini");
+  CHECK(nvshmemt_efa_gda_state(&state) == 0 && state.queue != NULL && state.gpu == -1);
+  CHECK(nvshmemt_efa_gda_fini() == 0);
+  is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"put", put},         {"errors", errors},   {"busy", busy},   {"operations", operations},
-               {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse}, {"relaxed", relaxed}};
+  } tests[] = {{"put", put},           {"errors", errors},     {"busy", busy},       {"operations", operations},
+               {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse},
+               {"relaxed", relaxed},   {"borrowed", borrowed}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed\n", argv[0]);
+  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed\n", argv[0]);
   return 2;
 }

@@ -9,8 +9,8 @@ static thread_local efa_gda_ibgda_state *state_of_rank;
 #define EFA_GDA_COMPAT_NS deep_ep
 #include "efa_gda/ibgda_compat.cuh"
 
-static_assert(sizeof(efa_gda_ibgda_state) == 104 && sizeof(efa_gda_ibgda_channel) == 80 &&
-                  sizeof(efa_gda_ibgda_peer) == 32,
+static_assert(sizeof(efa_gda_ibgda_state) == 112 && sizeof(efa_gda_ibgda_channel) == 80 &&
+                  sizeof(efa_gda_ibgda_peer) == 32 && sizeof(efa_gda_ibgda_queue) == 16,
               "as ibgda_soft.rs declares them");
 
 /* A launch of a rank. In the heap, warp w has from w * warp_stride on: what it sends and what it receives, `messages`

@@ -4,27 +4,33 @@
  * a flag that a thread sends lands after the data that was put before it. The functions of ibgda_compat.cuh (DeepEP)
  * and nvshmem.cuh (NVSHMEM) are these.
  *
- * TERMS. Request, done, group, queue: see sq.h. PE: a rank of the job. Channel: a virtual queue pair to a PE. EFA needs
- * one queue pair for all peers, so a channel is no queue: it numbers what callers of NVSHMEM call a QP. Flag: a value
- * that ibgda_flag() writes. Remote address: an address of this PE's heap; the functions add the
- * difference between the heaps.
+ * TERMS. Request, done, group: see sq.h. PE: a rank of the job. Channel: a virtual queue pair to a PE, which callers
+ * of NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each reaches all PEs, so a channel is no
+ * queue: the channels with the number i, of all PEs, post to queue i modulo num_queues. Flag: a value that ibgda_flag()
+ * writes. Remote address: an address of this PE's heap; the functions add the difference between the heaps.
  *
  * ORDER. The adapter executes requests in any order, and has no atomic operations. So
- *   - a flag is drained first: it is posted when all requests are done that any thread of this GPU posted to the queue
- *     before the call (drain()). Data in GPU memory that is registered with strict ordering is then visible before the
- *     flag (signal.h, form put_signal);
+ *   - a flag is drained first: it is posted when all requests are done that any thread of this GPU posted before the
+ *     call through channels of the same number (drain() of their queue; for Set8 and Drain through any channel, drain()
+ *     of each queue). Data in GPU memory that is registered with strict ordering is then visible before the flag
+ *     (signal.h, form put_signal);
  *   - an add is a write of the sum. The channel keeps the sum of each remote word (counts), so each word must have one
  *     writer: this PE, and one channel of it. The sum starts at 0. Quiet of the channel forgets its sums: the
  *     caller must zero the words at the peer after a quiet, as it must before the first add.
  * "Before" includes what another thread posted, if its call returned and the threads synchronised since.
  *
  * drain() waits for the requests [start, end): end is the number of requests that have slots, or oldest + R if that is
- * less (requests.h). Every request whose post has returned is in front of both. start is shared.done, in front of which
+ * less (requests.h). Every request whose post has returned is in front of both. start is queue.done, in front of which
  * all requests are done.
+ *
+ * POSTING. The thread that has queue.lock owns the queue (post.h) for one post. Owners need few registers: device.cu is
+ * compiled for the 64 of blocks of 1,024 threads, in which the engine for shared queues does not fit. Threads wait for
+ * the lock of one queue only, so more queues let more threads post at once.
  *
  * WORDS
  *   word              | written by                        | read by        | ordered by
- *   shared.done       | drain(): modular maximum, by CAS, | drain()        | a fence before the CAS, an acquire; so a
+ *   queue.lock        | CAS 0 to 1; release of 0          | the same       | its acquire and release
+ *   queue.done        | drain(): modular maximum, by CAS, | drain()        | a fence before the CAS, an acquire; so a
  *                     | after its requests are done       |                | drain that starts later may skip them
  *   shared.failed     | the first thread that fails: CAS  | all calls      | relaxed; carries no data
  *   report            | that thread; status last          | host           | fence_system() before the status
@@ -39,10 +45,11 @@
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound; and the other statuses of post() and wait()
  *                               (post.h)
- *   EFA_GDA_TIMEOUT_LOCK        another thread did not release the channel within the bound
+ *   EFA_GDA_TIMEOUT_LOCK        another thread did not release the channel, or the queue, within the bound
  *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; adds to more than
  *                               EFA_GDA_IBGDA_COUNTS words of a channel without a quiet
  *   EFA_GDA_UNSUPPORTED         the queue has no request table; an operation that this library cannot do
+ *   EFA_GDA_IN_USE              other device code posts to the queue
  */
 #ifndef EFA_GDA_IBGDA_H
 #define EFA_GDA_IBGDA_H
@@ -52,13 +59,14 @@
 
 namespace efa_gda {
 
-/* One RDMA write of a PE. `lkey` is of `local`, which the adapter addresses so. */
+/* One RDMA write to a PE through a channel. `lkey` is of `local`, which the adapter addresses so. */
 struct IbgdaWrite {
   uint64_t local;
   uint64_t remote;
   uint64_t bytes;
   uint32_t lkey;
   uint32_t pe;
+  uint32_t qp;
 };
 
 EFA_GDA_FN uint32_t ibgda_channels(const efa_gda_ibgda_state *s) {
@@ -68,6 +76,11 @@ EFA_GDA_FN uint32_t ibgda_channels(const efa_gda_ibgda_state *s) {
 EFA_GDA_FN efa_gda_ibgda_channel *ibgda_channel(const efa_gda_ibgda_state *s, int pe, int qp) {
   uint32_t channels = ibgda_channels(s);
   return s->channels + (uint64_t)(uint32_t)pe * channels + (uint32_t)qp % channels;
+}
+
+/* The number of a channel's queue. */
+EFA_GDA_FN uint32_t ibgda_queue_number(const efa_gda_ibgda_state *s, uint32_t qp) {
+  return qp % ibgda_channels(s) % s->num_queues;
 }
 
 EFA_GDA_FN bool ibgda_in_heap(const efa_gda_ibgda_state *s, uint64_t address, uint64_t bytes) {
@@ -91,62 +104,79 @@ EFA_GDA_FN bool ibgda_begin(const efa_gda_ibgda_state *s, uint64_t remote, uint6
   return valid;
 }
 
-/* Raises shared.done to `index`. */
-EFA_GDA_FN void ibgda_advance_done(const efa_gda_ibgda_state *s, uint32_t index) {
+/* Raises queue.done to `index`. */
+EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
   fence_device();
-  uint32_t done = load_relaxed(&s->shared->done);
+  uint32_t done = load_relaxed(&queue->done);
   while (is_before(done, index)) {
-    uint32_t seen = compare_swap_acquire(&s->shared->done, done, index);
+    uint32_t seen = compare_swap_acquire(&queue->done, done, index);
     if (seen == done) break;
     done = seen;
   }
 }
 
-/* Posts a write and rings for it. One thread calls it. Entries are stored by 8 bytes, which every queue allows. */
-EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite *write) {
-  const efa_gda_ibgda_peer &to = s->peers[write->pe];
-  uint64_t most = max_entry_bytes(*s->queue, true), remote = write->remote - s->heap + to.heap;
+/* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. Entries are stored by 8 bytes,
+ * which every queue allows. */
+EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue,
+                                      const efa_gda_ibgda_peer &to, const IbgdaWrite *write) {
+  uint64_t most = max_entry_bytes(*queue->queue, true), remote = write->remote - s->heap + to.heap;
   uint64_t entries = entries_per_request(write->bytes, most);
-  Sender<Sharing::Device, ThreadGroup, 8> sender(s->queue, s->timeout_ns);
+  if (entries > kMaxEntriesPerCall) return EFA_GDA_BAD_ARGUMENT;
+  Sender<Sharing::Thread, ThreadGroup, 8> sender(queue->queue, s->timeout_ns);
   uint32_t first = 0;
-  uint32_t status = sender.status();
-  if (entries > kMaxEntriesPerCall) status = EFA_GDA_BAD_ARGUMENT;
-  if (status == EFA_GDA_OK) {
-    status = sender.post(
-        (uint32_t)entries,
-        [&](uint32_t i) {
-          uint64_t at = i * most, left = write->bytes - at;
-          Memory local = {write->local + at, write->lkey, (uint32_t)(left < most ? left : most)};
-          return write_entry(to.peer, local, remote + at, to.rkey);
-        },
-        kPostDefault, &first);
-  }
-  /* The handle is not closed: close() of a shared one rings for deferred entries, and there are none. Its code would be
-   * another copy of the lock's. shared.done must not fall behind by 2^31, half of the range of its comparisons, if
-   * nobody drains. */
-  if (first - load_relaxed(&s->shared->done) > 1u << 30) {
-    ibgda_advance_done(s, load_acquire(&s->queue->tracking.oldest));
+  sender.post(
+      (uint32_t)entries,
+      [&](uint32_t i) {
+        uint64_t at = i * most, left = write->bytes - at;
+        Memory local = {write->local + at, write->lkey, (uint32_t)(left < most ? left : most)};
+        return write_entry(to.peer, local, remote + at, to.rkey);
+      },
+      kPostDefault, &first);
+  uint32_t status = sender.close();
+  /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if nobody drains. */
+  if (status == EFA_GDA_OK && first - load_relaxed(&queue->done) > 1u << 30) {
+    ibgda_advance_done(queue, load_acquire(&queue->queue->tracking.oldest));
   }
   return status;
 }
 
-/* Waits until all requests are done that were posted before (ORDER). One thread calls it. */
-EFA_GDA_COLD uint32_t ibgda_drain(const efa_gda_ibgda_state *s) {
-  efa_gda_queue *queue = s->queue;
+/* Waits for the lock of the channel's queue, and posts a write. One thread calls it. */
+EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite *write) {
+  uint32_t number = ibgda_queue_number(s, write->qp);
+  efa_gda_ibgda_queue *queue = s->queues + number;
+  Deadline deadline(queue->queue, s->timeout_ns, &queue->queue->completion.completed);
+  uint32_t status = EFA_GDA_OK;
+  bool done = false;
+  while (!done && status == EFA_GDA_OK) {
+    /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
+    if (compare_swap_acquire(&queue->lock, 0, 1) == 0) {
+      status = ibgda_post_locked(s, queue, s->peers[(uint64_t)number * s->num_pes + write->pe], write);
+      store_release(&queue->lock, 0u);
+      done = true;
+    } else {
+      status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
+    }
+  }
+  return status;
+}
+
+/* Waits until all requests are done that were posted to the queue before (ORDER). One thread calls it. */
+EFA_GDA_COLD uint32_t ibgda_drain(efa_gda_ibgda_queue *of, uint64_t timeout_ns) {
+  efa_gda_queue *queue = of->queue;
   if (queue->requests.num_entries == 0) return EFA_GDA_UNSUPPORTED;
-  uint32_t oldest = load_acquire(&queue->tracking.oldest), start = load_acquire(&s->shared->done);
+  uint32_t oldest = load_acquire(&queue->tracking.oldest), start = load_acquire(&of->done);
   uint32_t end = (uint32_t)load_relaxed(&queue->reserve.word), most = oldest + queue->requests.num_entries;
   if (is_before(start, oldest)) start = oldest;
   if (is_before(most, end)) end = most;
   uint32_t status = EFA_GDA_OK;
   if (is_before(start, end)) {
-    RequestWait wait(start, end - start, 0, 0, s->timeout_ns);
+    RequestWait wait(start, end - start, 0, 0, timeout_ns);
     Completions completions;
     status = wait_for_requests(queue, &wait, &completions);
   }
   /* Also errors of requests that an earlier drain covered. */
   if (status == EFA_GDA_OK && load_acquire(&queue->error.count) != 0) status = EFA_GDA_COMPLETION_ERROR;
-  if (status == EFA_GDA_OK) ibgda_advance_done(s, end);
+  if (status == EFA_GDA_OK) ibgda_advance_done(of, end);
   return status;
 }
 
@@ -154,7 +184,7 @@ EFA_GDA_COLD uint32_t ibgda_drain(const efa_gda_ibgda_state *s) {
 EFA_GDA_IBGDA_CALL void ibgda_put(const efa_gda_ibgda_state *s, uint64_t remote, uint64_t local, uint64_t bytes, int pe,
                                   int qp) {
   if (bytes == 0 || !ibgda_begin(s, remote, bytes, pe, qp)) return;
-  IbgdaWrite write = {local - s->heap + s->heap_address, remote, bytes, s->lkey, (uint32_t)pe};
+  IbgdaWrite write = {local - s->heap + s->heap_address, remote, bytes, s->lkey, (uint32_t)pe, (uint32_t)qp};
   uint32_t status = ibgda_in_heap(s, local, bytes) ? ibgda_post(s, &write) : (uint32_t)EFA_GDA_BAD_ARGUMENT;
   if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ibgda_fail(s, status, pe, qp);
 }
@@ -176,10 +206,14 @@ EFA_GDA_FN uint64_t *ibgda_sum(efa_gda_ibgda_channel *channel, uint64_t address)
 
 /* Drains, and then does `flag`. The caller has the channel's lock. */
 EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_channel *channel, IbgdaFlag flag,
-                                      uint64_t remote, uint64_t value, int pe) {
+                                      uint64_t remote, uint64_t value, int pe, int qp) {
   if (flag == IbgdaFlag::Refused) return EFA_GDA_UNSUPPORTED;
-  uint32_t status = ibgda_drain(s);
-  if (status != EFA_GDA_OK) return status;
+  bool all = flag == IbgdaFlag::Set8 || flag == IbgdaFlag::Drain;
+  uint32_t number = all ? 0 : ibgda_queue_number(s, (uint32_t)qp), end = all ? s->num_queues : number + 1;
+  EFA_GDA_NO_UNROLL for (; number != end; number++) {
+    uint32_t status = ibgda_drain(s->queues + number, s->timeout_ns);
+    if (status != EFA_GDA_OK) return status;
+  }
   if (flag == IbgdaFlag::Drain) return EFA_GDA_OK;
   if (flag == IbgdaFlag::Quiet) {
     for (uint32_t i = 0; i < EFA_GDA_IBGDA_COUNTS; i++) {
@@ -196,7 +230,7 @@ EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgd
   }
   store_relaxed(&channel->word, value);
   uint64_t local = s->channels_address + (uint64_t)((uint8_t *)&channel->word - (uint8_t *)s->channels);
-  IbgdaWrite write = {local, remote, ibgda_flag_bytes(flag), s->channels_lkey, (uint32_t)pe};
+  IbgdaWrite write = {local, remote, ibgda_flag_bytes(flag), s->channels_lkey, (uint32_t)pe, (uint32_t)qp};
   return ibgda_post(s, &write);
 }
 
@@ -206,13 +240,14 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
                                    int pe, int qp) {
   if (!ibgda_begin(s, remote, ibgda_flag_bytes(flag), pe, qp)) return;
   efa_gda_ibgda_channel *channel = ibgda_channel(s, pe, qp);
-  Deadline deadline(s->queue, s->timeout_ns, &s->queue->completion.completed);
+  efa_gda_queue *queue = s->queues[ibgda_queue_number(s, (uint32_t)qp)].queue;
+  Deadline deadline(queue, s->timeout_ns, &queue->completion.completed);
   uint32_t status = EFA_GDA_OK;
   bool done = false;
   while (!done && status == EFA_GDA_OK) {
     /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
     if (compare_swap_acquire(&channel->lock, 0, 1) == 0) {
-      status = ibgda_flag_locked(s, channel, flag, remote, value, pe);
+      status = ibgda_flag_locked(s, channel, flag, remote, value, pe, qp);
       store_release(&channel->lock, 0u);
       done = true;
     } else {

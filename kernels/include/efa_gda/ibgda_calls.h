@@ -15,12 +15,13 @@ namespace efa_gda {
 
 /* What ibgda_flag() does when everything before is done. */
 enum class IbgdaFlag : uint32_t {
-  /* Writes 4 or 8 bytes of the value to the remote word. */
+  /* Writes 4 bytes of the value to the remote word. */
   Set4,
+  /* Writes 8 bytes, behind the requests of all channels. */
   Set8,
   /* Adds the value to the remote word of 8 bytes, whose other adds go through the same channel (ORDER in ibgda.h). */
   Add8,
-  /* Nothing more. */
+  /* Nothing more; "before" is the requests of all channels. */
   Drain,
   /* Forgets the channel's sums. */
   Quiet,

@@ -43,8 +43,8 @@ namespace EFA_GDA_COMPAT_NS {
 
 EFA_GDA_FN efa_gda_ibgda_state *ibgda_get_state() { return &EFA_GDA_IBGDA_STATE; }
 
-/* Puts `bytes` bytes. All lanes of a warp call it. Each put is rung for at once, whatever kAlwaysDoPostSend says: the
- * posts of many warps share doorbells already (ticket_lock.h), and a deferred one would have to wait for another. */
+/* Puts `bytes` bytes. All lanes of a warp call it. Each put is rung for at once, whatever kAlwaysDoPostSend says: a
+ * thread owns the queue for one post, and a deferred one would have to wait for another. */
 template <bool kAlwaysDoPostSend = false>
 EFA_GDA_FN void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr, size_t bytes, int dst_pe, int qp_id,
                                             int lane_id, int message_idx) {

@@ -8,7 +8,7 @@
 
 #include "queue.h"
 
-/* A peer (processing element, PE) of the job. */
+/* A peer (processing element, PE) of the job, as one queue of this GPU reaches it. */
 struct efa_gda_ibgda_peer {
   struct efa_gda_peer peer;
   /* Key of the peer's symmetric heap. */
@@ -37,13 +37,22 @@ struct efa_gda_ibgda_channel {
   } counts[EFA_GDA_IBGDA_COUNTS];
 };
 
-/* Words that all threads of the GPU share, in its memory. */
-struct efa_gda_ibgda_shared {
+/* A queue of this GPU, in its memory. The virtual queue pairs are spread over the queues. */
+struct efa_gda_ibgda_queue {
+  /* A queue with a request table, to which no other device code posts. */
+  struct efa_gda_queue *queue;
   /* All requests with an index before this one are done, modulo 2^32. At first the index of the queue's first request,
    * which is 0 for a new queue of an adapter. */
   uint32_t done;
+  /* 1 while a thread posts to the queue. */
+  uint32_t lock;
+};
+
+/* Words that all threads of the GPU share, in its memory. */
+struct efa_gda_ibgda_shared {
   /* enum efa_gda_status: the first failure, 0 at first. With one, every later call returns at once. */
   uint32_t failed;
+  uint32_t reserved;
 };
 
 /* The first failure, in host memory that the GPU writes, for the host to read while kernels run. */
@@ -62,13 +71,13 @@ struct efa_gda_ibgda_state {
   int32_t num_devices_initialized;
   uint32_t num_pes;
   uint32_t lkey;
-  /* A queue with a request table, which all threads of the GPU share. */
-  struct efa_gda_queue *queue;
+  /* num_queues queues; virtual queue pair i of each PE is of queue i modulo num_queues. */
+  struct efa_gda_ibgda_queue *queues;
   /* This PE's symmetric heap, at its addresses for the GPU, and where it begins as the adapter addresses it. */
   uint64_t heap;
   uint64_t heap_bytes;
   uint64_t heap_address;
-  /* num_pes peers. */
+  /* num_pes peers for queue 0, then num_pes for queue 1, and so on. */
   const struct efa_gda_ibgda_peer *peers;
   /* num_pes * num_rc_per_pe * num_devices_initialized channels, in memory registered with `channels_lkey`; and where
    * the adapter addresses the first. */
@@ -80,6 +89,9 @@ struct efa_gda_ibgda_state {
   uint64_t timeout_ns;
   uint32_t channels_lkey;
   uint32_t rank;
+  /* From 1 to the number of virtual queue pairs to a PE. */
+  uint32_t num_queues;
+  uint32_t reserved;
 };
 
 #endif

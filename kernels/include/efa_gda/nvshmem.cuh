@@ -41,6 +41,9 @@ EFA_GDA_FN uint64_t efa_gda_nvshmem_mapped(const void *dest, int pe) {
   return efa_gda::ibgda_mapped(s, reinterpret_cast<uint64_t>(dest), -1, pe);
 }
 
+/* The channel of a thread's puts: warps of a block use channels one after the other. */
+EFA_GDA_FN int efa_gda_nvshmem_channel_of_warp() { return (int)(threadIdx.x / 32 + blockIdx.x); }
+
 /* Puts `bytes` bytes: by stores where the peer's heap is mapped, otherwise through the adapter. Returns when they are
  * stored or rung for; efa_gda_nvshmem_quiet() waits until they are at the peer. */
 template <class Group>
@@ -51,7 +54,7 @@ EFA_GDA_FN void efa_gda_nvshmem_put_by(Group group, void *dest, const void *sour
     efa_gda_nvshmem_copy(mapped, source, bytes, group.rank(), group.size());
   } else if (group.rank() == 0) {
     efa_gda::ibgda_put(&efa_gda_ibgda_state_d, reinterpret_cast<uint64_t>(dest), reinterpret_cast<uint64_t>(source),
-                       bytes, pe, 0);
+                       bytes, pe, efa_gda_nvshmem_channel_of_warp());
   }
   group.sync();
 }
