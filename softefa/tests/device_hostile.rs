@@ -6,7 +6,7 @@ mod device_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device_support::*;
 use efa_gda_wire::*;
@@ -156,6 +156,8 @@ fn keys_are_random_unless_a_seed_is_given() {
 struct BlockedMemory {
     accesses: AtomicU64,
     is_free: AtomicBool,
+    /// An access was not released in time.
+    has_given_up: AtomicBool,
 }
 
 /// The client that has the memory.
@@ -164,7 +166,14 @@ const BLOCKED: u64 = 7;
 impl BlockedMemory {
     fn access(&self) -> Result<(), MemoryFault> {
         self.accesses.fetch_add(1, Ordering::AcqRel);
-        until("the release", || self.is_free.load(Ordering::Acquire).then_some(()));
+        let limit = Instant::now() + TIMEOUT / 2;
+        while !self.is_free.load(Ordering::Acquire) {
+            if Instant::now() > limit {
+                self.has_given_up.store(true, Ordering::Release);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 }
@@ -285,4 +294,35 @@ fn calls_of_the_client_itself_return_after_the_last_access_to_its_memory() {
         work_beside([&a.adapter, &b.adapter]);
         assert_eq!(memory.accesses.load(Ordering::Acquire), accesses);
     }
+}
+
+/// A client's number, the highest of all.
+const HONEST: u64 = 100;
+
+#[test]
+fn a_receiver_does_not_wait_for_a_counter_of_another_target_of_its_sender() {
+    let adapter = adapter(&Network::new(), 1);
+    adapter.isolate_clients().unwrap();
+    let side = |client| Side::with(&adapter, |attr| (attr.client, attr.rq_depth) = (client, 4));
+    let (mut sender, counted, mut honest) = (side(8), side(BLOCKED), side(HONEST));
+    let [to_counted, to_honest] = [&counted, &honest].map(|target| sender.handle(target));
+    let memory = Arc::new(BlockedMemory::default());
+    let counter = CompletionCounter::mirrored((memory.clone(), 0), (memory.clone(), 8));
+    adapter.attach_counter(counted.qp.number, Counted::REMOTE_WRITE, Arc::new(counter)).unwrap();
+    let _back = counted.handle(&sender);
+    let from = Buffer::new(&sender, 8, Access::LOCAL_READ);
+    let written = Buffer::new(&counted, 8, Access::REMOTE_WRITE);
+    let received = Buffer::new(&honest, 8, Access::LOCAL_WRITE);
+    honest.post_receive(3, received.segment(0, 8));
+    // Both are executed in one turn of the sender.
+    adapter.hold(true);
+    sender.post(&write(1, to_counted, written.remote(0), from.segment(0, 8)));
+    sender.post(&send(2, to_honest, &[from.segment(0, 8)]));
+    sender.await_fetched(2);
+    adapter.hold(false);
+    assert_eq!(honest.completion().status, CompletionStatus::Ok);
+    adapter.destroy_queue_pair(honest.qp.number).unwrap();
+    assert!(!memory.has_given_up.load(Ordering::Acquire), "the receiver waited for another's counter");
+    memory.is_free.store(true, Ordering::Release);
+    assert_eq!(sender.completion().status, CompletionStatus::Ok);
 }
