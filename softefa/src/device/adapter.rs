@@ -217,7 +217,9 @@ impl Adapter {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`] for memory of the client without
     /// [`super::Capabilities::external_cq`].
     pub fn create_completion_queue(&self, attr: CompletionQueueAttr) -> Result<CompletionQueue, DeviceError> {
-        self.change(|port| create::completion_queue(port, attr))
+        // Outside the lock, because it reads the whole ring.
+        let set_phase = create::first_set_phase(&attr);
+        self.change(|port| create::completion_queue(port, attr, set_phase))
     }
 
     /// Destroys a completion queue.
