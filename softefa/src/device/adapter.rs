@@ -241,6 +241,8 @@ impl Adapter {
             Ok(ring)
         })?;
         ring.abandon();
+        // An engine may write its backlog. If it released the queue's memory, other clients would wait for that.
+        wait_until(|| Arc::strong_count(&ring) == 1);
         Ok(())
     }
 
@@ -383,7 +385,10 @@ impl Adapter {
         let removed = self.change(|port| {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
-            port.live.retain(|number| *number != queue_pair.get());
+            if let Some(live) = port.live.get_mut(&removed.client) {
+                live.retain(|number| *number != queue_pair.get());
+            }
+            port.live.retain(|_, live| !live.is_empty());
             removed.set_state(QueuePairState::Error);
             Ok(removed)
         })?;

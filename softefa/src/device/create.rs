@@ -220,7 +220,7 @@ impl Parts {
         };
         let (send_doorbell, receive_doorbell, doorbells) =
             queue_doorbells(&mut port.doorbells, attr, receive_part.is_some())?;
-        let mut seed = config.seed ^ u64::from(port.live.len() as u32) << 32 ^ attr.first_counter;
+        let mut seed = config.seed ^ u64::from(port.queue_pairs.live() as u32) << 32 ^ attr.first_counter;
         let send = SendRing {
             memory: send_memory,
             ring: send_ring,
