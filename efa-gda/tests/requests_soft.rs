@@ -38,7 +38,7 @@ fn run_on_soft(
     let lkey = queue.retain(&source).unwrap().get();
     let (from, to) = ((source.address(), lkey), (target.address(), target.remote_key().get()));
     let load = load.between(queue.as_ptr().as_ptr(), device_peer(peer), from, to);
-    let results = run(load, blocks, lanes, 0);
+    let results = run(load, blocks, lanes, 0, None);
     queue.quiet(std::time::Duration::from_secs(30)).unwrap();
     queue.close().unwrap();
     assert_no_violations(adapter);

@@ -30,7 +30,7 @@ fn run_warps(load: Waits, warps: u32, drains: bool) {
     let (from, to) = ((source.address(), lkey), (target.address(), target.remote_key().get()));
     let load = load.between(queue.as_ptr().as_ptr(), device_peer(peer), from, to);
     let load = Waits { timeout_ns: 5 * SECOND, ..load };
-    let results = run(load, warps, 32, 0);
+    let results = run(load, warps, 32, 0, None);
     assert!(results.iter().all(|result| *result == GOOD), "{results:?}");
     if drains {
         queue.quiet(BOUND).unwrap();

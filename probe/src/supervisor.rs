@@ -30,6 +30,9 @@ const CUDA_MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
 
 /// The most time that a check can request in addition.
 const MORE_TIME: Duration = Duration::from_secs(24 * 3600);
+/// The most adapters and GPUs that a worker can report: a library can report any number.
+const MAX_ADAPTERS: usize = 1024;
+const MAX_GPUS: usize = 64;
 
 /// A worker process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -242,6 +245,8 @@ pub(crate) struct Dispatch<'a> {
     running: Option<(String, Option<String>)>,
     /// Time that the running check requested.
     additional_time: Duration,
+    /// Whether the worker has reported how long libfabric took to start.
+    has_started: bool,
     progress: Progress,
     /// The worker's process number.
     process: u32,
@@ -254,8 +259,8 @@ impl<'a> Dispatch<'a> {
         limits: Limits,
         process: u32,
     ) -> Self {
-        let (additional_time, progress) = (Duration::ZERO, Progress::new());
-        Self { runner, results, limits, running: None, additional_time, progress, process }
+        let (additional_time, has_started, progress) = (Duration::ZERO, false, Progress::new());
+        Self { runner, results, limits, running: None, additional_time, has_started, progress, process }
     }
 
     /// Handles events until no more come.
@@ -300,13 +305,22 @@ impl<'a> Dispatch<'a> {
                 self.runner.findings.push(finding);
             }
             Event::Loaded(path) => self.results.loaded = Some(path),
-            // A machine on which libfabric starts slowly is slow in later checks as well.
+            // A machine on which libfabric starts slowly is slow in later checks as well. A second report would raise the
+            // limit that the first one raised.
+            Event::Started(_) if self.has_started => {}
             Event::Started(milliseconds) => {
+                self.has_started = true;
                 self.limits.each +=
                     Duration::from_millis(milliseconds).min(self.limits.each + self.limits.start)
             }
-            Event::Adapters(names) => self.results.adapters = names,
-            Event::Gpus(gpus) => self.results.gpus = gpus,
+            Event::Adapters(mut names) => {
+                names.truncate(MAX_ADAPTERS);
+                self.results.adapters = names;
+            }
+            Event::Gpus(mut gpus) => {
+                gpus.truncate(MAX_GPUS);
+                self.results.gpus = gpus;
+            }
             Event::Queues(queues) => {
                 self.results.queues.get_or_insert(queues);
             }
@@ -359,6 +373,28 @@ mod tests {
         assert!(
             inherited.is_some() || set == Some((OsStr::new(CUDA_MODULE_LOADING), Some(OsStr::new("EAGER"))))
         );
+    }
+
+    /// What workers reported, and the time of a check, after a worker sent `events`.
+    fn after(events: impl IntoIterator<Item = Event>) -> (Results, Duration) {
+        let (mut runner, mut results) = (Runner::new(Policy::default()), Results::default());
+        let limits = Limits { each: Duration::from_secs(10), start: Duration::from_secs(20) };
+        let mut dispatch = Dispatch::new(&mut runner, &mut results, limits, std::process::id());
+        events.into_iter().for_each(|event| dispatch.handle(event));
+        let each = dispatch.limits.each;
+        (results, each)
+    }
+
+    #[test]
+    fn a_worker_that_reports_its_start_again_and_again_gets_the_time_of_one_report() {
+        let started = |times| std::iter::repeat_with(|| Event::Started(u64::MAX)).take(times);
+        assert_eq!(after(started(1000)).1, after(started(1)).1);
+    }
+
+    #[test]
+    fn a_worker_that_reports_any_number_of_adapters_is_believed_up_to_a_bound() {
+        let names = (0..100_000).map(|number| number.to_string()).collect();
+        assert_eq!(after([Event::Adapters(names)]).0.adapters.len(), MAX_ADAPTERS);
     }
 
     fn request(executor: Executor) -> Request {

@@ -299,16 +299,13 @@ step_fuzz() {
 
 # fuzz_together PROGRAMS WORK SECONDS NAME…: at the same time.
 fuzz_together() {
-  local programs=$1 work=$2 seconds=$3 name log status runs=() options
+  local programs=$1 work=$2 seconds=$3 name log status runs=()
   shift 3
   begin "fuzz $*"
   for name in "$@"; do
-    options=()
-    # A thread of the broker that has just started counts as a leak. The target compares threads and descriptors itself.
-    [[ $name != uverbs_messages ]] || options=(-detect_leaks=0)
     mkdir -p "$work/corpus/$name" "$work/seeds/$name"
     launch "$(log_of "fuzz $name")" $((seconds + 120)) "$programs/$name" "-max_total_time=$seconds" -max_len=4096 \
-      -timeout=30 "-artifact_prefix=$LOGS/$name-" "${options[@]}" "$work/corpus/$name" "$work/seeds/$name"
+      -timeout=30 "-artifact_prefix=$LOGS/$name-" "$work/corpus/$name" "$work/seeds/$name"
     runs+=("$!")
   done
   for name in "$@"; do

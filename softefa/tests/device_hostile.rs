@@ -6,7 +6,7 @@ mod device_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device_support::*;
 use efa_gda_wire::*;
@@ -156,6 +156,8 @@ fn keys_are_random_unless_a_seed_is_given() {
 struct BlockedMemory {
     accesses: AtomicU64,
     is_free: AtomicBool,
+    /// An access was not released in time.
+    has_given_up: AtomicBool,
 }
 
 /// The client that has the memory.
@@ -164,7 +166,14 @@ const BLOCKED: u64 = 7;
 impl BlockedMemory {
     fn access(&self) -> Result<(), MemoryFault> {
         self.accesses.fetch_add(1, Ordering::AcqRel);
-        until("the release", || self.is_free.load(Ordering::Acquire).then_some(()));
+        let limit = Instant::now() + TIMEOUT / 2;
+        while !self.is_free.load(Ordering::Acquire) {
+            if Instant::now() > limit {
+                self.has_given_up.store(true, Ordering::Release);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 }
@@ -285,4 +294,248 @@ fn calls_of_the_client_itself_return_after_the_last_access_to_its_memory() {
         work_beside([&a.adapter, &b.adapter]);
         assert_eq!(memory.accesses.load(Ordering::Acquire), accesses);
     }
+}
+
+/// Memory of an honest client, which records how often another memory had been accessed when it was first read.
+struct Witness {
+    accesses: Arc<AtomicU64>,
+    seen: AtomicU64,
+}
+
+impl Memory for Witness {
+    fn read(&self, _address: u64, _into: &mut [u8]) -> Result<(), MemoryFault> {
+        let seen = self.accesses.load(Ordering::Acquire);
+        let _ = self.seen.compare_exchange(u64::MAX, seen, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+
+    fn client(&self) -> u64 {
+        HONEST
+    }
+}
+
+/// Memory of which each read takes a time.
+struct TediousMemory {
+    accesses: Arc<AtomicU64>,
+    time: Duration,
+    client: u64,
+}
+
+impl Memory for TediousMemory {
+    fn read(&self, _address: u64, _into: &mut [u8]) -> Result<(), MemoryFault> {
+        self.accesses.fetch_add(1, Ordering::AcqRel);
+        std::thread::sleep(self.time);
+        Ok(())
+    }
+
+    fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+
+    fn client(&self) -> u64 {
+        self.client
+    }
+}
+
+/// A client's number, the highest of all.
+const HONEST: u64 = 100;
+
+/// Executes `requests` requests of `bytes` bytes on each of `queue_pairs` queue pairs of each of `clients`, whose reads take
+/// `time`, and one of another client, which posts among them. Returns how many reads of the others came before its own.
+fn reads_before_an_honest_one(
+    clients: &[u64],
+    queue_pairs: usize,
+    requests: u64,
+    bytes: u32,
+    time: Duration,
+) -> u64 {
+    let adapter = adapter(&Network::new(), 1);
+    adapter.isolate_clients().unwrap();
+    adapter.hold(true);
+    let accesses = Arc::new(AtomicU64::new(0));
+    let witness = Arc::new(Witness { accesses: accesses.clone(), seen: AtomicU64::new(u64::MAX) });
+    let post = |client, memory: Arc<dyn Memory>, requests| {
+        let mut side = Side::with(&adapter, |attr| attr.client = client);
+        let own = side.handle(&side);
+        let attr = MemoryRegionAttr {
+            pd: side.pd,
+            address: 0,
+            length: bytes.into(),
+            access: Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
+            memory,
+        };
+        let keys = adapter.register_memory(attr).unwrap();
+        let remote = RemoteMemory { address: 0, key: keys.remote };
+        for id in 0..requests {
+            side.post(&write(id, own, remote, Segment { address: 0, length: bytes, key: keys.local }));
+        }
+        side
+    };
+    let others: Vec<u64> = clients.iter().flat_map(|client| vec![*client; queue_pairs]).collect();
+    let post_all = |clients: &[u64]| -> Vec<Side> {
+        let memory = |client| TediousMemory { accesses: accesses.clone(), time, client };
+        clients.iter().map(|client| post(*client, Arc::new(memory(*client)), requests)).collect()
+    };
+    let (before, after) = others.split_at(others.len() / 2 + 1);
+    let mut sides = post_all(before);
+    let mut honest = post(HONEST, witness.clone(), 1);
+    sides.extend(post_all(after));
+    honest.await_fetched(others.len() as u64 * requests + 1);
+    adapter.hold(false);
+    assert_eq!(honest.completion().status, CompletionStatus::Ok);
+    for side in sides {
+        adapter.set_queue_pair_state(side.qp.number, QueuePairState::Error).unwrap();
+    }
+    witness.seen.load(Ordering::Acquire)
+}
+
+#[test]
+fn a_client_whose_accesses_are_slow_delays_others_by_one_or_two_at_a_time() {
+    let reads = reads_before_an_honest_one(&[7], 2, 32, 8, Duration::from_millis(3));
+    assert!(reads <= 2, "{reads} accesses came before another client's");
+}
+
+#[test]
+fn a_client_with_many_queue_pairs_has_one_turn_as_others() {
+    // A turn is 4 MiB, and each request of 64 KiB costs somewhat more.
+    let reads = reads_before_an_honest_one(&[7], 32, 16, 64 << 10, Duration::ZERO);
+    assert!(reads <= 64, "{reads} accesses came before another client's");
+}
+
+#[test]
+fn clients_that_block_by_turns_do_not_keep_another_from_its_turn() {
+    let reads = reads_before_an_honest_one(&[7, 8, 9], 1, 16, 8, Duration::from_millis(15));
+    assert!(reads <= 3, "{reads} accesses came before another client's");
+}
+
+#[test]
+fn no_other_client_waits_for_a_late_write_to_memory_that_blocks() {
+    let mut config = AdapterConfig::new(Gid::link_local(1));
+    config.latest_write = Duration::from_secs(5);
+    let adapter = Adapter::new(&Network::new(), config).unwrap();
+    adapter.isolate_clients().unwrap();
+    let mut own = Side::with(&adapter, |attr| attr.client = BLOCKED);
+    let honest = Side::with(&adapter, |attr| attr.client = HONEST);
+    let peer = own.handle(&own);
+    let memory = Arc::new(BlockedMemory::default());
+    memory.is_free.store(true, Ordering::Release);
+    let register = |side: &Side, memory| {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        let attr = MemoryRegionAttr { pd: side.pd, address: 0, length: 64, access, memory };
+        adapter.register_memory(attr).unwrap()
+    };
+    let to = register(&own, memory.clone());
+    let kept = register(&honest, Arc::new(Witness { accesses: Arc::default(), seen: AtomicU64::new(0) }));
+    let from = Buffer::new(&own, 8, Access::LOCAL_READ);
+    let remote = RemoteMemory { address: 0, key: to.remote };
+    for id in 0..16 {
+        assert_eq!(own.run(&write(id, peer, remote, from.segment(0, 8))), CompletionStatus::Ok);
+    }
+    let accesses = memory.accesses.load(Ordering::Acquire);
+    memory.is_free.store(false, Ordering::Release);
+    until("a late write", || (memory.accesses.load(Ordering::Acquire) > accesses).then_some(()));
+    adapter.deregister_memory(kept.local).unwrap();
+    assert!(!memory.has_given_up.load(Ordering::Acquire), "the call waited for the late write");
+    memory.is_free.store(true, Ordering::Release);
+}
+
+#[test]
+fn a_receiver_does_not_wait_for_a_counter_of_another_target_of_its_sender() {
+    let adapter = adapter(&Network::new(), 1);
+    adapter.isolate_clients().unwrap();
+    let side = |client| Side::with(&adapter, |attr| (attr.client, attr.rq_depth) = (client, 4));
+    let (mut sender, counted, mut honest) = (side(8), side(BLOCKED), side(HONEST));
+    let [to_counted, to_honest] = [&counted, &honest].map(|target| sender.handle(target));
+    let memory = Arc::new(BlockedMemory::default());
+    let counter = CompletionCounter::mirrored((memory.clone(), 0), (memory.clone(), 8));
+    adapter.attach_counter(counted.qp.number, Counted::REMOTE_WRITE, Arc::new(counter)).unwrap();
+    let _back = counted.handle(&sender);
+    let from = Buffer::new(&sender, 8, Access::LOCAL_READ);
+    let written = Buffer::new(&counted, 8, Access::REMOTE_WRITE);
+    let received = Buffer::new(&honest, 8, Access::LOCAL_WRITE);
+    honest.post_receive(3, received.segment(0, 8));
+    // Both are executed in one turn of the sender.
+    adapter.hold(true);
+    sender.post(&write(1, to_counted, written.remote(0), from.segment(0, 8)));
+    sender.post(&send(2, to_honest, &[from.segment(0, 8)]));
+    sender.await_fetched(2);
+    adapter.hold(false);
+    assert_eq!(honest.completion().status, CompletionStatus::Ok);
+    adapter.destroy_queue_pair(honest.qp.number).unwrap();
+    assert!(!memory.has_given_up.load(Ordering::Acquire), "the receiver waited for another's counter");
+    memory.is_free.store(true, Ordering::Release);
+    assert_eq!(sender.completion().status, CompletionStatus::Ok);
+}
+
+/// Memory whose first read does not return until it is released. Then it rings a doorbell first.
+struct RingingMemory {
+    is_read: AtomicBool,
+    is_free: AtomicBool,
+    doorbell: Doorbell,
+}
+
+impl Memory for RingingMemory {
+    fn read(&self, _address: u64, _into: &mut [u8]) -> Result<(), MemoryFault> {
+        self.is_read.store(true, Ordering::Release);
+        until("the release", || self.is_free.load(Ordering::Acquire).then_some(()));
+        self.doorbell.ring(1);
+        Ok(())
+    }
+
+    fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+
+    fn client(&self) -> u64 {
+        HONEST
+    }
+}
+
+#[test]
+fn a_client_whose_access_took_long_does_not_wait_for_the_memory_of_another() {
+    let adapter = adapter(&Network::new(), 1);
+    adapter.isolate_clients().unwrap();
+    let memory = Arc::new(BlockedMemory::default());
+    memory.is_free.store(true, Ordering::Release);
+    // A completion of the other client waits for the doorbell.
+    let pd = adapter.allocate_domain().unwrap();
+    let backing = CompletionBacking::Indirect { memory: memory.clone(), address: 0 };
+    let attr = CompletionQueueAttr { entries: 1, backing, doorbell: true, ..CompletionQueueAttr::default() };
+    let cq = adapter.create_completion_queue(attr).unwrap();
+    adapter.set_consumer_index(cq.number, 0).unwrap();
+    let mut other = Side::on(&adapter, pd, cq.clone(), |attr| attr.client = BLOCKED);
+    let to_other = other.handle(&other);
+    let bytes = Buffer::new(&other, 8, Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    for id in 0..2 {
+        other.post(&write(id, to_other, bytes.remote(0), bytes.segment(0, 8)));
+    }
+    until("a completion to wait", || (adapter.statistics().overruns == 1).then_some(()));
+    memory.is_free.store(false, Ordering::Release);
+    let mut honest = Side::with(&adapter, |attr| attr.client = HONEST);
+    let to_honest = honest.handle(&honest);
+    let ringing = Arc::new(RingingMemory {
+        is_read: AtomicBool::new(false),
+        is_free: AtomicBool::new(false),
+        doorbell: cq.doorbell.unwrap(),
+    });
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let (pd, address, length) = (honest.pd, 0, 8);
+    let attr = MemoryRegionAttr { pd, address, length, access, memory: ringing.clone() };
+    let keys = adapter.register_memory(attr).unwrap();
+    let to = Buffer::new(&honest, 8, Access::REMOTE_WRITE | Access::LOCAL_READ | Access::LOCAL_WRITE);
+    honest.post(&write(1, to_honest, to.remote(0), Segment { address: 0, length: 8, key: keys.local }));
+    until("a read", || ringing.is_read.load(Ordering::Acquire).then_some(()));
+    // Another thread becomes the engine.
+    work_beside([&adapter, &adapter]);
+    let accesses = memory.accesses.load(Ordering::Acquire);
+    ringing.is_free.store(true, Ordering::Release);
+    assert_eq!(honest.completion().status, CompletionStatus::Ok);
+    until("the other's access", || (memory.accesses.load(Ordering::Acquire) > accesses).then_some(()));
+    assert_eq!(honest.run(&write(2, to_honest, to.remote(0), to.segment(0, 8))), CompletionStatus::Ok);
+    assert!(!memory.has_given_up.load(Ordering::Acquire));
+    memory.is_free.store(true, Ordering::Release);
 }

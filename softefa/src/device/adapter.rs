@@ -217,7 +217,9 @@ impl Adapter {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`] for memory of the client without
     /// [`super::Capabilities::external_cq`].
     pub fn create_completion_queue(&self, attr: CompletionQueueAttr) -> Result<CompletionQueue, DeviceError> {
-        self.change(|port| create::completion_queue(port, attr))
+        // Outside the lock, because it reads the whole ring.
+        let set_phase = create::first_set_phase(&attr);
+        self.change(|port| create::completion_queue(port, attr, set_phase))
     }
 
     /// Destroys a completion queue.
@@ -239,6 +241,8 @@ impl Adapter {
             Ok(ring)
         })?;
         ring.abandon();
+        // An engine may write its backlog. If it released the queue's memory, other clients would wait for that.
+        wait_until(|| Arc::strong_count(&ring) == 1);
         Ok(())
     }
 
@@ -381,7 +385,10 @@ impl Adapter {
         let removed = self.change(|port| {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
-            port.live.retain(|number| *number != queue_pair.get());
+            if let Some(live) = port.live.get_mut(&removed.client) {
+                live.retain(|number| *number != queue_pair.get());
+            }
+            port.live.retain(|_, live| !live.is_empty());
             removed.set_state(QueuePairState::Error);
             Ok(removed)
         })?;

@@ -72,9 +72,11 @@ fn ring_memory(
     }
 }
 
+/// Creates a completion queue. `set_phase` is [`first_set_phase`] of its attributes.
 pub(crate) fn completion_queue(
     port: &mut Port,
     attr: CompletionQueueAttr,
+    set_phase: Option<u32>,
 ) -> Result<CompletionQueue, DeviceError> {
     let config = &port.shared.config;
     let ring = ring("completion-queue depth", attr.entries, config.limits.max_cq_depth)?;
@@ -110,18 +112,19 @@ pub(crate) fn completion_queue(
         doorbell.iter().for_each(|doorbell| port.doorbells.release(doorbell));
         return Err(DeviceError::Exhausted { objects: "completion queues", limit });
     };
-    if let Some(slot) = memory.as_ref().filter(|_| external).and_then(|memory| first_set_phase(memory, ring))
-    {
+    if let Some(slot) = set_phase {
         port.shared.warn(Warning::CompletionMemoryNotZeroed { queue: number, slot });
     }
     let entry_size = COMPLETION_BYTES as u32;
     Ok(CompletionQueue { number, memory, entry_size, num_entries: ring.entries(), doorbell })
 }
 
-/// The first slot of a new completion queue whose phase bit is set, which a client would take for a
-/// completion.
-fn first_set_phase(memory: &RingMemory, ring: Ring) -> Option<u32> {
-    (0..ring.entries()).find(|slot| {
+/// The first slot of a new completion queue in memory of the client whose phase bit is set, which the client would take
+/// for a completion.
+pub(crate) fn first_set_phase(attr: &CompletionQueueAttr) -> Option<u32> {
+    let CompletionBacking::External(memory) = &attr.backing else { return None };
+    let entries = attr.entries.checked_next_power_of_two()?.min((memory.len() / COMPLETION_BYTES) as u32);
+    (0..entries).find(|slot| {
         let word = memory.load_word_acquire(*slot as usize * COMPLETION_BYTES);
         Completion::phase(word[Completion::FLAGS_OFFSET])
     })
@@ -160,7 +163,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
     core.send_cq.users.fetch_add(1, Ordering::Relaxed);
     core.receive_cq.users.fetch_add(1, Ordering::Relaxed);
     port.retain_domain(attr.pd);
-    port.live.push(core.number.get());
+    port.live.entry(core.client).or_default().push(core.number.get());
     warn_if_shallow(port, &core.send_cq);
     if core.receive_cq.number != core.send_cq.number {
         warn_if_shallow(port, &core.receive_cq);
@@ -217,7 +220,7 @@ impl Parts {
         };
         let (send_doorbell, receive_doorbell, doorbells) =
             queue_doorbells(&mut port.doorbells, attr, receive_part.is_some())?;
-        let mut seed = config.seed ^ u64::from(port.live.len() as u32) << 32 ^ attr.first_counter;
+        let mut seed = config.seed ^ u64::from(port.queue_pairs.live() as u32) << 32 ^ attr.first_counter;
         let send = SendRing {
             memory: send_memory,
             ring: send_ring,

@@ -99,12 +99,11 @@ impl Delivery<'_> {
                 }
             };
         }
-        let target_blocks = target.may_block() || !unwritten.is_empty();
-        let may_block = target_blocks || sinks.iter().flatten().any(View::may_block);
+        let may_block = target.may_block() || sinks.iter().flatten().any(View::may_block);
         let _in_delivery = may_block.then(|| target.begin_delivery());
         let stored = store(network, &source, sinks, scratch);
         let receiver = Receiver { queue_pair: &target, handle, sender, sender_gid, request };
-        if target_blocks {
+        if target.may_block() {
             network.unlocked(|| receiver.finish(end, stored, unwritten))
         } else {
             receiver.finish(end, stored, unwritten)
@@ -161,7 +160,7 @@ impl Receiver<'_> {
                     (Ok(()), Some((status, sent))) => (status, length, sent),
                     (Ok(()), None) => (CompletionStatus::Ok, length, CompletionStatus::Ok),
                 };
-                self.complete_receive(Some(&receive), length, status, unwritten);
+                self.complete_receive(Some(&receive), length, status);
                 Outcome::Done(sent)
             }
             End::Piece { length, .. } if stored.is_ok() => Outcome::Moved(length),
@@ -172,7 +171,7 @@ impl Receiver<'_> {
                 if completes_receive {
                     let status =
                         if stored.is_ok() { CompletionStatus::Ok } else { CompletionStatus::RemoteAbort };
-                    self.complete_receive(receive.as_ref(), length, status, unwritten);
+                    self.complete_receive(receive.as_ref(), length, status);
                 }
                 Outcome::Done(match stored {
                     Err(Side::From) => CompletionStatus::InvalidLocalKey,
@@ -188,14 +187,9 @@ impl Receiver<'_> {
     }
 
     /// Counts and writes the target's receive completion, at once, so that it is visible before the
-    /// sender's completion.
-    fn complete_receive(
-        &self,
-        receive: Option<&PostedReceive>,
-        length: u32,
-        status: CompletionStatus,
-        unwritten: &mut UnwrittenCounters,
-    ) {
+    /// sender's completion. Accesses the target's memory alone: counters that other requests of the round added to may
+    /// be in memory of other clients, for which the target must not wait.
+    fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {
             length,
@@ -216,9 +210,10 @@ impl Receiver<'_> {
         let source = if self.handle.is_none() && is_message { Some(self.sender_gid) } else { None };
         let ids = RequestIdWidth::Bits16;
         if is_message {
-            self.queue_pair.counters.count(Counted::RECEIVE, status, unwritten);
+            let mut unwritten = UnwrittenCounters::default();
+            self.queue_pair.counters.count(Counted::RECEIVE, status, &mut unwritten);
+            unwritten.write();
         }
-        unwritten.write();
         self.queue_pair.receive_cq.push(std::iter::once(CompletionRecord { completion, ids, source }));
         add(&self.queue_pair.shared.counts.receives, 1);
     }

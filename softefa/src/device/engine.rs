@@ -15,7 +15,8 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes, and releases it before it rests. An RDMA request of more than `PIECE_BYTES` is cut into
+//! `COST_PER_LOCK` bytes, and releases it before it rests. In a round each client has one turn, however many queue pairs
+//! it has. A turn ends after as many bytes, or after accesses to memory that took `TIME_PER_CLIENT`. An RDMA request of more than `PIECE_BYTES` is cut into
 //! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing, so
 //! that no engine works during the change. `queue_pair_state` holds the lock for reading; `stop` waits until no engine
 //! works (`Shared::working`); `hold` and the calls that return reports acquire neither.
@@ -27,14 +28,17 @@
 //! the objects under the lock, then waits without it for these accesses alone, then flushes. So once it has returned,
 //! no engine uses what it removed. Memory of this process is accessed under the network's lock only.
 //!
-//! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of counters, of
-//! late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those acquires none
-//! of the first four. The send state of a queue pair is locked by an engine of its adapter and by control calls that
-//! flush it. Its holder may release and acquire the network's lock, so no thread waits for a send state while it holds
-//! the network's lock: an engine passes over a queue pair whose send state is locked. Receive states and completion
-//! queues are locked by every engine that delivers to them, and by control calls. The lock of a completion queue in
-//! memory that may block is acquired without the network's lock. No engine waits for the send state of another adapter,
-//! so two engines that deliver to each other cannot deadlock.
+//! Control calls that change objects acquire the lock one after another (`Network::changing`). Then at most one waits
+//! for it, and where many are made, engines acquire it between two of them.
+//!
+//! Locks are acquired in this order: `Network::changing`, network, send state, receive state, completion queue. The
+//! locks of counters, of late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one
+//! of those acquires none of the first five. The send state of a queue pair is locked by an engine of its adapter and by
+//! control calls that flush it. Its holder may release and acquire the network's lock, so no thread waits for a send
+//! state while it holds the network's lock: an engine passes over a queue pair whose send state is locked. Receive
+//! states and completion queues are locked by every engine that delivers to them, and by control calls. The lock of a
+//! completion queue in memory that may block is acquired without the network's lock. No engine waits for the send state
+//! of another adapter, so two engines that deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
@@ -98,6 +102,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
@@ -109,7 +114,6 @@ use efa_gda_wire::{CompletionStatus, RequestId};
 use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::counter::UnwrittenCounters;
-use super::memory::Memory as _;
 use super::network::Network;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
@@ -120,6 +124,9 @@ const ROUNDS_PER_LOCK: u32 = 16;
 /// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
 /// acquisition delays a control call of any adapter: some milliseconds.
 const COST_PER_LOCK: u64 = 4 << 20;
+/// Time of accesses to memory for one client after which its turn ends. It limits how long a client whose memory is slow
+/// delays the requests of another: by this, and by one access more.
+const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
 /// sleep for [`LONG_SLEEP`]. It must leave its core soon, because tests run clients and engines on two cores.
 const SPIN_ROUNDS: u32 = 128;
@@ -146,18 +153,28 @@ pub(crate) struct NetworkView<'a> {
     /// The engine's turn (`turns.rs`), and the client for which it works; 0: no client.
     turn: u64,
     client: u64,
+    /// How long it has accessed memory for this client.
+    waited: Duration,
 }
 
 impl<'a> NetworkView<'a> {
     fn new(network: &'a Arc<Network>, shared: &'a Arc<Shared>, local_index: u16, turn: u64) -> Self {
-        Self { network, ports: Some(network.read()), shared, local_index, turn, client: 0 }
+        let (ports, waited) = (Some(network.read()), Duration::ZERO);
+        Self { network, ports, shared, local_index, turn, client: 0, waited }
     }
 
-    /// Makes `client` the one for which the engine works. Returns false if another thread waits for this client's
-    /// memory; the engine must then not work for the client.
+    /// Makes `client` the one for which the engine works. Returns false if another thread waits for its memory, if it
+    /// has had its time, or if this thread is not the engine any more: no thread would replace it while it waits.
     fn begin_work_for(&mut self, client: u64) -> bool {
-        self.client = client;
-        !self.shared.turns.is_blocked(client)
+        if self.client != client {
+            (self.client, self.waited) = (client, Duration::ZERO);
+        }
+        !self.is_over() && !self.shared.turns.is_blocked(client)
+    }
+
+    /// Whether the engine must not continue its work for this client.
+    fn is_over(&self) -> bool {
+        self.is_replaced() || self.waited >= TIME_PER_CLIENT
     }
 
     /// Whether another thread is the engine now.
@@ -188,9 +205,10 @@ impl<'a> NetworkView<'a> {
     /// may be gone afterwards.
     pub(crate) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
         /// Acquires the lock again, also if `work` panics.
-        struct Relock<'v, 'a>(&'v mut NetworkView<'a>);
+        struct Relock<'v, 'a>(&'v mut NetworkView<'a>, Instant);
         impl Drop for Relock<'_, '_> {
             fn drop(&mut self) {
+                self.0.waited += self.1.elapsed();
                 self.0.shared.turns.end_access(self.0.turn);
                 self.0.ports = Some(self.0.network.read());
             }
@@ -199,7 +217,7 @@ impl<'a> NetworkView<'a> {
         if self.client != 0 {
             self.shared.turns.begin_access(self.turn, self.client);
         }
-        let _relock = Relock(self);
+        let _relock = Relock(self, Instant::now());
         work()
     }
 }
@@ -226,8 +244,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// What was spent since the network's lock was acquired, in bytes moved.
     spent: u64,
-    /// The index among the live queue pairs at which the next round begins.
-    next: usize,
+    /// The index among a client's live queue pairs at which its next turn begins, if its last one ended early.
+    next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
     faultless: bool,
@@ -250,7 +268,7 @@ impl Engine {
             rnr_retries: 0,
             scratch: Vec::new(),
             spent: 0,
-            next: 0,
+            next: HashMap::new(),
             random_state: config.seed,
             injections: faults.injections.iter().map(|injection| (injection.nth, injection.status)).collect(),
             faultless: faults.none(),
@@ -271,9 +289,9 @@ impl Engine {
         self.spent += bytes;
     }
 
-    /// Whether the network's lock must be released before more work.
+    /// Whether the turn of the client for which the engine works is over.
     pub(crate) fn is_spent(&self, network: &NetworkView<'_>) -> bool {
-        self.spent >= COST_PER_LOCK || network.is_replaced()
+        self.spent >= COST_PER_LOCK || network.is_over()
     }
 
     /// A random number below `bound`; 0 if `bound` is 0 or 1.
@@ -281,26 +299,53 @@ impl Engine {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
-    /// Polls every queue pair of the adapter once. Stops early when the work for one acquisition of the lock is done;
-    /// the next round begins at the queue pair after the last one polled. Returns whether there was progress.
+    /// Gives every client of the adapter a turn. Stops early when the work for one acquisition of the lock is done; the
+    /// next round begins with the client after the last one. Returns whether there was progress.
     fn round(&mut self, network: &mut NetworkView<'_>) -> bool {
         let shared = network.shared;
         self.held = shared.held.load(Ordering::Acquire);
         self.immediate = self.faultless && !self.held;
         self.has_pending = false;
         let mut progress = false;
-        let first = self.next;
-        for offset in 0..network.local().live.len() {
-            let local = network.local();
-            if self.is_spent(network) || local.live.is_empty() {
+        for _ in 0..network.local().live.len() {
+            if self.spent >= COST_PER_LOCK || network.is_replaced() {
                 break;
             }
-            let index = (first + offset) % local.live.len();
-            self.next = index + 1;
-            let Some(queue_pair) = local.queue_pairs.get(local.live[index]).cloned() else { continue };
-            if !network.begin_work_for(queue_pair.client) {
-                continue;
+            let (live, last) = (&network.local().live, shared.turns.last_client.load(Ordering::Relaxed));
+            let next = live.range((Bound::Excluded(last), Bound::Unbounded)).next();
+            let Some((client, _)) = next.or_else(|| live.first_key_value()) else { break };
+            let client = *client;
+            shared.turns.last_client.store(client, Ordering::Relaxed);
+            if network.begin_work_for(client) {
+                progress |= self.turn(network, client);
             }
+        }
+        if shared.backlogged.load(Ordering::Relaxed) > 0 {
+            retry_backlogs(network);
+        }
+        self.land_late_writes(network);
+        self.add_counts(shared);
+        progress
+    }
+
+    /// Polls every queue pair of a client once. Stops early when its turn is over; its next turn begins at the queue pair
+    /// after the last one polled. Returns whether there was progress.
+    fn turn(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
+        let shared = network.shared;
+        let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
+        let first = if self.next.is_empty() { 0 } else { self.next.remove(&client).unwrap_or(0) };
+        let mut progress = false;
+        for at in 0..queue_pairs(network) {
+            if self.is_spent(network) {
+                self.next.retain(|client, _| network.local().live.contains_key(client));
+                self.next.insert(client, first + at);
+                break;
+            }
+            let local = network.local();
+            let Some(live) = local.live.get(&client) else { break };
+            let Some(queue_pair) = local.queue_pairs.get(live[(first + at) % live.len()]).cloned() else {
+                continue;
+            };
             // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
             // the queue pair can be flushed afterwards. If it panicked while completions were written, the flush counts
             // and writes them again.
@@ -313,11 +358,6 @@ impl Engine {
                 }
             }
         }
-        if shared.backlogged.load(Ordering::Relaxed) > 0 {
-            retry_backlogs(network);
-        }
-        self.land_late_writes(network);
-        self.add_counts(shared);
         progress
     }
 
@@ -327,9 +367,18 @@ impl Engine {
         if regions.is_empty() {
             return;
         }
-        let regions: Vec<_> = regions.iter().map(|(_, region)| region.clone()).collect();
-        for memory in regions.iter().filter_map(|region| region.relaxed.as_ref()) {
-            if network.begin_work_for(memory.client()) {
+        let mut regions: Vec<_> =
+            regions.iter().map(|(number, region)| (region.memory.client(), *number)).collect();
+        regions.sort_unstable();
+        network.waited = Duration::ZERO;
+        for (client, number) in regions {
+            if !network.begin_work_for(client) {
+                continue;
+            }
+            // Found again for each: a control call of its client waits while the engine holds it.
+            let mut regions = network.local().relaxed.iter();
+            let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { continue };
+            if let Some(memory) = &region.relaxed {
                 // As above: a frontend's `Memory` may panic. Its region then has lost a write.
                 let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
                 self.has_pending |= network.unlocked(land);
@@ -354,15 +403,22 @@ impl Engine {
 
 /// Writes completions of backlogs that fit now.
 fn retry_backlogs(network: &mut NetworkView<'_>) {
-    let (blocking, others): (Vec<_>, Vec<_>) = network
-        .local()
-        .completions
-        .iter()
-        .map(|(_, queue)| queue.clone())
-        .partition(|queue| queue.may_block());
-    others.iter().for_each(|queue| queue.retry_backlog());
-    for queue in blocking {
-        if network.begin_work_for(queue.client()) {
+    let mut blocking = Vec::new();
+    for (number, queue) in network.local().completions.iter() {
+        if queue.may_block() {
+            blocking.push((queue.client(), number));
+        } else {
+            queue.retry_backlog();
+        }
+    }
+    blocking.sort_unstable();
+    network.waited = Duration::ZERO;
+    for (client, number) in blocking {
+        if !network.begin_work_for(client) {
+            continue;
+        }
+        // Found again for each: a control call of its client waits while the engine holds it.
+        if let Some(queue) = network.local().completions.get(number).cloned() {
             network.unlocked(|| queue.retry_backlog());
         }
     }

@@ -1,12 +1,13 @@
 //! The network: connects the adapters of one process by GID, and holds the lock over their objects.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::config::Gid;
 use super::engine::next_random;
 use super::error::DeviceError;
-use super::shared::Shared;
+use super::shared::{Shared, lock};
 use super::tables::{Port, Ports};
 
 /// A network of adapters that can reach each other.
@@ -17,6 +18,29 @@ use super::tables::{Port, Ports};
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,
+    /// Held by the control call that holds the lock for writing or waits for it. So at most one waits: the lock prefers
+    /// writers, and where several wait at any time, engines would not get it.
+    changing: Mutex<()>,
+}
+
+/// The network's lock, held for writing. The lock is released before the mutex.
+pub(crate) struct Changing<'a> {
+    objects: RwLockWriteGuard<'a, Ports>,
+    _changing: MutexGuard<'a, ()>,
+}
+
+impl Deref for Changing<'_> {
+    type Target = Ports;
+
+    fn deref(&self) -> &Ports {
+        &self.objects
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Ports {
+        &mut self.objects
+    }
 }
 
 impl fmt::Debug for Network {
@@ -46,8 +70,9 @@ impl Network {
         self.ports.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Ports> {
-        self.ports.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn write(&self) -> Changing<'_> {
+        let changing = lock(&self.changing);
+        Changing { objects: self.ports.write().unwrap_or_else(PoisonError::into_inner), _changing: changing }
     }
 
     /// Adds an adapter. Returns its index.

@@ -32,6 +32,11 @@ impl<T> Slots<T> {
         self.limit
     }
 
+    /// The number of objects.
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+
     /// Inserts the object that `make` returns for its number and generation. Returns the number, or `None` if
     /// the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u16, u16) -> T) -> Option<u16> {

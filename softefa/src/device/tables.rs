@@ -4,7 +4,7 @@
 //! engine writes, under the read lock, is `Handle::target_reached`, an atomic.
 //! Queue pairs and completion queues have further words that several threads access (`engine.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -40,8 +40,8 @@ pub(crate) struct Port {
     pub(crate) queue_pairs: Slots<Arc<QueuePairCore>>,
     /// The memory of regions with relaxed ordering, by their numbers in `regions`, for the engine's round.
     pub(crate) relaxed: Vec<(u16, Arc<RegionMemory>)>,
-    /// Numbers in `queue_pairs`, for the engine's round.
-    pub(crate) live: Vec<u16>,
+    /// Numbers in `queue_pairs`, by client ([`QueuePairCore::client`]), for the engine's round. No list is empty.
+    pub(crate) live: BTreeMap<u64, Vec<u16>>,
     pub(crate) doorbells: Doorbells,
     /// Mixed into rkeys, so that no lkey is a valid rkey by accident.
     pub(crate) rkey_salt: u16,
@@ -133,7 +133,7 @@ impl Port {
             completions: Slots::new(limits.max_cq.into()),
             queue_pairs: Slots::new(limits.max_qp.into()),
             relaxed: Vec::new(),
-            live: Vec::new(),
+            live: BTreeMap::new(),
             doorbells: Doorbells::default(),
             // Bit 31 of every rkey is set. Lkeys have 24 bits, so no lkey is an rkey.
             rkey_salt: rkey_salt | 0x8000,

@@ -17,6 +17,7 @@
 //! | `state` | engines, the thread that watches them | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
 //! | `turn` | the thread that watches: release | engines: acquire | orders no other word. A copy of `State::turn`, which decides (`Turns::end`) |
 //! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
+//! | `last_client` | the engine: relaxed | the next engine: relaxed | orders no other word |
 
 use std::io;
 use std::sync::Mutex;
@@ -34,6 +35,9 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     turn: AtomicU64,
     any_blocked: AtomicBool,
+    /// The client that had the last turn of the engine. The next engine continues after it: if each began anew, the
+    /// clients that block first could keep the others from theirs.
+    pub(crate) last_client: AtomicU64,
 }
 
 #[derive(Debug, Default)]

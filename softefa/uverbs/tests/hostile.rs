@@ -2,8 +2,8 @@
 //! stranger's memory stays as it is, and at the end the broker has what it had. `scripts/test.sh --all` runs it (step
 //! `hostile`), under AddressSanitizer as well.
 //!
-//! It prints how long the honest program waited at most for a call of the broker, and for another thread, which shows
-//! how busy the machine was. `docs/benchmarks.md` has the figures. That no call waits for the end of another client's
+//! It prints how long the honest program waited at most for a write, for a call of the broker, and for another thread,
+//! which shows how busy the machine was. `docs/benchmarks.md` has the figures. That no call waits for the end of another client's
 //! request is tested without a clock in `softefa/tests/device_hostile.rs`.
 //!
 //! Each attack is a role of this program in a process of its own, for `EFA_GDA_HOSTILE_SECONDS` (default 10).
@@ -40,7 +40,7 @@ use softefa_uverbs::broker::gid;
 type Attack = fn(&Path, &mut Random);
 
 /// What a hostile program does, again and again.
-const ATTACKS: [(&str, Attack); 12] = [
+const ATTACKS: [(&str, Attack); 13] = [
     ("messages", bad_messages),
     ("ioctls", bad_ioctls),
     ("rings", scribbled_rings),
@@ -49,6 +49,7 @@ const ATTACKS: [(&str, Attack); 12] = [
     ("greedy", everything_it_can_get),
     ("unread", unread_completions),
     ("long", long_requests),
+    ("many", many_queue_pairs),
     ("files", truncated_files),
     ("lingering", descriptors_that_linger),
     ("locked", locked_address_space),
@@ -93,7 +94,10 @@ fn attacks_cost_an_honest_program_nothing() {
         assert!(attacker.0.wait().unwrap().success(), "the attack {name} ended by a failure");
     }
     let (call, thread) = (honest.longest_call, honest.longest_reply);
-    println!("{} writes; longest call {call:?}, longest reply of a thread {thread:?}", honest.writes);
+    let (writes, write) = (honest.writes, honest.longest_write);
+    println!(
+        "{writes} writes, longest {write:?}; longest call {call:?}, longest reply of a thread {thread:?}"
+    );
     drop(canary.0.stdin.take());
     assert!(canary.0.wait().unwrap().success(), "a stranger's memory changed");
     assert_returns_to(&broker, before);
@@ -150,6 +154,7 @@ struct Honest {
     thread: UnixStream,
     writes: u64,
     longest_call: Duration,
+    longest_write: Duration,
     longest_reply: Duration,
 }
 
@@ -170,6 +175,7 @@ impl Honest {
             thread,
             writes: 0,
             longest_call: zero,
+            longest_write: zero,
             longest_reply: zero,
         }
     }
@@ -189,8 +195,10 @@ impl Honest {
             let from = self.device.register(address, Self::BYTES as u64).unwrap();
             self.longest_call = self.longest_call.max(start.elapsed());
             let to = self.device.register(address + Self::BYTES as u64, Self::BYTES as u64).unwrap();
+            let start = Instant::now();
             self.device.write(&from, &to, Self::BYTES as u32);
             assert_eq!(self.device.wait(), CompletionStatus::Ok);
+            self.longest_write = self.longest_write.max(start.elapsed());
             assert!(std::hint::black_box(&self.memory).iter().all(|byte| *byte == value));
             let start = Instant::now();
             for region in [from, to] {
@@ -486,5 +494,21 @@ fn long_requests(socket: &Path, _: &mut Random) {
     (0..8).for_each(|_| device.write(&region, &region, BYTES as u32));
     for _ in 0..8 {
         device.wait();
+    }
+}
+
+/// Keeps many queue pairs busy with long requests, so that each waits for its turn.
+fn many_queue_pairs(socket: &Path, _: &mut Random) {
+    const BYTES: usize = 2 << 20;
+    let mut memory = vec![7_u8; BYTES];
+    let mut devices: Vec<_> = std::iter::from_fn(|| device(socket, 16, 16)).take(16).collect();
+    devices.retain_mut(|device| {
+        let region = device.register(memory.as_mut_ptr() as u64, BYTES as u64);
+        region.map(|region| (0..4).for_each(|_| device.write(&region, &region, BYTES as u32))).is_ok()
+    });
+    for device in &mut devices {
+        (0..4).for_each(|_| {
+            device.wait();
+        });
     }
 }

@@ -8,6 +8,7 @@ mod served;
 
 use std::fs;
 use std::net::TcpListener;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use efa_gda_test_support::{TempDir, in_child, skip};
 use efa_gda_wire::CompletionStatus;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
@@ -64,11 +66,32 @@ fn a_client_that_opens_too_many_devices_is_refused_by_name_and_another_is_served
     assert!(report.lines().any(is_named), "{report}");
 }
 
-/// Kilobytes of files that a process has in memory.
-fn shared_kilobytes(process: &Process) -> u64 {
+/// A field of a process's status, in kilobytes.
+fn kilobytes(process: &Process, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn regions_of_more_bytes_than_an_address_space_take_none_of_the_brokers() {
+    const BYTES: NonZeroUsize = NonZeroUsize::new(1 << 40).unwrap();
+    let folder = TempDir::new("sparse");
+    let socket = folder.path().join("socket");
+    let broker = serve(&socket, 1);
+    let device = Device::new(&socket, gid(0).0, 16, 16);
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: the kernel chooses the address.
+    let Ok(start) = (unsafe { mmap_anonymous(None, BYTES, protection, flags) }) else {
+        return skip("this machine maps no terabyte without memory");
+    };
+    let before = kilobytes(&broker, "VmSize:");
+    for _ in 0..200 {
+        device.register(start.as_ptr() as u64, BYTES.get() as u64).unwrap();
+    }
+    let after = kilobytes(&broker, "VmSize:");
+    assert!(after < before + (1 << 20), "{before} KiB before, {after} KiB after");
 }
 
 #[test]
@@ -84,11 +107,11 @@ fn pages_of_a_clients_memory_file_are_the_clients() {
     let mut source = vec![7_u8; BYTES as usize];
     let from = device.register(source.as_mut_ptr() as u64, BYTES).unwrap();
     let to = device.register_descriptor(file.as_fd(), BYTES).unwrap();
-    let before = shared_kilobytes(&broker);
+    let before = kilobytes(&broker, "RssShmem:");
     device.write(&from, &to, BYTES as u32);
     assert_eq!(device.wait(), CompletionStatus::Ok);
     assert_eq!(file.metadata().unwrap().blocks() * 512, BYTES, "each page was written");
-    let after = shared_kilobytes(&broker);
+    let after = kilobytes(&broker, "RssShmem:");
     assert!(after < before + 1024, "{before} KiB before, {after} KiB after");
 }
 

@@ -294,8 +294,8 @@ impl Drop for Refusal {
     }
 }
 
-/// Serves a device until its connection or its process ends, or the process executes another program. Its objects are destroyed before the connection is closed,
-/// which can block.
+/// Serves a device until its connection or its process ends, or the process executes another program. Its objects are
+/// destroyed before the connection is closed, which can block.
 fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i32) -> io::Result<()> {
     let mut context = None;
     loop {
@@ -331,5 +331,5 @@ fn open(
 ) -> Result<Context, Errno> {
     let adapter = shared.adapters.get(adapter as usize).ok_or(Errno::ENODEV)?;
     let [memory, mappings] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::EBADF)?;
-    Ok(Context::new(shared.clone(), adapter.clone(), Process::new(memory, mappings)?, client))
+    Ok(Context::new(shared.clone(), adapter.clone(), Process::new(memory, mappings, client)?, client))
 }

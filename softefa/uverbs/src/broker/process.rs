@@ -38,21 +38,29 @@ pub(crate) fn end_of(process: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// The time at which a process started, in `/proc/PID/stat`: the 22nd field. The second one, its name in parentheses, can
+/// have any characters.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 /// The memory of a process.
 #[derive(Debug)]
 pub(crate) struct Process {
     memory: File,
     mappings: File,
+    identity: u64,
 }
 
 impl Process {
-    /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors.
+    /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors, whose number is `client`.
     ///
     /// # Errors
     /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine,
     /// and only lines of `maps` have a bounded length.) The file system of another file may never reply; then this
     /// thread waits, and the device is not open yet.
-    pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd) -> Result<Self, Errno> {
+    pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd, client: i32) -> Result<Self, Errno> {
         let is = |file: &OwnedFd, name: &str| {
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let is_named = path.is_ok_and(|path| path.ends_with(name));
@@ -61,7 +69,16 @@ impl Process {
         if !is(&memory, "mem") || !is(&mappings, "maps") {
             return Err(Errno::EBADF);
         }
-        Ok(Self { memory: memory.into(), mappings: mappings.into() })
+        let stat = fs::read(format!("/proc/{client}/stat")).unwrap_or_default();
+        let started = start_time(&String::from_utf8_lossy(&stat)).unwrap_or(0);
+        let identity = started << 32 | u64::from(client.unsigned_abs());
+        Ok(Self { memory: memory.into(), mappings: mappings.into(), identity })
+    }
+
+    /// The number by which an adapter tells clients apart. The engine may wait for the memory of a process that has ended,
+    /// so a process that has the same process number later has another one.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// Whether the memory is gone, because the process executed another program or ended.
@@ -185,7 +202,7 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     fn client(&self) -> u64 {
-        u64::from(self.client.unsigned_abs())
+        self.process.identity
     }
 
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
@@ -241,10 +258,17 @@ mod tests {
         assert!(!next_line(&mut text, &mut line).unwrap());
     }
 
+    #[test]
+    fn the_start_time_follows_a_name_of_any_characters() {
+        let stat = "7 (a) b) 1 2) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        assert_eq!(start_time(stat), Some(4711));
+        assert_eq!(start_time("7 (short) S 1"), None);
+    }
+
     fn open(process: &str) -> Result<Process, Errno> {
         let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem"));
         let mappings = File::open(format!("/proc/{process}/maps"));
-        Process::new(memory.unwrap().into(), mappings.unwrap().into())
+        Process::new(memory.unwrap().into(), mappings.unwrap().into(), std::process::id() as i32)
     }
 
     #[test]

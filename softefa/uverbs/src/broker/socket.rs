@@ -185,8 +185,8 @@ impl Connection {
 
     /// Waits for the next message and, if `with_descriptors`, at most [`MAX_DESCRIPTORS`] beside it. `None`: the program
     /// closed the connection, or `end` is readable, because the process that connected ended, or `is_over`. (A child of
-    /// it may have the connection still.) `None` too for a message with descriptors that may have none: to close them can block, so it
-    /// stays unread until the connection is closed.
+    /// it may have the connection still.) `None` too for a message with descriptors that may have none: to close them can
+    /// block, so it stays unread until the connection is closed.
     ///
     /// This calls the C library instead of nix, whose `recvmsg` does not return the descriptors of a message
     /// that the kernel truncated. A program could use up the broker's descriptors that way.
