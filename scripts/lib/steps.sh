@@ -28,7 +28,7 @@ realstack  all     120  500 build rdma-core and libfabric of Debian sid over the
 deny       all     100   50 -     licences, bans and sources of dependencies
 asan       all     240 1500 -     tests that cross into C or raw memory under AddressSanitizer
 hostile    all     150  600 -     programs that attack the software adapter beside an honest one, under AddressSanitizer too
-fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 20)
+fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 10)
 nvcc       all     180 1200 -     the library with kernels that nvcc compiled into it
 nvshmem    all     120  700 -     the side library against the wheel of NVSHMEM, and calls in the shapes of DeepEP
 packages   all     120  500 -     each published crate builds from its package
@@ -277,7 +277,7 @@ FUZZ_FLAGS=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 # Two targets at a time, for two cores. The inputs are those that the wire encoder makes and those that earlier runs
 # found. An input that breaks a target stays beside the logs.
 step_fuzz() {
-  local seconds=${EFA_GDA_FUZZ_SECONDS:-20} programs work=$TARGET/fuzz source names=()
+  local seconds=${EFA_GDA_FUZZ_SECONDS:-10} programs work=$TARGET/fuzz source names=()
   has_sanitizer 'fuzzing' || return 0
   if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
     fail 'fuzzing' "EFA_GDA_FUZZ_SECONDS is \"$seconds\"; expected a number of seconds, 1 or more"
