@@ -16,6 +16,8 @@
 /* EFA_GDA_IBGDA_STATE: an expression of the state, for code that the host executor runs. */
 #if defined(__CUDACC__) || defined(EFA_GDA_IBGDA_STATE)
 
+#include <stddef.h>
+
 #include "efa_gda/ibgda_calls.h"
 
 #ifndef EFA_GDA_COMPAT_NS
