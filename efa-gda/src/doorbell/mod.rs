@@ -9,9 +9,9 @@
 //! | [`DoorbellMode::Staged`] | a staging ring in host memory | a doorbell record in host memory | copies entries, rings |
 //!
 //! A [`DoorbellProxy`] rings for many queues. "The proxy" below is the thread that holds its lock: its own thread, or a
-//! caller of `round`, `detach` or `stop`. In every mode it can also relay completions to a device that cannot map the
-//! completion queue ([`DoorbellProxy::relay`]; `relay.rs` states how). This module knows rings, records and
-//! doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
+//! caller of one of its methods or of a registration's. In every mode it can also relay completions to a device that
+//! cannot map the completion queue ([`DoorbellProxy::relay`]; `relay.rs` states how). This module knows rings, records
+//! and doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
 //!
 //! # Protocol
 //!
@@ -36,7 +36,7 @@
 //! values of the record in the order in which lock owners stored them, because all of them store to one word.
 //!
 //! **The record before the doorbell.**
-//! - `record`: the proxy stores the doorbell with release and writes nothing else to the adapter. The GPU's own
+//! - `record`: the proxy stores the doorbell with release and writes no entries. The GPU's own
 //!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
 //!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
 //!   whole system, and a peer device's BAR is part of the system.
@@ -45,8 +45,8 @@
 //!   on which the argument for `record` fails can use `staged`.
 //!
 //! **The batch window.** The adapter takes at most `max_batch` entries past the last doorbell that it received.
-//! - `staged`: the proxy copies at most `max_batch` entries, rings, and executes a store fence before it copies more.
-//!   One CPU's stores to one device stay in order. The device writes ordinary memory, which has no batch window:
+//! - `staged`: a visit copies at most `max_batch` entries, and at most 256, rings, and executes a store fence, so that the
+//!   entries of the next visit follow the doorbell. The device writes ordinary memory, which has no batch window:
 //!   `max_batch` in its queue struct is `num_entries`.
 //! - `record`: the device writes into the adapter. A fence after the record proves that the record is in host memory,
 //!   but not that the proxy has rung. A completion does: a doorbell covered the completed request. If `n` requests
@@ -74,7 +74,8 @@
 //! the queue's memory. [`DoorbellProxy::stop`] does the same for all queues.
 //!
 //! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort word. The proxy
-//! waits for no device: a visit ends when it has read the record. `proxy.rs` states the waits of host threads.
+//! waits for no device: a visit reads the record once, rings at most once, and ends. `proxy.rs` states the waits of host
+//! threads.
 //!
 //! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
 //! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped

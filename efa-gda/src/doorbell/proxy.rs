@@ -1,16 +1,18 @@
 //! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. A *visit* reads one queue's
-//! record once, and rings for what it covers (`handoff`). A *round* visits every queue once.
+//! record once, and rings at most once for what it covers, or relays its completions (`handoff`, `relay`). A *round*
+//! visits every queue once.
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `detach`, `stop`, `round` or `counts` | the same | the mutex |
+//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `relay`, `detach`, `stop`, `round` or `counts` | the same | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
-//! | `records` | callers that register | the same | its own mutex |
+//! | `records` | callers of `register` and `relay` | the same | its own mutex |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 //!
 //! A caller waits for the mutex of `queues` without a bound: the proxy's thread releases the mutex after the round
-//! during which the caller began to wait. The stop bound covers only the wait for the thread's end.
+//! during which the caller began to wait, and yields up to `YIELDS` times before it takes it again. The stop bound covers
+//! only the wait for the thread's end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -164,7 +166,7 @@ impl Core {
         queues
     }
 
-    /// Makes a few rounds. Returns whether any of them rang.
+    /// Makes a few rounds. Returns whether any of them rang or relayed.
     fn rounds(&self) -> bool {
         // The mutex is not fair, and this thread takes it again and again.
         let mut yields = 0;

@@ -1,7 +1,7 @@
 //! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes,
-//! completes the receive that the request consumed, and adds to the target's counters. Accesses to memory that may
-//! block happen without the network's lock. Meanwhile the target's queue pair counts the delivery, so that a control
-//! call that ends the queue pair waits for it (`engine.rs`, "Locks").
+//! writes the receive completion if there is one, and adds to the target's counters. Accesses to memory that may block
+//! happen without the network's lock. Meanwhile the target's queue pair counts the delivery, unless it is a read, so
+//! that a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
 
 use std::sync::{Arc, Weak};
 
@@ -147,7 +147,7 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Completes what the request consumed, and counts.
+    /// Writes the receive completion, if there is one, and counts. A read never comes here.
     fn finish(&self, end: End, stored: Result<(), Side>, unwritten: &mut UnwrittenCounters) -> Outcome {
         let length = self.request.operation.length() as u32;
         match end {
@@ -186,9 +186,9 @@ impl Receiver<'_> {
         }
     }
 
-    /// Counts and writes the target's receive completion, at once, so that it is visible before the
-    /// sender's completion. Accesses the target's memory alone: counters that other requests of the round added to may
-    /// be in memory of other clients, for which the target must not wait.
+    /// Writes the target's receive completion, which counts as a receive if it is a message's, at once, so that it is
+    /// visible before the sender's completion. Accesses the target's memory alone: counters that other requests of the
+    /// round added to may be in memory of other clients, for which the target must not wait.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {

@@ -15,18 +15,27 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes, and releases it before it rests. In a round each client has one turn, however many queue pairs
-//! it has. A turn ends after as many bytes, or after accesses to memory that took `TIME_PER_CLIENT`. An RDMA request of more than `PIECE_BYTES` is cut into
-//! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing, so
-//! that no engine works during the change. `queue_pair_state` holds the lock for reading; `stop` waits until no engine
-//! works (`Shared::working`); `hold` and the calls that return reports acquire neither.
+//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. In a round each client has one
+//! share, however many queue pairs it has. A share ends with these bytes, or after accesses to memory that took
+//! `TIME_PER_CLIENT`. An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may
+//! block, is cut into pieces, whose keys are checked again each time. A control call that changes objects holds the
+//! lock for writing, so no engine holds it during the change; one may be in an access without the lock (below).
+//! `queue_pair_state`, `set_consumer_index` and `abandon_completion_queue` hold the lock for reading; `stop` waits until
+//! no engine works (`Shared::working`, which an engine acquires before the network's lock); `hold` and the calls that
+//! return reports acquire neither.
 //!
 //! **No thread accesses memory that may block while it holds the network's lock**: registered memory, completion queues
 //! and mirrors of counters that only the methods of a [`super::Memory`] reach. An engine releases the lock for such an
-//! access ([`NetworkView::unlocked`]). Meanwhile it holds an `Arc` of the region, or is counted as a delivery of the
-//! target's queue pair (`begin_delivery`). A control call that removes the region or ends the queue pair first changes
-//! the objects under the lock, then waits without it for these accesses alone, then flushes. So once it has returned,
-//! no engine uses what it removed. Memory of this process is accessed under the network's lock only.
+//! access ([`NetworkView::unlocked`]). A control call that removes an object first changes the objects under the lock,
+//! then waits without it for these accesses alone, then flushes. So once it has returned, no engine uses what it
+//! removed. Registered memory of this process with strict ordering is accessed under the network's lock only.
+//!
+//! | during | the engine holds | the control call that waits for it |
+//! |---|---|---|
+//! | a read or write of a region | an `Arc` of the region | the call that deregisters it |
+//! | a delivery that is not a read | the count of the target's queue pair (`begin_delivery`) | the call that ends the target's queue pair |
+//! | writing completions and counters of its queue pair | its send state, an `Arc` of the queue pair | the call that ends that queue pair |
+//! | writing a backlog | the completion queue's lock, an `Arc` of it | the call that destroys the completion queue |
 //!
 //! Control calls that change objects acquire the lock one after another (`Network::changing`). Then at most one waits
 //! for it, and where many are made, engines acquire it between two of them.
@@ -94,10 +103,10 @@
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 consecutive rounds of the engine in which the queue pair got no new entry | they are executed |
 //! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
-//! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound |
-//! | a control call that deregisters memory or ends a queue pair, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call, for the network's lock | when every engine that holds it has spent its `COST_PER_LOCK` or finished its rounds | no bound |
+//! | a control call that deregisters memory, ends a queue pair or destroys a completion queue, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
-//! | an engine, for memory of a client | when the access returns | after [`super::Adapter::isolate_clients`]: at 10 ms another thread becomes the engine, and passes over this client's queue pairs. Otherwise no bound |
+//! | an engine, for memory of a client | when the access returns | after [`super::Adapter::isolate_clients`]: after 10 to 15 ms another thread becomes the engine, and passes over the queue pairs of the client for which the first one worked (the sender, if the memory is a peer's). Otherwise no bound |
 //! | a dropped adapter, for its engine's threads | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
@@ -124,7 +133,7 @@ const ROUNDS_PER_LOCK: u32 = 16;
 /// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
 /// acquisition delays a control call of any adapter: some milliseconds.
 const COST_PER_LOCK: u64 = 4 << 20;
-/// Time of accesses to memory for one client after which its turn ends. It limits how long a client whose memory is slow
+/// Time of accesses to memory for one client after which its share of a round ends. It limits how long a client whose memory is slow
 /// delays the requests of another: by this, and by one access more.
 const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
@@ -242,9 +251,9 @@ pub(crate) struct Engine {
     pub(crate) bytes: u64,
     pub(crate) rnr_retries: u64,
     pub(crate) scratch: Vec<u8>,
-    /// What was spent since the network's lock was acquired, in bytes moved.
+    /// What was spent since `run` last acquired the network's lock, in bytes moved.
     spent: u64,
-    /// The index among a client's live queue pairs at which its next turn begins, if its last one ended early.
+    /// The index among a client's live queue pairs at which its next share begins, if its last one ended early.
     next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
@@ -289,7 +298,7 @@ impl Engine {
         self.spent += bytes;
     }
 
-    /// Whether the turn of the client for which the engine works is over.
+    /// Whether the share of the client for which the engine works is over.
     pub(crate) fn is_spent(&self, network: &NetworkView<'_>) -> bool {
         self.spent >= COST_PER_LOCK || network.is_over()
     }
@@ -317,7 +326,7 @@ impl Engine {
             let client = *client;
             shared.turns.last_client.store(client, Ordering::Relaxed);
             if network.begin_work_for(client) {
-                progress |= self.turn(network, client);
+                progress |= self.serve(network, client);
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
@@ -328,9 +337,9 @@ impl Engine {
         progress
     }
 
-    /// Polls every queue pair of a client once. Stops early when its turn is over; its next turn begins at the queue pair
-    /// after the last one polled. Returns whether there was progress.
-    fn turn(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
+    /// Polls every queue pair of a client once. Stops early when its share is over; its next share begins at the queue
+    /// pair after the last one polled. Returns whether there was progress.
+    fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
         let shared = network.shared;
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         let first = if self.next.is_empty() { 0 } else { self.next.remove(&client).unwrap_or(0) };
@@ -353,7 +362,9 @@ impl Engine {
                 Ok(moved) => progress |= moved,
                 Err(_) => {
                     queue_pair.set_state(QueuePairState::Error);
-                    queue_pair.complete_panicked_request(self.current_request.take());
+                    let request = self.current_request.take();
+                    // A control call that holds the send state may wait for the network's lock.
+                    network.unlocked(|| queue_pair.complete_panicked_request(request));
                     shared.warn(Warning::MemoryPanicked { queue_pair: queue_pair.number });
                 }
             }
@@ -450,8 +461,7 @@ pub(crate) fn watch(network: &Arc<Network>, index: u16, shared: &Arc<Shared>) ->
     })
 }
 
-/// Runs the engine of the adapter at `index` in a turn: until another thread replaces it, `Shared::stop` is set or the
-/// adapter leaves the network.
+/// Runs the engine of the adapter at `index` in a turn: until another thread replaces it or `Shared::stop` is set.
 fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
     let mut engine = Engine::new(&shared.config);
     let mut rest = Rest::default();

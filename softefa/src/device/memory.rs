@@ -116,8 +116,8 @@ impl HostRange {
     pub(crate) fn read(self, offset: usize, into: &mut [u8]) {
         let length = into.len().min(self.length.saturating_sub(offset));
         // SAFETY: both sides have `length` bytes. The caller of HostMemory::new guarantees the source until
-        // deregistration, which needs the network's lock for writing while an engine copies under the read
-        // lock. The destination is a slice.
+        // deregistration has returned. An engine copies under the network's read lock, which excludes deregistration,
+        // or holds the region's `Arc`, for which deregistration waits (relaxed ordering). The destination is a slice.
         unsafe { copy(self.start.as_ptr().add(offset.min(self.length)), into.as_mut_ptr(), length) }
     }
 

@@ -7,8 +7,9 @@
 //! # Protocol
 //! An engine states the beginning and the end of each access to a client's memory in [`Turns`]. The thread that watches
 //! the engine (`engine::watch`) begins the next turn when an access takes longer than `LONGEST_ACCESS`: it starts a
-//! thread, and marks the client as blocked. An engine that sees the mark does not work for the client, so in general
-//! one thread waits for each blocked client. When the access returns, the replaced thread ends its round without taking
+//! thread, and marks the client for which the engine worked as blocked: the sender, also if the memory is its peer's.
+//! An engine that sees the mark does not work for that client, so in general one thread waits for each client that is
+//! marked. When the access returns, the replaced thread ends its round without taking
 //! up further requests, removes its mark and ends. Until then it may work beside the new engine, as engines of several
 //! adapters do; each queue pair's send state is locked by one of them.
 //!
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use super::shared::lock;
 
-/// The longest access after which the engine is not replaced.
+/// How long an access may take before the engine is replaced, at the next look of the thread that watches.
 const LONGEST_ACCESS: Duration = Duration::from_millis(10);
 
 /// The turns of one adapter.
@@ -35,8 +36,8 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     turn: AtomicU64,
     any_blocked: AtomicBool,
-    /// The client that had the last turn of the engine. The next engine continues after it: if each began anew, the
-    /// clients that block first could keep the others from theirs.
+    /// The client that was served last. The next engine continues after it: if each began with the first, the clients
+    /// that block could keep the others from being served.
     pub(crate) last_client: AtomicU64,
 }
 
@@ -46,12 +47,12 @@ struct State {
     turn: u64,
     /// When the engine's access began, and the client for which it works.
     access: Option<(Instant, u64)>,
-    /// The number of each replaced thread's turn, and the client for whose memory that thread waits.
+    /// The number of each replaced thread's turn, and the client for which it works.
     blocked: Vec<(u64, u64)>,
 }
 
 impl Turns {
-    /// States that the engine of this turn begins an access to memory of `client`.
+    /// States that the engine of this turn begins an access, to any client's memory, in its work for `client`.
     pub(crate) fn begin_access(&self, turn: u64, client: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {
@@ -67,7 +68,7 @@ impl Turns {
         }
     }
 
-    /// Whether a replaced thread waits for this client's memory.
+    /// Whether a replaced thread waits for memory in its work for this client.
     pub(crate) fn is_blocked(&self, client: u64) -> bool {
         self.any_blocked.load(Ordering::Relaxed)
             && lock(&self.state).blocked.iter().any(|(_, blocked)| *blocked == client)
