@@ -5,6 +5,8 @@
 #
 #   NVSHMEM_HOME=DIR scripts/install_into_nvshmem.sh --prefix PREFIX [--arch sm_90]
 #
+# --arch names the GPU's architecture: sm_90 for p5 and p5en, the default; sm_100 for p6-b200.
+#
 #   PREFIX/lib/libefa_gda_nvshmem.a     link it with -rdc=true, before -lnvshmem_device -lnvshmem_host -ldl
 #   PREFIX/include/                     efa_gda/nvshmem.cuh and efa_gda/ibgda_compat.cuh for device code,
 #                                       efa_gda_nvshmem_heap.h for the host
@@ -65,9 +67,11 @@ install_headers() {
 }
 
 print_environment() {
+  local library="# EFA_GDA_LIBRARY=FILE names the libefa_gda.so that scripts/install.sh installed."
+  if [[ -e $PREFIX/lib/libefa_gda.so ]]; then library="export EFA_GDA_LIBRARY=$PREFIX/lib/libefa_gda.so"; fi
   cat <<TEXT
 # Environment of programs that use $PREFIX/lib/libefa_gda_nvshmem.a:
-export EFA_GDA_LIBRARY=<prefix of scripts/install.sh>/lib/libefa_gda.so
+$library
 export LD_LIBRARY_PATH=$LIBRARIES\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
 export NVSHMEM_REMOTE_TRANSPORT=libfabric     # NVSHMEM's own proxy, for barriers and collectives
 export NVSHMEM_LIBFABRIC_PROVIDER=efa
