@@ -5,7 +5,8 @@
 #
 # RUST is the image that compiles: it has Rust 1.88 or newer, a C++17 compiler and binutils. If target/image holds files
 # that scripts/lib/image_files.sh made before, nothing is compiled, and RUST can be any image with bash. BASE is the image
-# that the result extends; PACKAGES and TOOLS are Debian packages that are added to it, none if empty.
+# that the result extends; PACKAGES and TOOLS are Debian packages that are added to it, none if empty. The default BASE
+# serves --soft only, because its libfabric and rdma-core expose no queues of an EFA adapter.
 ARG RUST=rust:1-bookworm
 ARG BASE=debian:bookworm-slim
 

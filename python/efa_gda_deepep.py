@@ -39,7 +39,7 @@ def _check(library, code, what):
 def init_internode(num_channels, num_devices, library=None, buffer=None):
     """Opens this rank's queue and publishes the device state. All ranks must call it, after NVSHMEM's initialisation.
 
-    `num_channels` must be at least the number of local experts and, for the normal kernels, of a launch's SMs;
+    `num_channels` is DeepEP's number of queue pairs to a rank, which the checklist of docs/deepep.md bounds;
     `num_devices` is the number of adapters that DeepEP sees. Both are virtual: one queue pair reaches all ranks.
     `buffer` is the deep_ep.Buffer, whose RDMA memory is registered; without it, the heap's chunk of a new allocation.
     """

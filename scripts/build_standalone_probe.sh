@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Builds gda-probe as one self-contained file: with its kernels, softefa (the provider library, the preloaded library and
-# the command) and its documentation. The file needs a C library and nothing else.
+# the command) and its documentation. The file starts with nothing but a C library. With EFA_GDA_NVCC=FILE, the absolute
+# path of nvcc, its kernels are compiled; without, the container needs libnvrtc to post from a GPU.
 #
 #   build_standalone_probe.sh [--output FILE] [--glibc VERSION|host] [SOURCE]
 #

@@ -5,6 +5,8 @@
 #
 #   NVSHMEM_HOME=DIR scripts/install_into_nvshmem.sh --prefix PREFIX [--arch sm_90]
 #
+# --arch names the GPU's architecture: sm_90 for p5 and p5en, the default; sm_100 for p6-b200.
+#
 #   PREFIX/lib/libefa_gda_nvshmem.a     link it with -rdc=true, before -lnvshmem_device -lnvshmem_host -ldl
 #   PREFIX/include/                     efa_gda/nvshmem.cuh and efa_gda/ibgda_compat.cuh for device code,
 #                                       efa_gda_nvshmem_heap.h for the host
@@ -65,16 +67,19 @@ install_headers() {
 }
 
 print_environment() {
+  local library="# EFA_GDA_LIBRARY=FILE names the libefa_gda.so that scripts/install.sh installed."
+  if [[ -e $PREFIX/lib/libefa_gda.so ]]; then library="export EFA_GDA_LIBRARY=$PREFIX/lib/libefa_gda.so"; fi
   cat <<TEXT
 # Environment of programs that use $PREFIX/lib/libefa_gda_nvshmem.a:
-export EFA_GDA_LIBRARY=<prefix of scripts/install.sh>/lib/libefa_gda.so
+$library
 export LD_LIBRARY_PATH=$LIBRARIES\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
 export NVSHMEM_REMOTE_TRANSPORT=libfabric     # NVSHMEM's own proxy, for barriers and collectives
 export NVSHMEM_LIBFABRIC_PROVIDER=efa
 export FI_PROVIDER=efa
 export FI_EFA_USE_DEVICE_RDMA=1
 export CUDA_MODULE_LOADING=EAGER
-# NVSHMEM_DISABLE_CUDA_VMM=1 makes the heap one allocation, if it would have several chunks. Not for DeepEP.
+# NVSHMEM_DISABLE_CUDA_VMM=1 makes the heap one allocation, if it would have several chunks. Only for programs without
+# DeepEP; gda-probe warns of it (ENV-007), and states that the stack nvshmem does not run.
 # EFA_GDA_ADAPTER=NAME selects the adapter of this PE (default: the first).
 TEXT
 }

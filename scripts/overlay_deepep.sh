@@ -5,6 +5,8 @@
 #
 #   DEEPEP_DIR=DIR NVSHMEM_HOME=DIR scripts/overlay_deepep.sh --out OUT [--arch sm_90]
 #
+# --arch names the GPU's architecture: sm_90 for p5 and p5en, the default; sm_100 for p6-b200.
+#
 #   OUT/deepep/       the copy
 #   OUT/nvshmem/      NVSHMEM's headers and libraries as links, with this project's beside them. libnvshmem_device.a is
 #                     a copy with the device state and the posting engine added, so that DeepEP's setup.py links them
@@ -21,6 +23,8 @@ ARCH=sm_90
 read_arguments() {
   read_options '--out --arch' 0 "$@"
   [[ -n $OUT ]] || wrong_usage 'the option --out is missing; name the directory to make'
+  [[ $ARCH =~ ^sm_([0-9]+)([0-9][af]?)$ ]] || wrong_usage "--arch $ARCH: expected an architecture such as sm_90"
+  TORCH_ARCH=${BASH_REMATCH[1]}.${BASH_REMATCH[2]}
   [[ -n ${DEEPEP_DIR:-} ]] || wrong_usage "set DEEPEP_DIR to DeepEP's source tree"
   [[ -n ${NVSHMEM_HOME:-} ]] || wrong_usage 'set NVSHMEM_HOME to an NVSHMEM that is installed'
   [[ -e $DEEPEP_DIR/csrc/kernels/ibgda_device.cuh ]] ||
@@ -91,7 +95,7 @@ main() {
   overlay_nvshmem
   cat <<TEXT
 # Build DeepEP:
-cd $OUT/deepep && NVSHMEM_DIR=$OUT/nvshmem TORCH_CUDA_ARCH_LIST=9.0 python3 setup.py install
+cd $OUT/deepep && NVSHMEM_DIR=$OUT/nvshmem TORCH_CUDA_ARCH_LIST=$TORCH_ARCH python3 setup.py install
 TEXT
   cat "$OUT/environment"
 }

@@ -89,7 +89,8 @@ enum efa_gda_error {
   EFA_GDA_ERROR_GPU_LOST = -7,
   /* The object is in use. */
   EFA_GDA_ERROR_BUSY = -8,
-  /* A wait timed out or was aborted, or the queue is poisoned. The text has the enum efa_gda_status. */
+  /* A wait timed out or was aborted, or the queue is poisoned. The text describes the status in words;
+   * efa_gda_mapped_poll returns the number of one that poisoned the queue. */
   EFA_GDA_ERROR_DEVICE = -9,
   /* A request completed with an error. */
   EFA_GDA_ERROR_COMPLETION = -10,

@@ -39,6 +39,11 @@
 //! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::WorkRequest`] → [`queue::MappedQueue::execute`].
 //! 6. Drop the [`queue::WorkRequest`], then close everything, children first.
 //!
+//! For a queue that a GPU drives (feature `cuda`), three calls follow step 4: `gpu::Gpu::open`,
+//! [`doorbell::DoorbellProxy::start`], and `gpu_queue::GpuQueue::with_doorbell`, which takes the mapped queue. In step
+//! 5, `GpuQueue::execute` posts by a kernel of this crate. `GpuQueue::begin_launch` gives the queue to kernels of the
+//! caller.
+//!
 //! # On the software adapter
 //! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds through a link whose
 //! name ends in `-fi.so`. From the root of this repository:

@@ -10,9 +10,9 @@
 extern "C" {
 #endif
 
-/* efa_gda_nvshmem_init (efa_gda_nvshmem_heap.h) with virtual counts: num_channels is at least the number of a kernel's
- * channels and of the local experts, num_devices the number that DeepEP sees as adapters. A collective call after
- * NVSHMEM's initialisation. Returns 0, or a negative enum efa_gda_error with a text in efa_gda_nvshmem_last_error(). */
+/* efa_gda_nvshmem_init (efa_gda_nvshmem_heap.h) with virtual counts: num_channels, which docs/deepep.md bounds, is
+ * DeepEP's num_rc_per_pe, and num_devices the number that DeepEP sees as adapters. A collective call after NVSHMEM's
+ * initialisation. Returns 0, or a negative enum efa_gda_error with a text in efa_gda_nvshmem_last_error(). */
 int init_efa_device_state(int num_channels, int num_devices);
 
 /* The same for the chunk of the heap that contains `symmetric`: DeepEP's RDMA buffer. */

@@ -1,5 +1,10 @@
 //! Doorbells of queues that kernels post to: rung by the device, or by a host thread for the device.
 //!
+//! A program starts one [`DoorbellProxy`] ([`DoorbellProxy::start`]) and passes it with a [`DoorbellChoice`] to
+//! `GpuQueue::with_doorbell`, which selects the mode. For a queue that the host executor drives, it passes the proxy
+//! with a [`DoorbellMode`] to [`MappedQueue::set_doorbell`](crate::queue::MappedQueue::set_doorbell). The rest of this
+//! module is for the implementation of queues.
+//!
 //! The same kernel runs in all three modes; the queue struct states where the device writes.
 //!
 //! | mode | the device writes entries to | the device stores its producer index to | the host |

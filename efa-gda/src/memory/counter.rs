@@ -48,7 +48,8 @@ impl BitOr for CountedOperations {
     }
 }
 
-/// A word of the caller for a counter: 8 bytes, aligned to 8. The counter starts from the value in the word.
+/// A word of the caller for a counter: 8 bytes, aligned to 8. Store 0 in it before you open the counter: no upstream
+/// source states whether a counter starts from the value in the word or from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterMemory<'a> {
     /// Address at which this process reads the word; null where it does not.

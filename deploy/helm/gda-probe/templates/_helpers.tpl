@@ -32,6 +32,7 @@ volumes:
 {{- /* What the containers of both workloads share. */}}
 {{- define "gda-probe.container" -}}
 name: gda-probe
+# Build it on the image of your transport (docs/fleets.md), and name your registry.
 image: {{ .Values.image }}
 env:
   # The CUDA driver keeps compiled kernels there.
