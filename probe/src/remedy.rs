@@ -87,7 +87,8 @@ pub(crate) static ALL: &[Remedy] = remedies! {
          driver does not start";
     "CUDA-005" [Pod] FixHost: "correct CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, or the number in --gpu";
     "CUDA-006" [Host] FixHost: "install NVIDIA's open kernel modules on the host";
-    "CUDA-007" [Code] FixHost: "fence in GPU code between a flag and the data that the adapter wrote before it";
+    "CUDA-007" [Code] FixHost:
+        "let the host wait for the flag and call cuFlushGPUDirectRDMAWrites before a kernel reads the data";
     "CUDA-008" [Host] FixHost: "fix CUDA-002 first; otherwise use --doorbell record or staged";
     "CUDA-009" [Host Pod] Restart:
         "end the process that holds the GPU, or set its compute mode to default (nvidia-smi -c 0)";
