@@ -27,8 +27,8 @@ pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
 /// A completion of another queue pair, or more completions than requests.
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
-/** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
- not ring for it, and rings this queue no more.*/
+/** A doorbell record ran backwards, or more than min(sq.num_entries, sq.max_batch) entries past the last doorbell, or
+ covered an entry that was not written. The doorbell proxy did not ring for it, and rings this queue no more.*/
 pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
 /// The queue is no longer rung: its doorbell proxy has stopped or has detached the queue.
 pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
@@ -48,9 +48,10 @@ pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
  Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
  its requests until the endpoint is destroyed. error.poison holds the first reason.
 
- The bound of a wait counts from its beginning and again from each progress: a request that completed and, for the
- ticket lock, also a change of lock.serving (rq.h and signal.h state theirs). So a slow adapter ends no wait, and a
- wait ends at its bound after the last progress.*/
+ The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
+ reads: a request that completed and, for the ticket lock, also a change of lock.serving (rq.h and signal.h state
+ theirs). So a slow adapter ends a wait only if nothing completes for a whole bound, and a wait ends at its bound
+ after the last progress.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -175,7 +176,7 @@ impl Default for efa_gda_rq {
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_cq {
     /** Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
- further request counts as completed, so waits end at their bound.*/
+ further request counts as completed, so waits end at their bound, unless counters.wrap is 0.*/
     pub buffer: *mut u8,
     /** Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
  none.*/
@@ -215,8 +216,8 @@ impl Default for efa_gda_cq {
  success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
  others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
  counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- else may complete on it. wrap = 0: the counters never wrap, and device code does not read the completion queue: an
- error only counts as a completion (cq.h).*/
+ else may complete on it. On a queue with counters whose wrap is 0, the counters never wrap, and device code does not
+ read the completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_counters {
@@ -337,8 +338,8 @@ pub struct efa_gda_requests {
     pub done: *mut u16,
     /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
     pub posters: *mut u16,
-    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. If the
- first request has index 0, all words start at zero.*/
+    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
+ start at zero if the first request has index 0; the host refuses a table once the queue has posted.*/
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -390,7 +391,8 @@ const _: () = {
     ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
 };
 /** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- Ticket() loads all three words in one access, and pass_lock() stores the two indices as one word of 64 bits.*/
+ Ticket() loads all three words in one instruction, although the indices may be older than `serving` (A1), and
+ pass_lock() stores the two indices as one word of 64 bits.*/
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
@@ -400,7 +402,8 @@ pub struct efa_gda_lock_words {
     pub serving: u64,
     /// Doorbell producer index: the value of the last doorbell.
     pub doorbell_index: u32,
-    /// Confirmed producer index: a doorbell value that the adapter has received for certain.
+    /** Confirmed producer index: a doorbell value that reaches the adapter before everything stored after the fence that
+ confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD.*/
     pub confirmed_index: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -426,7 +429,7 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_error_words {
     /** Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
- counted. With counters.wrap = 0 it stays 0.*/
+ counted. It stays 0 on a queue with counters whose wrap is 0 or whose cq.buffer is null.*/
     pub count: u32,
     /// 1: completion_status and request_id are valid. 2: they are being written.
     pub reported: u32,
@@ -469,9 +472,9 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_completion_words {
-    /// 1 while a thread reads the completion queue.
+    /// 1 while a thread reads the completion queue or advances `consumed` (advance_completed() in cq.h).
     pub lock: u32,
-    /// Completions read, modulo 2^32: the consumer index.
+    /// The consumer index: completions read or, with counters, passed over unread, modulo 2^32.
     pub consumed: u32,
     /// Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it.
     pub completed: u32,
@@ -580,8 +583,8 @@ pub struct efa_gda_queue {
     /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
  be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
  which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
- over either. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that
- value.*/
+ over either. A host that detaches the queue from its proxy replaces EFA_GDA_PROXY_STOPPED by the value before, by
+ CAS. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
@@ -897,7 +900,7 @@ pub struct efa_gda_receive_args {
     pub into: *mut u8,
     pub address: u64,
     pub stride: u64,
-    /// Bound of the wait for free slots, from the last slot that became free, or of the wait for the first completion.
+    /// Bound of each wait (rq.h): for receive.lock, for free slots, and for the first completion.
     pub timeout_ns: u64,
     pub lkey: u32,
     pub length: u32,

@@ -9,17 +9,17 @@
  *      A group that will combine because it saw later tickets has stored Open at its own ticket already, when it
  *      acquired the lock (Ticket::acquire).
  *   2. in Open, scans the flags from T on, places the calls found, rings, and stores serving past them. In place of its
- *      first scan it takes its own call, if that is not placed yet. It repeats this until a scan finds no call, at most
- *      kMaxOpenRounds times.
+ *      first scan it takes its own call, if that is not placed yet. It repeats this until a scan finds no call. Step 2
+ *      runs at most kMaxOpenRounds times, the own call included.
  *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
  *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
  *      passes the lock to T's group in PassedMustCombine. If it is found, it places and rings as in step 2, and repeats
  *      step 4.
  * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
  * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
- * So T's call is not found if it is not published, is empty, or has more entries than a scan reads flags (32 for a
- * thread, 512 for a warp). On a queue without publication slots no group combines, and the lock is only passed in
- * Passed.
+ * So T's call is not found if it is not published, is empty, or has more entries than a flag window (publication.h) has
+ * slots: 32 for a thread, 512 for a warp. On a queue without publication slots no group combines, and the lock is only
+ * passed in Passed.
  *
  * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
  * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
@@ -30,7 +30,7 @@
  *                 the later value is Open, a group that acquired the lock after O has stored it; the argument is
  *                 repeated with that owner's F2.
  * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
- * O leaves step 4 in one of two cases.
+ * O leaves step 4 in one of three cases.
  *   T is at or past `end`: P's call is served.
  *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. The same holds
  *     for each group that returned early because of O's Open or an earlier one. So T's group is none of them: it waits,
@@ -39,6 +39,8 @@
  *     only grows; or it passes the lock on in PassedMustCombine, and the same argument applies to the next group. The
  *     scans of each of these groups see P's flags, because the group has acquired what O did (A1). T grows with each
  *     group, so P's call is reached.
+ *   place_published() failed: the queue is poisoned, and the state stays Closing for ever. (If it fails in step 2, the
+ *     state stays Open for ever.)
  * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
  * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
  * and shows for each fence of these programs that it is needed.
@@ -56,7 +58,7 @@ constexpr uint64_t kLockStateMask = 3;
 static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
               "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 
-/* The most repetitions of step 2. */
+/* The most times that step 2 runs, the own call included. */
 constexpr int kMaxOpenRounds = 16;
 
 /* Stores both indices, then `serving` with a release. */
@@ -105,10 +107,11 @@ EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const P
   return EFA_GDA_OK;
 }
 
-/* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's
- * own published call of `own` entries, which may be longer than a scan. If `own` is 0, the caller must have rung for
- * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half,
- * and adds what it read to `all`. A status other than EFA_GDA_OK: the lock was not passed. */
+/* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's own
+ * published call of `own` entries, which may be longer than a flag window. If `own` is 0, the caller must have rung for
+ * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half, and
+ * adds what it read to `all`. A status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and
+ * lock.serving stays Open or Closing at the last T. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes> *caller_ring,
                               PublicationSlots publication, uint64_t serving, uint32_t own, uint64_t timeout_ns,

@@ -13,8 +13,9 @@
  *            take_received() (rq.h).
  *   receiver a thread in take_received() (rq.h).
  *   poster of receives: a thread in post_receives() (rq.h).
- *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits or tests, a receiver, or a
- *            poster of receives.
+ *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits for free slots or
+ *            completions, or tests (one that waits for the ticket lock does not poll), a receiver, or a poster of
+ *            receives.
  *   reader   the thread that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
@@ -28,8 +29,8 @@
  *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
  *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed, but
- *                            | With counters: any poller,   |   (post.h)            |   each poller uses its own sum
+ *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; counters, wrap 0: relaxed,
+ *                            | With counters: any poller,   |   (post.h)            |   but a poller uses its own sum
  *                            | by CAS; if wrap is 0, by a   | pollers; waits of the | relaxed: an estimate of what is
  *                            | store                        |   send side           |   in flight; progress (Deadline)
  *   completion.received      | reader                       | posters of receives   | B2
@@ -48,9 +49,11 @@
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
  *       executes fence_system() before it loads the rest. Visible: the rest, as the adapter wrote it before the phase.
- *   B2  The reader (with counters and wrap not 0: the poller) executes fence_system() after it has loaded completions
- *       (counters), and then stores `completed` and `received`. A group that reuses slots or buffers first loads
- *       `completed` or `received` with an acquire.
+ *   B2  Without counters: the reader executes fence_system() after it has loaded completions, and then stores
+ *       `completed` and `received`. With counters and wrap not 0: the poller executes it after it has loaded the
+ *       counters, and then stores `completed` only. A group that reuses slots, or buffers after a quiet() or of
+ *       receives, first loads `completed` or `received` with an acquire; wait(), wait_own() and test() load done words
+ *       instead (R1 in requests.h).
  *       Visible: that the adapter no longer reads or writes the slots and the buffers of the counted requests.
  *   B3  The reader copies a completion to the inbox, then stores `inboxed` with a release; the receiver loads it with
  *       an acquire. Visible: the copy, and, if completion queue and message are in one memory of the GPU (rq.h), the
@@ -60,7 +63,7 @@
  *       request's done word, one of its own), and then stores `completed` and done words. With counters and wrap not 0,
  *       a poller loads error.count, executes B2's fence, and then advances `completed`. So a group that loads a
  *       `completed` that counts a failed request, or finds the request failed in the request table, also sees its error
- *       in error.count, and the report. With wrap = 0 no error is counted or reported.
+ *       in error.count, and the report. On a queue with counters whose wrap is 0, no error is counted or reported.
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
  *       again, and advances `completed` only if both values of `error` are equal. So its `error` contains each error
  *       that the adapter counted before the last success in its `success`.
@@ -91,13 +94,13 @@
  *   wrap = 0      | any       | completed_now() copies the counters' sum to `completed`; poll() does nothing
  *   none          | null      | does nothing; waits for completions and for free slots run out
  *
- * COUNTERS (counters.success is not null). `completed` follows success + error. The completion queue is read only while
- * there are unread errors: counters.error is ahead of error.count. Completions that are not read are overwritten on the
- * next lap. The host must set up such a queue so that only its own sends complete on this completion queue, no receives
- * and no other queue. Then completion i belongs to the i-th request that ended. A poller that finds an unread error
- * does not advance `completed`. So `completed` stands still until all counted errors have been read; only pollers that
- * loaded `error` before the adapter counted the error still advance it. If counters.error is null, failed requests are
- * never counted, and waits for them run out.
+ * COUNTERS (counters.success is not null; only then does counters.wrap have a meaning). `completed` follows success +
+ * error. The completion queue is read only while there are unread errors: counters.error is ahead of error.count.
+ * Completions that are not read are overwritten on the next lap. The host must set up such a queue so that only its own
+ * sends complete on this completion queue, no receives and no other queue. Then completion i belongs to the i-th
+ * request that ended. A poller that finds an unread error does not advance `completed`. So `completed` stands still
+ * until all counted errors have been read; only pollers that loaded `error` before the adapter counted the error still
+ * advance it. If counters.error is null, failed requests are never counted, and waits for them run out.
  *   Two bounds follow.
  *   - The index of a completion is less than completed + N: writers keep next <= completed + N (free_slots.h), and each
  *     request has one completion.
@@ -384,9 +387,11 @@ EFA_GDA_FN uint32_t advance_completed(efa_gda_queue *queue, Counts counts, uint3
 }
 
 /* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters
- * and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, advances `completed` by the
- * difference between the counters' sum and `completed`, modulo wrap; otherwise reads up to 2 N completions for the
- * errors, and leaves `completed` as it is. Adds what it read to `all`. Called by one thread of a group. */
+ * and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance `completed` by the
+ * difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does not if the
+ * difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller was first. If
+ * errors are unread, it reads up to 2 N completions for them, and leaves `completed` as it is. Adds what it read to
+ * `all`. Called by one thread of a group. */
 EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) return;
@@ -411,7 +416,8 @@ EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
 /* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `all`.
  * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
  * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with
- * none in flight receives may have completed. Called by one thread of a group. */
+ * none in flight receives may have completed. On a queue with counters whose wrap is 0 it returns the counters' sum and
+ * leaves `all` as it is, so Completions::sends stays 0. Called by one thread of a group. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {

@@ -2,20 +2,23 @@
 /*
  * Free slots of the send queue: how many entries the writer may still place, and the wait for more.
  *
- * TERMS. Writer, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: completion.completed (cq.h).
+ * TERMS. Writer, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: what completed_now() returned
+ * (cq.h). On a queue with counters whose wrap is 0, the word completion.completed may be older than that: it can step
+ * back.
  *
  * FREE SLOTS. The writer keeps, at each store to the ring,
  *     next + entries to be written - completed <= capacity.
  * capacity is num_entries, or less with a doorbell record (sq.h).
  *   Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
- * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value of
- * `completed` that its last poll for free slots returned. `completed` only grows, so the cached limit is never too
- * high. Before the writer waits for free slots, it rings for everything that it has placed, so the requests for whose
- * completions it waits are all with the adapter. On a queue with a request table, the table sets a second limit, which
- * the cached one includes (LIMIT in requests.h).
+ * count (wqe_posted - wqe_completed). Each handle caches a limit, free_limit_. It is at most completed + capacity, with
+ * the value of `completed` that the handle's last poll for free slots returned. It is less in a new handle (`next`), on
+ * a queue with a request table, which sets a second limit (LIMIT in requests.h), and after a block's leader combined,
+ * because the block drops that limit. `completed` only grows, so the cached limit is never too high; after a wrap of
+ * the producer index it could be, so resume() (sq.h) drops a limit that old. Before the writer waits for free slots, it
+ * rings for everything that it has placed, so the requests for whose completions it waits are all with the adapter.
  *
- * A WAIT THAT RUNS OUT. The bound of the wait for free slots begins again whenever `completed` has changed. The wait
- * ends with one of these statuses, which the call returns:
+ * A WAIT THAT RUNS OUT. The bound of the wait for free slots begins again whenever completion.completed has changed.
+ * The wait ends with one of these statuses, which the call returns:
  *   at the bound                         | EFA_GDA_TIMEOUT_SLOTS; the leader poisons the queue with it
  *   the host raises the abort flag       | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
  *                                        |   it

@@ -18,15 +18,16 @@
  * them, now or later (PostFlags). An owner is a group that opened its handle with Sharing::Thread, Warp or Block. The
  * handle's status is status().
  *
- * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, once, so a thread can post what it has
- * in registers. On a shared queue make() runs after the call has its ticket, perhaps while the group owns the lock. So
- * make() must not use the queue, wait for a group that does, or synchronise its group. post() does not use `make` after
- * it returns.
+ * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, at most once, so a thread can post what
+ * it has in registers. It may be called although post() then fails. On a shared queue make() runs after the call has
+ * its ticket, perhaps while the group owns the lock. So make() must not use the queue, wait for a group that does, or
+ * synchronise its group. post() does not use `make` after it returns.
  *
  * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions, after which the
  * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for new errors, and wait(), wait_own() and
  * test() for errors of their requests; EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED of these three; and the
- * EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries.
+ * EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries. The EFA_GDA_IN_USE of close() does not stay
+ * either: later calls return what they return after every close().
  *
  * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
  * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
@@ -46,8 +47,9 @@
  *   for requests, in wait() and wait_own()     | the same                        | EFA_GDA_TIMEOUT_COMPLETION
  *   (requests.h)                               |                                 |
  * At the bound the leader poisons the queue with that status. Each wait also ends if the host raises the abort flag:
- * the leader poisons the queue with the flag's status (EFA_GDA_ABORTED for 1). If the queue is poisoned, the wait ends
- * with EFA_GDA_POISONED. Two exceptions:
+ * the leader poisons the queue with the flag's status (EFA_GDA_ABORTED for 1). The wait for the lock first reads the
+ * flag later than the others (ticket_lock.h). If the queue is poisoned, the wait ends with EFA_GDA_POISONED. Two
+ * exceptions:
  *   - With timeout 0, wait() and wait_own() look at the requests, poll once, look again, and return EFA_GDA_IN_FLIGHT,
  *     as test() does. They do not read the abort flag, and EFA_GDA_IN_FLIGHT does not poison the queue.
  *   - quiet() on a shared queue first waits, for at most kIdleWaitNs, until nothing is in flight. This bound does not
@@ -55,8 +57,10 @@
  *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
  * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
  * as the writer, if more requests completed than were posted.
- *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket: an owner's
- * post() that need not wait, and its close(), succeed on a poisoned queue.
+ *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket. A call that
+ * finds all of its requests done, or its slots free, need not wait, so an owner's post() in that case, and its close(),
+ * succeed on a poisoned queue. test(), and wait() and wait_own() with timeout 0, read the poison if requests are in
+ * flight.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -105,8 +109,9 @@ class Sender {
    *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
    * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads cannot be told apart; threads of
    * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
-   * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED:
-   * the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
+   * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call that takes a ticket or
+   * has to wait. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and
+   * StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
@@ -237,7 +242,7 @@ class Sender {
 
   /* Closes the handle: rings for entries whose doorbell this handle deferred; an owner releases the queue. Returns the
    * handle's status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then
-   * poisoned. Afterwards status() and each call of a handle without an error return EFA_GDA_BAD_ARGUMENT. */
+   * poisoned. Afterwards status() and each call return the handle's error or, without one, EFA_GDA_BAD_ARGUMENT. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
     uint32_t result = status();

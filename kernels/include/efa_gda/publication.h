@@ -5,12 +5,13 @@
  * publish.
  *
  * FLAGS. The flag of entry i of a call, from 0, is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The
- * lock owner knows T, so it knows the value, without the low two bits, that each flag must have: the first is (T + 1)
- * << 2; each further one is 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot.
- * The lock owner combines whole calls, from T on, up to the first flag that does not match. A flag does not match
+ * lock owner knows T, so it knows the value, without kLastSlot, that each flag must have: the first is (T + 1) << 2;
+ * each further one is 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. The
+ * lock owner combines whole calls, from T on, up to the first flag that does not match. A flag does not match
  *   - if its slot's call is not published: the flag is 0 or that of an earlier call in this slot,
  *   - if an empty ticket lies before that call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags
- *     of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
+ *     of the next call. So the lock owner stops before an empty ticket; in Closing it passes the lock to that ticket's
+ *     group.
  * Flags start at 0 and are never cleared: the next call that uses the slot overwrites them.
  */
 #ifndef EFA_GDA_PUBLICATION_H
@@ -25,13 +26,14 @@ constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
 /* The low bit of a publication flag: the slot is its call's last. */
 constexpr uint64_t kLastSlot = 1;
-/* The most entries of a call that may return early: no more than any kind of lock owner sees in one scan. */
+/* The most entries of a call that may return early: no more than the flag window of any kind of lock owner. */
 constexpr uint32_t kMaxEarlyReturnEntries = 32;
 
-/* Flags that each thread of a lock owner reads in one scan. */
+/* Flags that each thread of a lock owner reads at once. The flag window of a group is the slots whose flags one reading
+ * loads: the first kFlagsPerThread * size from T on. */
 template <class Group>
 constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-/* Further readings of one scan, for calls that arrive or are not published yet. */
+/* Further readings of the flag window in one scan, for calls that arrive or are not published yet. */
 constexpr int kMaxRereadings = 2;
 
 /* The publication slots' geometry. */
@@ -49,15 +51,15 @@ struct PublicationSlots {
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
 };
 
-/* The flag of entry i of the call with this ticket (shifted), without its low bits. */
+/* The flag of entry i of the call with this ticket (shifted), without kLastSlot. */
 EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
   return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS);
 }
 
 /* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
- * them. flags[k] of the thread of rank r is the flag of slot k * size + r, from 0. Without its low bits and in
- * units of 1 << 2, it matches if it is 1 more than that of the slot before, or 2^32 + 1 more if the slot before is its
- * call's last. */
+ * them. flags[k] of the thread of rank r is the flag of the (k * size + r)-th slot after T's first. Without kLastSlot
+ * and in units of 1 << 2, it matches if it is 1 more than that of the slot before, or 2^32 + 1 more if the slot before
+ * is its call's last. */
 template <class Group>
 EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread<Group>], uint64_t &serving) {
   constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
@@ -87,12 +89,15 @@ EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerTh
   return slots;
 }
 
-/* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
- * reads, and advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring.
- * Reads the flags again, at most kMaxRereadings times, while it finds fewer entries than are outstanding; a reading
- * that finds more than three quarters of a scan is the last. With `linger` it also reads again while calls arrive: a
- * reading is matched only if it is the last possible one, if a whole scan is outstanding, or if entries are
- * outstanding, as many as at the reading before (0 before the first). */
+/* Returns the number of slots of the whole calls that are published from `serving` on, at most a flag window, and
+ * advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring. After a reading
+ * of the flag window, it either reads again at once, to wait for calls that arrive, or matches the flags:
+ *   outstanding at this reading                            | without `linger` | with `linger`
+ *   none                                                   | matches          | reads again
+ *   changed since the reading before (before the first: 0) | matches          | reads again
+ *   the same as at the reading before, or a window or more | matches          | matches
+ * It returns what matched if that is all that is outstanding or more than three quarters of a flag window; otherwise it
+ * reads again. After kMaxRereadings further readings it matches and returns in any case. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
                                    const PublicationSlots &publication, bool linger, uint64_t &serving) {

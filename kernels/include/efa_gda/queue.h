@@ -9,8 +9,8 @@
  * at zero. While device code can use the queue, only the device library writes them, as sq.h, ticket_lock.h, cq.h,
  * requests.h and rq.h state, and the host may read them at any time: a snapshot of a hung queue is a copy of this
  * struct. When a queue moves between host and GPU, the host copies them with their values. If the GPU's are lost, the
- * host sets error.poison to EFA_GDA_NOT_RUN; if the inbox is lost, receive.taken and completion.lost; if the request
- * table is lost, it zeroes `requests`.
+ * host sets error.poison to EFA_GDA_NOT_RUN; if the inbox is lost, it sets receive.taken to completion.inboxed and adds
+ * the difference to completion.lost; if the request table is lost, it zeroes `requests`.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -41,9 +41,10 @@ typedef long long int64_t;
  * Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
  * its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
- * The bound of a wait counts from its beginning and again from each progress: a request that completed and, for the
- * ticket lock, also a change of lock.serving (rq.h and signal.h state theirs). So a slow adapter ends no wait, and a
- * wait ends at its bound after the last progress. */
+ * The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
+ * reads: a request that completed and, for the ticket lock, also a change of lock.serving (rq.h and signal.h state
+ * theirs). So a slow adapter ends a wait only if nothing completes for a whole bound, and a wait ends at its bound
+ * after the last progress. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
   /* The bound of a wait for completions ran out. On the send side this poisons the queue. On the receive side (rq.h)
@@ -68,8 +69,8 @@ enum efa_gda_status {
   EFA_GDA_UNSUPPORTED = 8,
   /* A completion of another queue pair, or more completions than requests. */
   EFA_GDA_BAD_COMPLETION = 9,
-  /* A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
-   * not ring for it, and rings this queue no more. */
+  /* A doorbell record ran backwards, or more than min(sq.num_entries, sq.max_batch) entries past the last doorbell, or
+   * covered an entry that was not written. The doorbell proxy did not ring for it, and rings this queue no more. */
   EFA_GDA_BAD_RECORD = 10,
   /* The queue is no longer rung: its doorbell proxy has stopped or has detached the queue. */
   EFA_GDA_PROXY_STOPPED = 11,
@@ -146,7 +147,7 @@ struct efa_gda_rq {
 /* Geometry: the completion queue. */
 struct efa_gda_cq {
   /* Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
-   * further request counts as completed, so waits end at their bound. */
+   * further request counts as completed, so waits end at their bound, unless counters.wrap is 0. */
   uint8_t *buffer;
   /* Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
    * none. */
@@ -161,8 +162,8 @@ struct efa_gda_cq {
  * success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
  * others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
  * counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- * else may complete on it. wrap = 0: the counters never wrap, and device code does not read the completion queue: an
- * error only counts as a completion (cq.h). */
+ * else may complete on it. On a queue with counters whose wrap is 0, the counters never wrap, and device code does not
+ * read the completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning. */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;
@@ -202,8 +203,8 @@ struct efa_gda_requests {
   uint16_t *done;
   /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
   uint16_t *posters;
-  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. If the
-   * first request has index 0, all words start at zero. */
+  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
+   * start at zero if the first request has index 0; the host refuses a table once the queue has posted. */
   uint32_t num_entries;
   uint32_t reserved;
 };
@@ -218,21 +219,23 @@ struct efa_gda_reserve_words {
 #define EFA_GDA_LOCK_STATE_BITS 2
 
 /* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- * Ticket() loads all three words in one access, and pass_lock() stores the two indices as one word of 64 bits. */
+ * Ticket() loads all three words in one instruction, although the indices may be older than `serving` (A1), and
+ * pass_lock() stores the two indices as one word of 64 bits. */
 struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
   /* A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
    * state; 0: the lock is passed to this ticket, whose group owns it once it has taken the ticket. */
   uint64_t serving;
   /* Doorbell producer index: the value of the last doorbell. */
   uint32_t doorbell_index;
-  /* Confirmed producer index: a doorbell value that the adapter has received for certain. */
+  /* Confirmed producer index: a doorbell value that reaches the adapter before everything stored after the fence that
+   * confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD. */
   uint32_t confirmed_index;
 };
 
 /* Engine: errors of the queue. */
 struct efa_gda_error_words {
   /* Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
-   * counted. With counters.wrap = 0 it stays 0. */
+   * counted. It stays 0 on a queue with counters whose wrap is 0 or whose cq.buffer is null. */
   uint32_t count;
   /* 1: completion_status and request_id are valid. 2: they are being written. */
   uint32_t reported;
@@ -247,9 +250,9 @@ struct efa_gda_error_words {
 
 /* Engine: the completion queue's consumer (cq.h). */
 struct efa_gda_completion_words {
-  /* 1 while a thread reads the completion queue. */
+  /* 1 while a thread reads the completion queue or advances `consumed` (advance_completed() in cq.h). */
   uint32_t lock;
-  /* Completions read, modulo 2^32: the consumer index. */
+  /* The consumer index: completions read or, with counters, passed over unread, modulo 2^32. */
   uint32_t consumed;
   /* Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it. */
   uint32_t completed;
@@ -291,8 +294,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
    * be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
    * which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
-   * over either. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that
-   * value. */
+   * over either. A host that detaches the queue from its proxy replaces EFA_GDA_PROXY_STOPPED by the value before, by
+   * CAS. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
@@ -399,7 +402,7 @@ struct efa_gda_receive_args {
   uint8_t *into;
   uint64_t address;
   uint64_t stride;
-  /* Bound of the wait for free slots, from the last slot that became free, or of the wait for the first completion. */
+  /* Bound of each wait (rq.h): for receive.lock, for free slots, and for the first completion. */
   uint64_t timeout_ns;
   uint32_t lkey;
   uint32_t length;

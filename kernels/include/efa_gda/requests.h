@@ -5,9 +5,9 @@
  * without the ticket lock, so other groups post on meanwhile.
  *
  * A queue has a request table if requests.num_entries is not 0; the host decides that when it makes the queue. Without
- * a table, wait(), wait_own() and test() return EFA_GDA_UNSUPPORTED and nothing below happens. A queue with completion
- * counters has none: only the completion queue says which request completed, and such a queue reads it for errors alone
- * (cq.h).
+ * a table, wait(), wait_own() and test() of a handle without an error return EFA_GDA_UNSUPPORTED, and nothing below
+ * happens. A queue with completion counters has none: only the completion queue says which request completed, and such
+ * a queue reads it for errors alone (cq.h).
  *
  * TERMS. Group, handle, call, writer, publish, poison, producer index: see sq.h. Reader: cq.h. T: ticket_lock.h.
  *   R              requests.num_entries, a power of two, at least 4 and N + P, at most 32768.
@@ -58,19 +58,23 @@
  * scanning done words, when this limit is the stricter one. If requests complete nearly in order, about
  * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation in which
  * this limit is the stricter one scans. A post within the cached limit does no work for it.
- *   Groups publish only entries with a producer index < T + P (ticket_lock.h), and T is at most the writer's `next`. So
- * i < oldest + R holds for published entries as well: what R2 needs.
+ *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
+ * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
  * WHAT THE WORDS SAY about request i, which was posted. "Differs": the word's phase is not that of i's lap. Rows with
- * "<=" hold for an `oldest` that was loaded after the word, rows with "> i" for one that was loaded before it.
+ * "<=" hold for an `oldest` that was loaded after the word, rows with "> i" for one that was loaded before it, and rows
+ * with "> i + R" for either.
  *   done[i mod R]      | oldest    | request i is
  *   phase of i's lap   | <= i + R  | done; the low 8 bits of the word are its status (enum efa_io_comp_status)
- *   phase of i's lap   | >  i + R  | done; the word may be that of request i + 2 R, which has the same phase
- *   differs            | >  i      | done; the word is that of request i + R: the status was overwritten
+ *   phase of i's lap   | >  i + R  | done; the word may be that of a request an even number of laps later, which has
+ *                      |           |   the same phase
+ *   differs            | >  i      | done; the word is that of a request an odd number of laps later: the status was
+ *                      |           |   overwritten
  *   differs            | <= i      | in flight
  *   posters[i mod R]   | oldest    | request i was posted by
  *   phase of i's lap   | <= i + R  | the handle whose poster number is in the low 15 bits of the word
- *   phase of i's lap   | >  i + R  | perhaps that handle: the word may be that of request i + 2 R
+ *   phase of i's lap   | >  i + R  | perhaps that handle: the word may be that of a request an even number of laps
+ *                      |           |   later
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns

@@ -40,9 +40,9 @@
  * has.
  *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
  * each progress that it reads: for the lock a change of `posted` or `taken`, for a slot a change of `received`. The
- * wait for a completion ends with the first one. At the bound the call looks once more; if it finds the lock free, a
- * slot or a completion, it goes on. A call that need not wait reads neither poison nor abort flag, and succeeds on a
- * poisoned queue.
+ * wait for a completion ends with the first one. The waits for slots of one post_receives() call share one Deadline. At
+ * the bound the call looks once more; if it finds the lock free, a slot or a completion, it goes on. A call that need
+ * not wait reads neither poison nor abort flag, and succeeds on a poisoned queue.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
@@ -81,7 +81,7 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
  * completion of the i-th receive carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
  * `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written once the
  * lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is more than
- * 65,535, or local.lkey has more than 24 bits. */
+ * 65,535, or local.key has more than 24 bits. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
                                         uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
                                         uint64_t timeout_ns) {

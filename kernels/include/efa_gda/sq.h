@@ -14,8 +14,8 @@
  *                   queue's. Its request id is its producer index with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits
  *                   of that.
  *   quad            16 bytes of an entry.
- *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
- *                   more rounds.
+ *   round           the entries that a group makes or publishes at once, at most one for each thread. A post() has one
+ *                   or more rounds; a flush, a quiet and the constructor of an owner's handle have none.
  *   place           to write an entry to its slot in the ring.
  *   ring (verb)     to store a producer index into the doorbell. The doorbell covers each entry before that producer
  *                   index: these entries are rung for.
@@ -41,8 +41,10 @@
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
  *   lock.confirmed_index | it passes the lock           |                      |   follows; older ones are harmless
  *                        |                              |                      |   (ticket_lock.h, A1)
- *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync,
- *                        |                              |                      |   before a thread reuses a slot
+ *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire (on a queue with
+ *                        |                              |                      |   counters whose wrap is 0: none,
+ *                        |                              |                      |   COUNTERS in cq.h), then a group
+ *                        |                              |                      |   sync, before a thread reuses a slot
  *   error.poison         | a leader, by CAS from 0; the | all groups           | relaxed; it orders no other word
  *                        | host, if words were lost     |                      |
  *                        | with the GPU's context       |                      |
@@ -57,7 +59,8 @@
  * (doorbell_index_, confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
- *   1. writes the entries with plain stores, each thread its share,
+ *   1. writes the entries, each thread its share: with plain stores of 16 bytes, or with st.mmio.relaxed.sys of 8
+ *      bytes (store_to_ring()),
  *   2. synchronises the group,
  *   3. executes fence_system() (fence.acq_rel.sys): the leader; in a warp all lanes, which costs the same,
  *   4. stores `next` into the doorbell: the leader.
@@ -86,9 +89,10 @@
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
- * batch window; confirmed_index is written but not used. Completions prove more: each completed request was covered by
- * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. Therefore, with
- * a doorbell record, capacity (free_slots.h) is min(num_entries, max_batch). It implies
+ * batch window; confirmed_index is written, and compared with a window of 2^31 entries (fits_batch_window()), which
+ * never binds. Completions prove more: each completed request was covered by a doorbell that the adapter received, so
+ * the adapter has received a doorbell of at least `completed`. Therefore, with a doorbell record, capacity
+ * (free_slots.h) is min(num_entries, max_batch). It implies
  *     next + entries to be written - completed <= max_batch.
  *
  * WAITS. The only wait is that for free slots (free_slots.h).
@@ -111,7 +115,7 @@ namespace efa_gda {
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
 /* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
- * completions_, which only the leader's copy holds.
+ * completions_ and the bit kForeign of options_, which only the leader's copy holds.
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a call of a function that is
  * not inlined adds to what the function uses. Therefore an owner waits for free slots before it makes entries; after a
  * wait the geometry is read again; small values share options_; and the functions on the way to a poll keep what they
@@ -260,9 +264,9 @@ class Ring {
     }
   }
 
-  /* Waits until there are free slots for `*count` entries. If there are not enough, it first rings for what was placed,
-   * and reduces `*count` to the batch window and to the capacity (free_slots.h), so that it waits for no more than
-   * these. Returns the status. */
+  /* Waits until there are free slots for `*count` entries. If the cached limit does not allow them, it first rings for
+   * what was placed, and reduces `*count` to the batch window and to the capacity (free_slots.h), so that it waits for
+   * no more than these. Returns the status. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);

@@ -27,8 +27,8 @@
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
- *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. F1 and F2
- *                         | owners of a queue, by CAS     |                     |   (combine.h) order it
+ *   reserve.word          | every group, by fetch_add;    | every group         | relaxed, the CAS acq_rel; carries no
+ *                         | owners of a queue, by CAS     |                     |   data. F1, F2 (combine.h) order it
  *   lock.serving          | the lock owner                | every group         | A1, A3
  *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). A Ticket
  *   lock.confirmed_index  | it passes the lock            |                     |   loads serving and these two in 16
@@ -43,8 +43,8 @@
  *   A1  The lock owner passes the lock: its group synchronises, then its leader stores serving with a release
  *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
  *       (read_lock, share_lock_words).
- *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words and tracking.oldest
- *       (requests.h).
+ *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
+ *       (requests.h). Completion words have pairs of their own (cq.h).
  *       A group to which the lock is already passed when it takes its ticket has loaded serving relaxed (Ticket()).
  *       The next fence of its leader makes that load an acquire: the fence of acquire(), of the batch window, of its
  *       ring, or of release(), which fences whenever it does not ring. Before that fence, of what earlier lock owners
@@ -91,8 +91,9 @@
  *   Closing           | a group O, which combines   | may publish, and wait
  *                     | calls from T on             |
  * Only the lock owner stores serving. T's group owns the lock from the moment at which it reads one of the first two
- * states with its own ticket, whether it has published its call or not. Exception: a group that reads a poison when it
- * takes its ticket abandons the ticket, even if the lock is passed to it.
+ * states with its own ticket, whether it has published its call or not. Two exceptions: a group that reads a poison
+ * when it takes its ticket abandons the ticket, even if the lock is passed to it; and a group whose wait for the lock
+ * failed reads the lock once more but does not act on it, even if the lock was passed to it meanwhile.
  *   The lock owner first places its call, the first round from registers and each further round after it has made it.
  * Then it either
  *   - passes the lock to the next ticket in state Passed, after it has rung (unless the call deferred its doorbell), or
@@ -106,7 +107,8 @@
  *
  * A CALL THAT WAITS. The group of a call to which the lock was not passed when it took its ticket loads serving
  * (wait()). Then it acts on the first of these cases that applies; after cases 4 and 5 it begins again at case 1. To
- * load serving here is the leader's load with an acquire, followed by a group sync.
+ * load serving here is the leader's load with an acquire, followed by a group sync. wait() decides; publish() does what
+ * case 4 says, and leader_wait_for_change() what case 5 says.
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
@@ -123,19 +125,21 @@
  *   wait                                   | at its bound
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
- *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
+ *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED.
+ *                                          |   The flag is first read kAbortPollNs (100 us) after the clock
  *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, except
  *                                          |   by close() of a queue's owner (post.h)
- *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
- *   completions                            |
+ *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is not passed again, except
+ *   completions                            |   by close() of a queue's owner
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
  * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
- * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue with
- * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for the length of the bound. While requests complete, the wait
- * ends nevertheless: finitely many calls have earlier tickets, and each needs finitely many requests to complete. The
- * lock owner waits for nothing else: combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, at
- * most one round for each call before `end`. An owner of a queue (post.h) keeps the lock until close(); a group that
- * shares the queue by mistake waits on while the owner's requests complete.
+ * the clock is at the 32nd load after the last change of lock.serving, because each change begins a new Deadline. So a
+ * waiting group poisons the queue with EFA_GDA_TIMEOUT_LOCK only if neither word has changed for the length of the
+ * bound. While requests complete, the wait ends nevertheless: finitely many calls have earlier tickets, and each needs
+ * finitely many requests to complete. The lock owner waits for nothing else: combine() ends after at most
+ * kMaxOpenRounds rounds in Open and, in Closing, at most one round for each call before `end`. An owner of a queue
+ * (post.h) keeps the lock until close(); a group that shares the queue by mistake waits on while the owner's requests
+ * complete.
  *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
  * change. Exception: a group that before that comes to case 1, 2 or 3 goes on as without the poison. A call that had
  * returned early is perhaps never rung for. Its group learns that from its next post(), flush() or quiet(), or from a
@@ -183,16 +187,18 @@ struct LockReading {
 };
 
 /* One call's ticket. All threads of the group construct it and call each function together. Order of calls: Ticket(),
- * collect(), acquire_if_passed(); then, unless owns_lock(), wait(), and if that returns MayPublish publish() and wait()
- * again. The lock owner calls release_published() if it has published more than one round; otherwise it places the
- * call's entries and calls release(). */
+ * collect(); in post_shared() acquire_alone(); acquire_if_passed(), unless that returned true; then, unless
+ * owns_lock(), wait(), and if that returns MayPublish publish() and wait() again. The lock owner calls
+ * release_published() if it has published more than one round; otherwise it places the call's entries and calls
+ * release(). If acquire_alone() returned true and the group has rung for the entries, it may call pass() in place of
+ * release(). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* For each thread of the group, so many of the first slots from T on must contain the call's slots, so that it may
-   * return early. For a thread and a warp that is twice what a lock owner of this kind reads in one scan. */
+  /* A published call may return early only if its slots are among the first kMaxEntriesAhead * size() slots from T on;
+   * size() is that of the waiting group. For a thread and a warp that is two of its flag windows (publication.h). */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
 
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
@@ -213,7 +219,7 @@ class Ticket {
     share_lock_words(group, lock_);
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
   }
-  /* Makes the group the lock owner if the lock is passed to this ticket in Passed and no other group waits. This is
+  /* Makes the group the lock owner if the lock is passed to this ticket in Passed and others_wait() is false. This is
    * acquire_if_passed() for the usual case, with few branches. */
   EFA_GDA_FN bool acquire_alone() {
     if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && lock_.serving == ticket_ && !others_wait())) return false;
@@ -386,7 +392,7 @@ class Ticket {
     ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32));
   }
 
-  /* Makes the group the lock owner, and opens the lock if other groups wait. */
+  /* Makes the group the lock owner, and opens the lock if others_wait(). */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
     must_combine_ = (lock_.serving & kPassedMustCombine) != 0;
@@ -413,7 +419,8 @@ class Ticket {
         leader_ring.resume_from(ring_);
         result = combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
       }
-      /* The limit remains the leader's: the other threads have not fenced for it (R2). */
+      /* Each thread keeps its old limit; the new one is dropped, because the other threads have not fenced for it
+       * (R2). */
       result = group.from_leader(result & ~(uint64_t)0 << 32) | ring_.free_limit();
     }
     ring_.add_completions(more);
