@@ -161,7 +161,8 @@ class Ring {
 
   /* Makes this group the writer, as the call whose ticket is `word`, with the lock words that the previous writer left.
    * Drops the cached limit on free slots if it is not within num_entries_ of next_, or if the queue had
-   * kMaxCallsOfLimit calls since the last resume(): producer indices may then have wrapped. */
+   * kMaxCallsOfLimit calls since the last resume(): producer indices may then have wrapped. An owner is one call with
+   * any number of entries; a handle is not used after one that posted 2^31 or more (docs/kernels.md). */
   EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
     next_ = (uint32_t)word;
     doorbell_index_ = doorbell_index;
