@@ -2,7 +2,7 @@
 //! CPU. This needs a C++17 compiler, and neither CUDA nor libfabric.
 //!
 //! With `EFA_GDA_NVCC=FILE`, the absolute path of nvcc, the script also compiles the kernels for GPUs into the library, for
-//! programs that run without NVRTC. `EFA_GDA_NVCC_TARGETS=90,100` names other compute capabilities than [`TARGETS`].
+//! programs that run without NVRTC.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -81,18 +81,11 @@ fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
     println!("cargo::rerun-if-changed={}", nvcc.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let known = run(Command::new(nvcc).arg("--list-gpu-code"));
-    println!("cargo::rerun-if-env-changed=EFA_GDA_NVCC_TARGETS");
-    let named = env::var("EFA_GDA_NVCC_TARGETS").ok().filter(|text| !text.is_empty());
-    let chosen = named.clone().unwrap_or_else(|| TARGETS.join(","));
-    let (targets, missing): (Vec<&str>, Vec<&str>) =
-        chosen.split(',').partition(|target| known.lines().any(|line| line.trim() == format!("sm_{target}")));
+    let (targets, missing): (Vec<&str>, Vec<&str>) = TARGETS
+        .into_iter()
+        .partition(|target| known.lines().any(|line| line.trim() == format!("sm_{target}")));
     if !missing.is_empty() {
         let missing = missing.join(" or sm_");
-        assert!(
-            named.is_none(),
-            "EFA_GDA_NVCC_TARGETS names sm_{missing}, which {} does not support; expected numbers as in 90,100",
-            nvcc.display()
-        );
         println!(
             "cargo::warning={} does not support sm_{missing}; the driver compiles PTX for these GPUs",
             nvcc.display()
