@@ -85,7 +85,8 @@ step_tests() {
     name=$(basename "${file%/main.rs}" .rs)
     case $name in kernels_compile | fabric_misuse | bindings | hostile) ;; *) targets+=(--test "$name") ;; esac
   done
-  cargo_tests 'tests' 2400 --workspace --lib --bins "${targets[@]}" || passed=''
+  # More than cores, because many tests of the probe wait for a time limit.
+  RUST_TEST_THREADS=4 cargo_tests 'tests' 2400 --workspace --lib --bins "${targets[@]}" || passed=''
   cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
   [[ -n $passed ]]
 }
