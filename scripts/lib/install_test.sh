@@ -91,7 +91,9 @@ fi
 cd "$SCRATCH"
 read -r -a COMPILE < <(pkg-config --cflags efa_gda)
 read -r -a SHARED < <(pkg-config --libs efa_gda)
-cc "${COMPILE[@]}" -o transport "$ROOT/efa-gda-capi/tests/capi/transport.c" "${SHARED[@]}" -Wl,-rpath,"$PREFIX/lib"
+# libfabric_abi.h is of the repository: the program's test of domains of another transport calls libfabric itself.
+cc "${COMPILE[@]}" -idirafter "$ROOT/third_party/efa_gda" -o transport "$ROOT/efa-gda-capi/tests/capi/transport.c" \
+  "${SHARED[@]}" -Wl,-rpath,"$PREFIX/lib"
 FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 600 ./transport put || die 'transport put failed'
 echo '#include <efa_gda/put.h>' >device.cpp
 c++ -std=c++17 -fsyntax-only "${COMPILE[@]}" device.cpp

@@ -104,7 +104,10 @@ def write(page, source, by_code):
 
     copy = source / page.relative_to(ROOT)
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(LINK.sub(link, text) + more)
+    text = LINK.sub(link, text)
+    if page.name == "checks.md":
+        text = re.sub(r"\]\(#([a-z]+-[0-9]{3})-[^)]*\)", lambda code: f"](checks/{code[1].upper()}.md)", text)
+    copy.write_text(text + more)
 
 
 def listing(directory, file):
