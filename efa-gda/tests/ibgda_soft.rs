@@ -448,7 +448,8 @@ unsafe fn begin_at(queue: *mut efa_gda_queue, first: u32) {
 fn an_unreachable_peer_ends_in_an_error_that_the_host_reads_and_no_flag_is_sent() {
     with_soft_adapter(REORDERED, |_| {
         let mut ranks = Ranks::open(2, Load::new(4, 10, 4, 64));
-        ranks.peers[0][1].peer.qpn = 4000;
+        // PE 1, as each queue of PE 0 reaches it.
+        ranks.peers[0].iter_mut().skip(1).step_by(2).for_each(|peer| peer.peer.qpn = 4000);
         let statuses = ranks.launch_on(1, Kernel::Stream as u32);
         assert_eq!(statuses, [EFA_GDA_COMPLETION_ERROR]);
         assert_eq!(ranks.words[0].pe.load(Relaxed), 1);

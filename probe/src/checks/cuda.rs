@@ -389,7 +389,9 @@ fn ordering(cuda: &mut Cuda) -> Checked {
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {
             let meaning = match value {
-                0 => "none: the host must call cuFlushGPUDirectRDMAWrites between a flag and the data before it",
+                0 => {
+                    "none: the host must call cuFlushGPUDirectRDMAWrites between a flag and the data before it"
+                }
                 100 => "ordered for the GPU that owns the memory",
                 200 => "ordered for all devices",
                 _ => {
