@@ -177,7 +177,12 @@ end_everything() {
   local signal turn pids
   for signal in TERM KILL KILL KILL; do
     mapfile -t pids < <(remaining)
-    [[ ${#pids[@]} -gt 0 ]] || return 0
+    if [[ ${#pids[@]} -eq 0 ]]; then
+      # A process that is executing another program has no environment, and so no mark, for a moment.
+      sleep 0.2
+      mapfile -t pids < <(remaining)
+      [[ ${#pids[@]} -gt 0 ]] || return 0
+    fi
     kill -s "$signal" "${pids[@]}" 2>/dev/null || true
     for ((turn = 0; turn < 10; turn++)); do
       any_alive "${pids[@]}" || break
