@@ -204,6 +204,15 @@ EFA_GDA_FN uint64_t *ibgda_sum(efa_gda_ibgda_channel *channel, uint64_t address)
   return nullptr;
 }
 
+/* A number that changes while requests complete, of any queue. */
+EFA_GDA_FN uint32_t ibgda_completed(const efa_gda_ibgda_state *s) {
+  uint32_t all = 0;
+  EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < s->num_queues; i++) {
+    all += load_relaxed(&s->queues[i].queue->completion.completed);
+  }
+  return all;
+}
+
 /* Drains, and then does `flag`. The caller has the channel's lock. */
 EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_channel *channel, IbgdaFlag flag,
                                       uint64_t remote, uint64_t value, int pe, int qp) {
@@ -242,7 +251,7 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
   efa_gda_ibgda_channel *channel = ibgda_channel(s, pe, qp);
   efa_gda_queue *queue = s->queues[ibgda_queue_number(s, (uint32_t)qp)].queue;
   Deadline deadline(queue, s->timeout_ns, &queue->completion.completed);
-  uint32_t status = EFA_GDA_OK;
+  uint32_t status = EFA_GDA_OK, completed = 0;
   bool done = false;
   while (!done && status == EFA_GDA_OK) {
     /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
@@ -251,6 +260,10 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
       store_release(&channel->lock, 0u);
       done = true;
     } else {
+      /* Its owner may wait for the requests of any queue. */
+      uint32_t now = ibgda_completed(s);
+      if (now != completed) deadline.restart();
+      completed = now;
       status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
     }
   }

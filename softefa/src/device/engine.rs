@@ -308,7 +308,7 @@ impl Engine {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
-    /// Gives every client of the adapter a turn. Stops early when the work for one acquisition of the lock is done; the
+    /// Gives every client of the adapter a share. Stops early when half of the work for one acquisition of the lock is done; the
     /// next round begins with the client after the last one. Returns whether there was progress.
     fn round(&mut self, network: &mut NetworkView<'_>) -> bool {
         let shared = network.shared;
@@ -317,7 +317,8 @@ impl Engine {
         self.has_pending = false;
         let mut progress = false;
         for _ in 0..network.local().live.len() {
-            if self.spent >= COST_PER_LOCK || network.is_replaced() {
+            // At least half of it is left to each share.
+            if self.spent >= COST_PER_LOCK / 2 || network.is_replaced() {
                 break;
             }
             let (live, last) = (&network.local().live, shared.turns.last_client.load(Ordering::Relaxed));
@@ -342,17 +343,19 @@ impl Engine {
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
         let shared = network.shared;
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
-        let first = if self.next.is_empty() { 0 } else { self.next.remove(&client).unwrap_or(0) };
+        // An engine that replaces another does not know where that one was: by its turn, each begins elsewhere.
+        let first = self.next.remove(&client).unwrap_or(network.turn as usize);
         let mut progress = false;
         for at in 0..queue_pairs(network) {
             if self.is_spent(network) {
                 self.next.retain(|client, _| network.local().live.contains_key(client));
-                self.next.insert(client, first + at);
+                self.next.insert(client, first.wrapping_add(at));
                 break;
             }
             let local = network.local();
             let Some(live) = local.live.get(&client) else { break };
-            let Some(queue_pair) = local.queue_pairs.get(live[(first + at) % live.len()]).cloned() else {
+            let Some(queue_pair) = local.queue_pairs.get(live[first.wrapping_add(at) % live.len()]).cloned()
+            else {
                 continue;
             };
             // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
@@ -380,16 +383,18 @@ impl Engine {
         }
         let mut regions: Vec<_> =
             regions.iter().map(|(number, region)| (region.memory.client(), *number)).collect();
-        regions.sort_unstable();
+        let turns = &network.shared.turns;
+        continue_after(turns.last_late.load(Ordering::Relaxed), &mut regions);
         network.waited = Duration::ZERO;
         for (client, number) in regions {
+            turns.last_late.store(client, Ordering::Relaxed);
             if !network.begin_work_for(client) {
                 continue;
             }
             // Found again for each: a control call of its client waits while the engine holds it.
             let mut regions = network.local().relaxed.iter();
             let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { continue };
-            if let Some(memory) = &region.relaxed {
+            if let Some(memory) = region.relaxed.as_ref().filter(|_| region.memory.client() == client) {
                 // As above: a frontend's `Memory` may panic. Its region then has lost a write.
                 let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
                 self.has_pending |= network.unlocked(land);
@@ -412,6 +417,14 @@ impl Engine {
     }
 }
 
+/// Sorts objects by their clients, those after the client `last` first, so that clients whose memory blocks do not keep
+/// those behind them from being served.
+fn continue_after<T: Ord>(last: u64, objects: &mut [(u64, T)]) {
+    objects.sort_unstable();
+    let first = objects.partition_point(|(client, _)| *client <= last);
+    objects.rotate_left(first);
+}
+
 /// Writes completions of backlogs that fit now.
 fn retry_backlogs(network: &mut NetworkView<'_>) {
     let mut blocking = Vec::new();
@@ -422,14 +435,17 @@ fn retry_backlogs(network: &mut NetworkView<'_>) {
             queue.retry_backlog();
         }
     }
-    blocking.sort_unstable();
+    let turns = &network.shared.turns;
+    continue_after(turns.last_backlog.load(Ordering::Relaxed), &mut blocking);
     network.waited = Duration::ZERO;
     for (client, number) in blocking {
+        turns.last_backlog.store(client, Ordering::Relaxed);
         if !network.begin_work_for(client) {
             continue;
         }
         // Found again for each: a control call of its client waits while the engine holds it.
-        if let Some(queue) = network.local().completions.get(number).cloned() {
+        let queue = network.local().completions.get(number).cloned();
+        if let Some(queue) = queue.filter(|queue| queue.client() == client) {
             network.unlocked(|| queue.retry_backlog());
         }
     }
@@ -478,7 +494,8 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             while rounds < ROUNDS_PER_LOCK && !engine.is_spent(&view) && engine.round(&mut view) {
                 rounds += 1;
             }
-            rounds > 0
+            // Half of the work ends a round early, also without progress.
+            rounds > 0 || engine.spent >= COST_PER_LOCK / 2
         };
         rest.after(progress, engine.has_pending);
     }

@@ -18,7 +18,7 @@
 //! | `state` | engines, the thread that watches them | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
 //! | `turn` | the thread that watches: release | engines: acquire | orders no other word. A copy of `State::turn`, which decides (`Turns::end`) |
 //! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
-//! | `last_client` | the engine: relaxed | the next engine: relaxed | orders no other word |
+//! | `last_client`, `last_late`, `last_backlog` | the engine: relaxed | the next engine: relaxed | orders no other word |
 
 use std::io;
 use std::sync::Mutex;
@@ -39,6 +39,9 @@ pub(crate) struct Turns {
     /// The client that was served last. The next engine continues after it: if each began with the first, the clients
     /// that block could keep the others from being served.
     pub(crate) last_client: AtomicU64,
+    /// The same for late writes, and for backlogs.
+    pub(crate) last_late: AtomicU64,
+    pub(crate) last_backlog: AtomicU64,
 }
 
 #[derive(Debug, Default)]
