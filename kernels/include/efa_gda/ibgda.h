@@ -45,7 +45,8 @@
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound; and the other statuses of post() and wait()
  *                               (post.h)
- *   EFA_GDA_TIMEOUT_LOCK        another thread did not release the channel, or the queue, within the bound
+ *   EFA_GDA_TIMEOUT_LOCK        another thread did not release the channel, or the queue, within the bound, which begins
+ *                               again when a request completes (of any queue; of that queue). The locks are not fair
  *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; adds to more than
  *                               EFA_GDA_IBGDA_COUNTS words of a channel without a quiet
  *   EFA_GDA_UNSUPPORTED         the queue has no request table; an operation that this library cannot do

@@ -113,7 +113,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -308,8 +308,8 @@ impl Engine {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
-    /// Gives every client of the adapter a share. Stops early when half of the work for one acquisition of the lock is done; the
-    /// next round begins with the client after the last one. Returns whether there was progress.
+    /// Gives every client of the adapter a share. Stops early when half of the work for one acquisition of the lock is
+    /// done; the next round begins with the client after the last one. Returns whether there was progress.
     fn round(&mut self, network: &mut NetworkView<'_>) -> bool {
         let shared = network.shared;
         self.held = shared.held.load(Ordering::Acquire);
@@ -344,7 +344,8 @@ impl Engine {
         let shared = network.shared;
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // An engine that replaces another does not know where that one was: by its turn, each begins elsewhere.
-        let first = self.next.remove(&client).unwrap_or(network.turn as usize);
+        let begin = network.turn as usize;
+        let first = if self.next.is_empty() { begin } else { self.next.remove(&client).unwrap_or(begin) };
         let mut progress = false;
         for at in 0..queue_pairs(network) {
             if self.is_spent(network) {
@@ -381,25 +382,18 @@ impl Engine {
         if regions.is_empty() {
             return;
         }
-        let mut regions: Vec<_> =
-            regions.iter().map(|(number, region)| (region.memory.client(), *number)).collect();
-        let turns = &network.shared.turns;
-        continue_after(turns.last_late.load(Ordering::Relaxed), &mut regions);
-        network.waited = Duration::ZERO;
-        for (client, number) in regions {
-            turns.last_late.store(client, Ordering::Relaxed);
-            if !network.begin_work_for(client) {
-                continue;
-            }
+        let regions = regions.iter().map(|(number, region)| (region.memory.client(), *number)).collect();
+        let last = &network.shared.turns.last_late;
+        for_each_client(network, last, regions, |network, client, number| {
             // Found again for each: a control call of its client waits while the engine holds it.
             let mut regions = network.local().relaxed.iter();
-            let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { continue };
+            let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { return };
             if let Some(memory) = region.relaxed.as_ref().filter(|_| region.memory.client() == client) {
                 // As above: a frontend's `Memory` may panic. Its region then has lost a write.
                 let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
                 self.has_pending |= network.unlocked(land);
             }
-        }
+        });
     }
 
     fn add_counts(&mut self, shared: &Shared) {
@@ -417,12 +411,25 @@ impl Engine {
     }
 }
 
-/// Sorts objects by their clients, those after the client `last` first, so that clients whose memory blocks do not keep
-/// those behind them from being served.
-fn continue_after<T: Ord>(last: u64, objects: &mut [(u64, T)]) {
+/// Calls `serve` for each object of a client for which the engine may work now, in the order of the clients. Begins
+/// behind `last`, the client that was served last, so that clients whose memory blocks do not keep others from being
+/// served. An engine that was replaced serves no client, and leaves `last` to the one that replaced it.
+fn for_each_client<T: Ord>(
+    network: &mut NetworkView<'_>,
+    last: &AtomicU64,
+    mut objects: Vec<(u64, T)>,
+    mut serve: impl FnMut(&mut NetworkView<'_>, u64, T),
+) {
     objects.sort_unstable();
-    let first = objects.partition_point(|(client, _)| *client <= last);
+    let first = objects.partition_point(|(client, _)| *client <= last.load(Ordering::Relaxed));
     objects.rotate_left(first);
+    network.waited = Duration::ZERO;
+    for (client, object) in objects {
+        if network.begin_work_for(client) {
+            last.store(client, Ordering::Relaxed);
+            serve(network, client, object);
+        }
+    }
 }
 
 /// Writes completions of backlogs that fit now.
@@ -435,20 +442,14 @@ fn retry_backlogs(network: &mut NetworkView<'_>) {
             queue.retry_backlog();
         }
     }
-    let turns = &network.shared.turns;
-    continue_after(turns.last_backlog.load(Ordering::Relaxed), &mut blocking);
-    network.waited = Duration::ZERO;
-    for (client, number) in blocking {
-        turns.last_backlog.store(client, Ordering::Relaxed);
-        if !network.begin_work_for(client) {
-            continue;
-        }
+    let last = &network.shared.turns.last_backlog;
+    for_each_client(network, last, blocking, |network, client, number| {
         // Found again for each: a control call of its client waits while the engine holds it.
         let queue = network.local().completions.get(number).cloned();
         if let Some(queue) = queue.filter(|queue| queue.client() == client) {
             network.unlocked(|| queue.retry_backlog());
         }
-    }
+    });
 }
 
 /// The next number of SplitMix64.

@@ -9,9 +9,9 @@
 //! the engine (`engine::watch`) begins the next turn when an access takes longer than `LONGEST_ACCESS`: it starts a
 //! thread, and marks the client for which the engine worked as blocked: the sender, also if the memory is its peer's.
 //! An engine that sees the mark does not work for that client, so in general one thread waits for each client that is
-//! marked. When the access returns, the replaced thread ends its round without taking
-//! up further requests, removes its mark and ends. Until then it may work beside the new engine, as engines of several
-//! adapters do; each queue pair's send state is locked by one of them.
+//! marked. When the access returns, the replaced thread ends its round without taking up further requests, removes its
+//! mark and ends. Until then it may work beside the new engine, as engines of several adapters do; each queue pair's
+//! send state is locked by one of them.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
