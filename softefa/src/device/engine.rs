@@ -124,6 +124,7 @@ use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::counter::UnwrittenCounters;
 use super::network::Network;
+use super::rest::Rest;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
 use super::violation::Warning;
@@ -136,20 +137,8 @@ const COST_PER_LOCK: u64 = 4 << 20;
 /// Time of accesses to memory for one client after which its share of a round ends. It limits how long a client whose memory is slow
 /// delays the requests of another: by this, and by one access more.
 const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
-/// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
-/// sleep for [`LONG_SLEEP`]. It must leave its core soon, because tests run clients and engines on two cores.
-const SPIN_ROUNDS: u32 = 128;
-const YIELD_ROUNDS: u32 = 1024;
-const SHORT_SLEEP_ROUNDS: u32 = 2048;
-const SHORT_SLEEP: Duration = Duration::from_micros(50);
-const LONG_SLEEP: Duration = Duration::from_millis(1);
 /// How often the thread that watches the engine looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share
-/// of the core, and a short sleep takes one. After a yield of at least `SLOW_YIELD` the engine sleeps
-/// `SLEEPS_AFTER_SLOW_YIELD` times where it would yield.
-const SLOW_YIELD: Duration = Duration::from_millis(1);
-const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
 /// The network's objects, for an engine. It holds the network's read lock, except during [`Self::unlocked`].
 pub(crate) struct NetworkView<'a> {
@@ -499,35 +488,5 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             rounds > 0 || engine.spent >= COST_PER_LOCK / 2
         };
         rest.after(progress, engine.has_pending);
-    }
-}
-
-/// Spins, yields or sleeps, depending on how many rounds had no progress.
-#[derive(Default)]
-struct Rest {
-    idle_rounds: u32,
-    /// Sleeps that replace yields.
-    sleeps: u32,
-}
-
-impl Rest {
-    fn after(&mut self, progress: bool, has_pending: bool) {
-        self.idle_rounds = if progress { 0 } else { (self.idle_rounds + 1).min(SHORT_SLEEP_ROUNDS) };
-        match self.idle_rounds {
-            0 => {}
-            1..SPIN_ROUNDS => std::hint::spin_loop(),
-            SPIN_ROUNDS..YIELD_ROUNDS if self.sleeps == 0 => {
-                let begin = Instant::now();
-                thread::yield_now();
-                if begin.elapsed() >= SLOW_YIELD {
-                    self.sleeps = SLEEPS_AFTER_SLOW_YIELD;
-                }
-            }
-            SPIN_ROUNDS..SHORT_SLEEP_ROUNDS => {
-                self.sleeps = self.sleeps.saturating_sub(1);
-                thread::park_timeout(SHORT_SLEEP);
-            }
-            _ => thread::park_timeout(if has_pending { SHORT_SLEEP } else { LONG_SLEEP }),
-        }
     }
 }

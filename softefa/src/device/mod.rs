@@ -33,6 +33,7 @@ mod pattern;
 mod queue_pair;
 mod receive_queue;
 mod relaxed;
+mod rest;
 mod ring_memory;
 mod run;
 mod send_queue;

@@ -1,0 +1,47 @@
+//! How an engine rests between rounds without progress.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
+/// sleep for [`LONG_SLEEP`]. It must leave its core soon, because tests run clients and engines on two cores.
+const SPIN_ROUNDS: u32 = 128;
+const YIELD_ROUNDS: u32 = 1024;
+const SHORT_SLEEP_ROUNDS: u32 = 2048;
+const SHORT_SLEEP: Duration = Duration::from_micros(50);
+const LONG_SLEEP: Duration = Duration::from_millis(1);
+/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share
+/// of the core, and a short sleep takes one. After a yield of at least `SLOW_YIELD` the engine sleeps
+/// `SLEEPS_AFTER_SLOW_YIELD` times where it would yield.
+const SLOW_YIELD: Duration = Duration::from_millis(1);
+const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
+
+/// Spins, yields or sleeps, depending on how many rounds had no progress.
+#[derive(Default)]
+pub(super) struct Rest {
+    idle_rounds: u32,
+    /// Sleeps that replace yields.
+    sleeps: u32,
+}
+
+impl Rest {
+    pub(super) fn after(&mut self, progress: bool, has_pending: bool) {
+        self.idle_rounds = if progress { 0 } else { (self.idle_rounds + 1).min(SHORT_SLEEP_ROUNDS) };
+        match self.idle_rounds {
+            0 => {}
+            1..SPIN_ROUNDS => std::hint::spin_loop(),
+            SPIN_ROUNDS..YIELD_ROUNDS if self.sleeps == 0 => {
+                let begin = Instant::now();
+                thread::yield_now();
+                if begin.elapsed() >= SLOW_YIELD {
+                    self.sleeps = SLEEPS_AFTER_SLOW_YIELD;
+                }
+            }
+            SPIN_ROUNDS..SHORT_SLEEP_ROUNDS => {
+                self.sleeps = self.sleeps.saturating_sub(1);
+                thread::park_timeout(SHORT_SLEEP);
+            }
+            _ => thread::park_timeout(if has_pending { SHORT_SLEEP } else { LONG_SLEEP }),
+        }
+    }
+}
