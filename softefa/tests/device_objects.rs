@@ -369,38 +369,3 @@ fn captured_entries_are_the_posted_entries() {
         .collect();
     assert_eq!(captured, expected);
 }
-
-/// Memory of a frontend with a defect.
-struct Panics;
-
-impl Memory for Panics {
-    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
-        panic!("an injected panic")
-    }
-
-    fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
-        panic!("an injected panic")
-    }
-}
-
-#[test]
-fn memory_that_panics_fails_only_its_queue_pair() {
-    let (mut a, mut b, to_b, to_a) = pair();
-    let attr =
-        MemoryRegionAttr { pd: a.pd, address: 0, length: 64, access: Access::ALL, memory: Arc::new(Panics) };
-    let keys = a.adapter.register_memory(attr).unwrap();
-    let to = Buffer::new(&b, 64, Access::ALL);
-    a.post(&write(1, to_b, to.remote(0), Segment { address: 0, length: 64, key: keys.local }));
-    let warning = until("the warning", || a.adapter.warnings().into_iter().next());
-    assert_eq!(warning, Warning::MemoryPanicked { queue_pair: a.qp.number });
-    assert_eq!(a.completion().status, CompletionStatus::QueuePairInternal);
-
-    assert_eq!(a.run(&write(2, to_b, to.remote(0), Segment::default())), CompletionStatus::Flushed);
-    assert_eq!(b.run(&send_inline(3, to_a, b"")), CompletionStatus::RemoteBadQueuePair);
-    let mut other = Side::new(&a.adapter);
-    let itself = other.handle(&other);
-    assert_eq!(
-        other.run(&write(4, itself, RemoteMemory::default(), Segment::default())),
-        CompletionStatus::Ok
-    );
-}

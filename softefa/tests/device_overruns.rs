@@ -90,6 +90,32 @@ fn a_consumer_index_that_moves_backwards_is_reported() {
 }
 
 #[test]
+fn a_correct_consumer_index_is_accepted_after_one_that_moved_backwards() {
+    let (mut a, write_request, _buffer) = side_with_completions(4, true);
+    let doorbell = a.cq.doorbell.clone().unwrap();
+    // The adapter reads the doorbell before it writes a completion.
+    for consumer in [1, 2, 1, 4, 5] {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+        doorbell.ring(consumer);
+    }
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    assert_eq!(a.rules(), [StrictRule::ConsumerBackwards { consumer: 2, back: 1 }]);
+}
+
+#[test]
+fn a_correct_consumer_index_is_accepted_after_one_that_was_ahead() {
+    let (mut a, write_request, _buffer) = side_with_completions(4, true);
+    let doorbell = a.cq.doorbell.clone().unwrap();
+    doorbell.ring(2);
+    for consumer in 1..7 {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+        doorbell.ring(consumer);
+    }
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    assert_eq!(a.rules(), [StrictRule::ConsumerAhead { consumer: 2, producer: 0 }]);
+}
+
+#[test]
 fn a_queue_shallower_than_its_rings_and_without_a_consumer_index_is_a_warning() {
     let (a, _, _) = side_with_completions(4, false);
     let expected = Warning::ShallowCompletionQueue { queue: a.cq.number, entries: 4, rings: 256 };

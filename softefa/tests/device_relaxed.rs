@@ -98,3 +98,20 @@ fn writes_are_late_in_64_regions_of_an_adapter() {
         b.adapter.deregister_memory(region.keys.local).unwrap();
     }
 }
+
+#[test]
+fn regions_of_an_adapter_differ_in_which_writes_are_late_also_after_a_deregistration() {
+    let (mut a, b, to_b) = sides(NEVER, 1);
+    let from = Buffer::new(&a, WRITES, Access::LOCAL_READ);
+    let region = || Buffer::new(&b, WRITES, Access::ALL | Access::RELAXED_ORDERING);
+    let (first, second) = (region(), region());
+    b.adapter.deregister_memory(first.keys.local).unwrap();
+    let third = region();
+    let [late_in_second, late_in_third] = [&second, &third].map(|to| {
+        write_each(&mut a, to_b, &from, to);
+        let landed = to.bytes();
+        b.adapter.deregister_memory(to.keys.local).unwrap();
+        landed
+    });
+    assert_ne!(late_in_second, late_in_third);
+}

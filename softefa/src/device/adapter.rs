@@ -26,14 +26,18 @@ use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
-/// Time that a dropped adapter waits for its engine. A round is far shorter, unless a [`super::Memory`]
-/// blocks; then the thread and the objects are leaked.
+/// Time that a dropped adapter waits for its threads, and then for engines of other adapters. A round is far shorter,
+/// unless a [`super::Memory`] blocks; then the threads and the objects that they use are leaked.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A software adapter: its objects and its engine thread.
 ///
-/// Dropping the last reference stops the thread and removes the adapter from its network. Queues that still
-/// exist are dropped without being flushed.
+/// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network. Queues
+/// that still exist are dropped without being flushed. If an access to memory whose
+/// [`Memory::client`](super::Memory::client) is not 0 has not returned after 10 s, the drop returns, and objects are
+/// leaked: engines may still access memory of such clients. When the drop has returned, no engine accesses other
+/// registered memory. A method of a `Memory` must not drop the last reference, because the drop waits for the threads
+/// that call it.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -57,7 +61,7 @@ impl Adapter {
         let shared = Arc::new(Shared::new(config));
         let index = network.join(shared.clone())?;
         if let Err(error) = engine::start(network, index, &shared, 0) {
-            network.leave(index);
+            network.leave(index, Instant::now());
             return Err(DeviceError::Thread(error.to_string()));
         }
         Ok(Arc::new(Self { network: network.clone(), index, shared }))
@@ -86,6 +90,17 @@ impl Adapter {
     /// Its network.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
+    }
+
+    /// As [`Self::change`], with attributes that have references to frontends' objects, such as a [`super::Memory`]. If
+    /// the call fails, the last reference is dropped without the lock, because that runs the frontend's code.
+    fn change_with<A: Clone, T>(
+        &self,
+        attr: A,
+        change: impl FnOnce(&mut Port, A) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let _kept = attr.clone();
+        self.change(|port| change(port, attr))
     }
 
     /// Runs `change` on this adapter's objects under the network's write lock.
@@ -141,11 +156,13 @@ impl Adapter {
                 max: u64::MAX - region.address,
             });
         }
-        self.change(|port| {
+        // Without the lock, because this runs a frontend's code.
+        let host = region.memory.host(region.address, region.length);
+        self.change_with(region, |port, region| {
             let pd = region.pd;
             port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?;
             let limit = port.regions.limit();
-            let keys = port.insert_region(region);
+            let keys = port.insert_region(region, host);
             let keys = keys.ok_or(DeviceError::Exhausted { objects: "memory regions", limit })?;
             port.retain_domain(pd);
             Ok(keys)
@@ -219,7 +236,7 @@ impl Adapter {
     pub fn create_completion_queue(&self, attr: CompletionQueueAttr) -> Result<CompletionQueue, DeviceError> {
         // Outside the lock, because it reads the whole ring.
         let set_phase = create::first_set_phase(&attr);
-        self.change(|port| create::completion_queue(port, attr, set_phase))
+        self.change_with(attr, |port, attr| create::completion_queue(port, attr, set_phase))
     }
 
     /// Destroys a completion queue.
@@ -280,7 +297,7 @@ impl Adapter {
     /// [`DeviceError::OutOfRange`], [`DeviceError::Exhausted`], [`DeviceError::RingMemory`],
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`].
     pub fn create_queue_pair(&self, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
-        let queue_pair = self.change(|port| create::queue_pair(port, attr))?;
+        let queue_pair = self.change_with(attr, create::queue_pair)?;
         self.shared.wake();
         Ok(queue_pair)
     }
@@ -355,7 +372,7 @@ impl Adapter {
         counted: Counted,
         counter: Arc<CompletionCounter>,
     ) -> Result<(), DeviceError> {
-        self.change(|port| {
+        self.change_with(counter, |port, counter| {
             let core = port.queue_pairs.get(queue_pair.get());
             let core = core.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?;
             if core.counters.attach(counted, counter) {
@@ -453,14 +470,15 @@ impl Drop for Adapter {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         let limit = Instant::now() + STOP_TIMEOUT;
-        while !self.shared.has_ended() {
-            if Instant::now() > limit {
-                return;
-            }
+        while !self.shared.has_ended() && Instant::now() < limit {
             self.shared.wake();
             thread::yield_now();
         }
-        self.shared.join();
-        self.network.leave(self.index);
+        // Also if a thread is leaked: the owner of memory of this process may free it after the drop.
+        self.network.remove_prompt_regions(self.index);
+        if self.shared.has_ended() {
+            self.shared.join();
+            self.network.leave(self.index, limit);
+        }
     }
 }

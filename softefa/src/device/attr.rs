@@ -211,6 +211,8 @@ pub struct QueuePairAttr {
     pub rq_doorbell: Option<Doorbell>,
     /// Its counters, each with the kinds of completion that it counts.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
+    /// Counts of the frontend, added to like `counters`, of which hardware has one for each kind.
+    pub accounting: Vec<(Counted, Arc<CompletionCounter>)>,
     /// Its client, as [`Memory::client`](super::Memory::client): queue pairs of other clients do not wait for the memory
     /// of this one and of the peers to which it sends. 0: all wait.
     pub client: u64,
@@ -238,6 +240,7 @@ impl QueuePairAttr {
             sq_doorbell: None,
             rq_doorbell: None,
             counters: Vec::new(),
+            accounting: Vec::new(),
             client: 0,
         }
     }

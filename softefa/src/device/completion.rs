@@ -1,12 +1,13 @@
 //! Completion queues: writing completions, and finding overruns if the consumer index is known.
 //!
 //! # Protocol
+//! The rows for slots are for a queue in a ring ([`Storage::Ring`]).
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | slot, bytes 8 to 31 | the holder of `state`: relaxed | the client: relaxed | written before bytes 0 to 7, read after them |
 //! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
-//! | doorbell: low 16 bits of the consumer index | the client: release | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
+//! | doorbell: low 16 bits of the consumer index | the client: release; a control thread: the initial value | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
 //! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | a copy of whether `consumed` is known |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
@@ -16,18 +17,24 @@
 //! overwrites unread completions, as hardware does.
 //!
 //! # Indirect memory
-//! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are
-//! gathered and written together, as far as they lie next to each other, in two calls. The first writes every
-//! completion with the phase bit of the previous lap, and the second writes the same bytes with the right
-//! phase bits. No call changes both a phase bit and another byte, so the order in which the bytes of a call
-//! become visible does not matter, and a client that reads the phase bit of any completion may read the rest
-//! of it.
+//! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are gathered
+//! and written together, as far as their slots lie next to each other, in two calls. The first writes every completion
+//! with the phase bit that the slot has from the previous lap. The second writes the same bytes with the phase bit of
+//! this lap. No call changes both a phase bit and another byte, so the order in which the bytes of a call become
+//! visible does not matter, and a client that reads the phase bit of this lap may read the rest of the completion.
 //!
-//! A completion for a full queue goes to the backlog, with its status changed to an error, so that its poster does not
-//! wait for it forever. It is written when the consumer index moves. [`Shared::backlogged`] makes the engine retry. The
-//! backlog holds as many completions as the queue, but at least 256; later ones are lost, as on hardware.
+//! If a frontend's [`Memory`] panics, the queue is abandoned and a warning is stored. So the panic ends neither the
+//! queue pair whose completions were written, which may be another client's, nor a control call, and no later write
+//! panics again.
+//!
+//! # Full queues
+//! A completion for a queue that is full or has a backlog goes to the backlog, with its status changed to an error, so
+//! that its poster does not wait for it forever. It is written when the consumer index moves: the engine of the queue's
+//! adapter looks for that in each round while [`Shared::backlogged`] is not 0 (`deferred.rs`). The backlog holds as
+//! many completions as the queue, but at least 256; later ones are lost, as on hardware.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +45,7 @@ use super::config::Gid;
 use super::memory::Memory;
 use super::ring_memory::{CACHE_LINE, Doorbell, MAX_DOORBELL_ADVANCE, RingMemory};
 use super::shared::{Shared, add, lock};
-use super::violation::{Queue, StrictRule, Violation};
+use super::violation::{Queue, StrictRule, Violation, Warning};
 
 /// Bytes of a completion.
 pub(crate) const COMPLETION_BYTES: usize = 32;
@@ -57,9 +64,10 @@ pub(crate) struct CompletionRing {
     pub(crate) ring: Ring,
     pub(crate) storage: Storage,
     pub(crate) doorbell: Option<Doorbell>,
-    /// Work queues that complete here. A queue pair counts twice if both of its queues do.
+    /// Uses by queue pairs: one for each that has it as `send_cq`, and one for each that has it as `receive_cq`.
     pub(crate) users: AtomicUsize,
-    /// Whether the client has reported a consumer index. Calls that hold the network's lock must not wait for `state`.
+    /// Whether the client has reported a consumer index: a copy, because a control call that holds the network's lock
+    /// must not wait for `state`, whose holder may wait for memory.
     is_consumer_known: AtomicBool,
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -73,7 +81,7 @@ pub(crate) enum Storage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Completions written.
+    /// Completions written, or gathered to be written.
     produced: u64,
     /// The consumer index, once the client has reported one.
     consumed: Option<u64>,
@@ -109,12 +117,12 @@ impl CompletionRing {
         Self { number, ring, storage, doorbell, users, is_consumer_known, shared, state }
     }
 
-    /// Whether writing completions may block: the memory may be the client's. A holder of `state` may then wait for it.
+    /// Whether writing completions may block. A thread that acquires `state` must then not hold the network's lock.
     pub(crate) fn may_block(&self) -> bool {
         matches!(self.storage, Storage::Indirect { .. })
     }
 
-    /// Whether the client can report, or has reported, a consumer index.
+    /// Whether the queue has a doorbell for the consumer index, or the client has reported one.
     pub(crate) fn has_consumer_index(&self) -> bool {
         self.doorbell.is_some() || self.is_consumer_known.load(Ordering::Relaxed)
     }
@@ -137,13 +145,17 @@ impl CompletionRing {
         self.write_backlog(&mut state);
     }
 
-    /// Writes completions, in order.
+    /// Writes completions in order, or adds them to the backlog. Discards them if the queue was abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
         if state.is_abandoned {
             return;
         }
+        // This writes the backlog, which may find that the memory panics.
         self.read_consumer(&mut state);
+        if state.is_abandoned {
+            return;
+        }
         if let Storage::Ring(memory) = &self.storage {
             let slots = (0..records.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
             slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
@@ -183,17 +195,22 @@ impl CompletionRing {
         self.write(state, Self::bytes(&record));
     }
 
-    /// Discards the backlog and all later completions, of a queue that is not read any more or is being destroyed.
+    /// Discards the backlog and all later completions. For a queue that is not read any more or is being destroyed.
     pub(crate) fn abandon(&self) {
-        let mut state = lock(&self.state);
+        self.discard(&mut lock(&self.state));
+    }
+
+    /// As [`Self::abandon`], and discards the gathered completions.
+    fn discard(&self, state: &mut State) {
         state.is_abandoned = true;
+        state.gathered.clear();
         if !state.backlog.is_empty() {
             state.backlog.clear();
             self.shared.backlogged.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Writes completions of the backlog that fit now.
+    /// Reads the consumer index, and writes completions of the backlog that fit.
     pub(crate) fn retry_backlog(&self) {
         self.read_consumer(&mut lock(&self.state));
     }
@@ -207,11 +224,11 @@ impl CompletionRing {
             return;
         }
         while !self.is_full(state) {
-            let Some(bytes) = state.backlog.pop_front() else {
-                self.shared.backlogged.fetch_sub(1, Ordering::Relaxed);
-                break;
-            };
+            let Some(bytes) = state.backlog.pop_front() else { break };
             self.write(state, bytes);
+        }
+        if state.backlog.is_empty() {
+            self.shared.backlogged.fetch_sub(1, Ordering::Relaxed);
         }
         self.write_gathered(state);
     }
@@ -220,15 +237,17 @@ impl CompletionRing {
     fn read_consumer(&self, state: &mut State) {
         if let Some(doorbell) = &self.doorbell {
             let value = doorbell.value();
-            let advance = doorbell_advance(state.last_doorbell, value);
-            if advance != 0 {
+            if value as u16 != state.last_doorbell {
                 state.last_doorbell = value as u16;
+                // Relative to the stored index, not to the last value: that may have been a violation, after which a
+                // correct value is accepted again.
+                let consumed = state.consumed.unwrap_or(0);
+                let advance = doorbell_advance(consumed as u16, value);
                 // The doorbell wraps at 2^16: an advance of more than half of that is a step backwards.
                 if advance > MAX_DOORBELL_ADVANCE {
                     self.report_consumer_backwards(state, (1 << 16) - u64::from(advance));
                 } else {
-                    let consumed = state.consumed.unwrap_or(0) + u64::from(advance);
-                    self.advance_consumer(state, consumed);
+                    self.advance_consumer(state, consumed + u64::from(advance));
                 }
             }
         }
@@ -249,8 +268,9 @@ impl CompletionRing {
         bytes
     }
 
-    /// Sets the phase bit and writes bytes 8 to 31, then bytes 0 to 7, which hold the phase bit, with release.
-    /// For indirect memory, the caller must call [`Self::write_gathered`] before it unlocks the state.
+    /// Sets the phase bit, which is 1 on the first lap. In a ring, writes bytes 8 to 31, then bytes 0 to 7, which hold
+    /// the phase bit, with release. For indirect memory, gathers the bytes: the caller must call
+    /// [`Self::write_gathered`] before it unlocks the state.
     fn write(&self, state: &mut State, mut bytes: [u8; COMPLETION_BYTES]) {
         let counter = state.produced as u32;
         bytes[Completion::FLAGS_OFFSET] |= u8::from(!self.ring.phase(counter));
@@ -271,18 +291,23 @@ impl CompletionRing {
     /// Writes the gathered completions to indirect memory: see "Indirect memory" above.
     fn write_gathered(&self, state: &mut State) {
         let Storage::Indirect { memory, address } = &self.storage else { return };
-        let State { gathered, produced, .. } = state;
-        while !gathered.is_empty() {
-            let first = *produced - gathered.len() as u64;
+        while !state.gathered.is_empty() {
+            let first = state.produced - state.gathered.len() as u64;
             let to_end = self.ring.entries() - self.ring.slot(first as u32);
-            let whole = &gathered[..gathered.len().min(to_end as usize)];
+            let whole = &state.gathered[..state.gathered.len().min(to_end as usize)];
             let mut before = whole.to_vec();
             before.iter_mut().for_each(|bytes| bytes[Completion::FLAGS_OFFSET] ^= PHASE);
             let at = address + self.offset(first) as u64;
+            let write = || {
+                memory.write(at, before.as_flattened()).and_then(|()| memory.write(at, whole.as_flattened()))
+            };
             // An error is ignored: the completion that would report it could not be written to this memory.
-            let _ =
-                memory.write(at, before.as_flattened()).and_then(|()| memory.write(at, whole.as_flattened()));
-            gathered.drain(..before.len());
+            if catch_unwind(AssertUnwindSafe(write)).is_err() {
+                self.discard(state);
+                self.shared.warn(Warning::CompletionMemoryPanicked { queue: self.number });
+                return;
+            }
+            state.gathered.drain(..before.len());
         }
     }
 
@@ -325,8 +350,8 @@ mod tests {
     use super::super::config::AdapterConfig;
     use super::*;
 
-    #[test]
-    fn a_completion_that_waits_while_its_queue_is_abandoned_is_discarded() {
+    /// A completion queue of one entry.
+    fn queue() -> (CompletionRing, Arc<Shared>, CompletionRecord) {
         let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
         let storage = Storage::Ring(RingMemory::allocate(COMPLETION_BYTES).unwrap());
         let (number, ring) = (CompletionQueueNumber(0), Ring::new(1).unwrap());
@@ -338,7 +363,22 @@ mod tests {
             queue_pair: QueuePairNumber::new(0),
             kind: CompletionKind::Send,
         };
-        let record = CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None };
+        (queue, shared, CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None })
+    }
+
+    #[test]
+    fn no_queue_counts_as_backlogged_after_the_last_completion_of_its_backlog_filled_it() {
+        let (queue, shared, record) = queue();
+        queue.set_consumer_index(0);
+        queue.push([record; 2].into_iter());
+        assert_eq!(shared.backlogged.load(Ordering::Relaxed), 1);
+        queue.set_consumer_index(1);
+        assert_eq!((lock(&queue.state).produced, shared.backlogged.load(Ordering::Relaxed)), (2, 0));
+    }
+
+    #[test]
+    fn a_completion_that_waits_while_its_queue_is_abandoned_is_discarded() {
+        let (queue, shared, record) = queue();
         let two = || [record; 2].into_iter();
         queue.set_consumer_index(0);
         let barrier = Barrier::new(2);

@@ -9,8 +9,8 @@
 //! | a counter's word | engines: add; control threads: add or set; release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
 //! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under the lock, so a mirror never goes back, and no value is in it before the data that it counts: "Mirrors" below |
 //! | `CompletionCounter::users` | control threads | control threads | none |
-//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines: acquire | the network's lock; it saves the lock of the list |
-//! | `AttachedCounters::counters` | a control thread | engines | its lock |
+//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines, control threads: acquire | the release and the acquire pair; a thread that loads false does not acquire the lock of the list |
+//! | `AttachedCounters::counters` | a control thread | engines, control threads | its lock |
 //!
 //! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
 //! have no completion at the target: their counter is added to after the target's receive completion, if
@@ -19,8 +19,9 @@
 //! # Mirrors
 //! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
 //! only notes a mirrored counter that it added to ([`UnwrittenCounters`]), and writes the newest value before it
-//! makes the next completions of the sender visible: one write for all requests in between. Values between two
-//! writes do not appear in the mirror.
+//! makes the next completions of the sender visible: one write for all requests in between. The counter of
+//! receives is the exception: its mirror is written before receive completions. Values between two writes do not appear
+//! in the mirror.
 //!
 //! A write is never early. The engine that counted a request has moved its data before, and the release add and
 //! the acquire load of the word order that data before the write. The word of errors is loaded after the word of
@@ -29,6 +30,7 @@
 
 use std::any::Any;
 use std::mem::take;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -45,7 +47,7 @@ pub struct Counted(u8);
 impl Counted {
     /// Sends.
     pub const SEND: Self = Self(1);
-    /// Receives that complete.
+    /// Receives that a message consumes, or that are flushed; none that an RDMA write with immediate consumes.
     pub const RECEIVE: Self = Self(2);
     /// RDMA reads that this queue pair started.
     pub const READ: Self = Self(4);
@@ -106,8 +108,9 @@ struct Word {
 /// Client memory to which the words' values are also written: successes and errors.
 struct Mirror {
     words: [(Arc<dyn Memory>, u64); 2],
-    /// The values that were written last; `None`: the next value is written even if it is the same.
-    written: Mutex<[Option<u64>; 2]>,
+    /// The values that were written last; `None` for a word: the next value is written even if it is the same. `None`
+    /// for both: the memory panicked, and nothing is written to it any more.
+    written: Mutex<Option<[Option<u64>; 2]>>,
 }
 
 // SAFETY: `value` points to an atomic, which `_memory` keeps alive.
@@ -172,7 +175,7 @@ impl CompletionCounter {
     /// of a word is written as 8 bytes (little-endian) to its address soon after the word changed; values
     /// between two writes are not written, and neither is the initial 0.
     pub fn mirrored(success: (Arc<dyn Memory>, u64), error: (Arc<dyn Memory>, u64)) -> Self {
-        let mirror = Mirror { words: [success, error], written: Mutex::new([Some(0); 2]) };
+        let mirror = Mirror { words: [success, error], written: Mutex::new(Some([Some(0); 2])) };
         Self { mirror: Some(mirror), ..Self::default() }
     }
 
@@ -183,7 +186,8 @@ impl CompletionCounter {
         Self { most: u64::MAX >> (64 - bits), ..self }
     }
 
-    /// Whether it is attached to a queue pair. The memory of its mirror must stay until it is not.
+    /// Whether it is attached to a queue pair. The memory of its mirror must stay until it is not, and during
+    /// calls of [`Self::set`] and [`Self::add`].
     pub fn is_attached(&self) -> bool {
         self.users.load(Ordering::Acquire) > 0
     }
@@ -207,8 +211,10 @@ impl CompletionCounter {
     /// Sets the word of errors or of successes, and writes its mirror.
     pub fn set(&self, errors: bool, value: u64) {
         self.word(errors).store(value, Ordering::Release);
-        if let Some(mirror) = &self.mirror {
-            lock(&mirror.written)[usize::from(errors)] = None;
+        if let Some(mirror) = &self.mirror
+            && let Some(written) = lock(&mirror.written).as_mut()
+        {
+            written[usize::from(errors)] = None;
         }
         self.write_mirror();
     }
@@ -223,20 +229,28 @@ impl CompletionCounter {
         if errors { self.error() } else { self.success() }
     }
 
-    /// Writes the words that changed since the last call to client memory ("Mirrors" above).
-    fn write_mirror(&self) {
-        let Some(mirror) = &self.mirror else { return };
+    /// Writes the words that changed since the last call to client memory ("Mirrors" above). Returns whether that memory
+    /// panicked. A caller of [`Self::set`] or [`Self::add`], and a client that destroys its queue pair, find only the
+    /// panic's message on stderr.
+    fn write_mirror(&self) -> bool {
+        let Some(mirror) = &self.mirror else { return false };
         let mut written = lock(&mirror.written);
+        let Some(last) = written.as_mut() else { return false };
         let success = self.value(false);
         let error = self.value(true);
         for (index, value) in [(1, error), (0, success)] {
-            if written[index] != Some(value) {
-                written[index] = Some(value);
+            if last[index] != Some(value) {
+                last[index] = Some(value);
                 let (memory, address) = &mirror.words[index];
+                let write = || memory.write(*address, &value.to_le_bytes());
                 // An error is ignored: a mirror that cannot be written cannot report it.
-                let _ = memory.write(*address, &value.to_le_bytes());
+                if catch_unwind(AssertUnwindSafe(write)).is_err() {
+                    *written = None;
+                    return true;
+                }
             }
         }
+        false
     }
 }
 
@@ -257,11 +271,14 @@ impl UnwrittenCounters {
         }
     }
 
-    /// Writes the mirrors. The caller must do this before it makes a counted completion visible.
-    pub(crate) fn write(&mut self) {
+    /// Writes the mirrors. The caller must do this before it makes a counted completion visible. Returns whether the
+    /// memory of a mirror panicked.
+    pub(crate) fn write(&mut self) -> bool {
+        let mut has_panicked = false;
         while let Some(counter) = self.0.pop() {
-            counter.write_mirror();
+            has_panicked |= counter.write_mirror();
         }
+        has_panicked
     }
 }
 
@@ -276,10 +293,18 @@ pub(crate) struct AttachedCounters {
 }
 
 impl AttachedCounters {
-    pub(crate) fn new(counters: Vec<(Counted, Arc<CompletionCounter>)>) -> Self {
+    /// `accounting`: counters besides `counters`, for kinds that may have one there too.
+    pub(crate) fn new(
+        counters: Vec<(Counted, Arc<CompletionCounter>)>,
+        accounting: Vec<(Counted, Arc<CompletionCounter>)>,
+    ) -> Self {
         let attached = Self::default();
         for (counted, counter) in counters {
             attached.attach(counted, counter);
+        }
+        for (counted, counter) in accounting {
+            let mut counters = attached.counters.write().unwrap_or_else(PoisonError::into_inner);
+            attached.push(&mut counters, counted, counter);
         }
         attached
     }
@@ -290,13 +315,22 @@ impl AttachedCounters {
         if counters.iter().any(|(other, _)| other.overlaps(counted)) {
             return false;
         }
+        self.push(&mut counters, counted, counter);
+        true
+    }
+
+    fn push(
+        &self,
+        counters: &mut Vec<(Counted, Arc<CompletionCounter>)>,
+        counted: Counted,
+        counter: Arc<CompletionCounter>,
+    ) {
         if counter.mirror.is_some() {
             self.may_block.store(true, Ordering::Release);
         }
         counter.users.fetch_add(1, Ordering::AcqRel);
         counters.push((counted, counter));
         self.any.store(true, Ordering::Release);
-        true
     }
 
     /// Detaches all counters of a queue pair that was destroyed. An engine may still have noted one of them; it then

@@ -1,7 +1,7 @@
-//! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes,
-//! writes the receive completion if there is one, and adds to the target's counters. Accesses to memory that may block
-//! happen without the network's lock. Meanwhile the target's queue pair counts the delivery, unless it is a read, so
-//! that a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
+//! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes, writes
+//! the receive completion if there is one, and adds to the target's counters. Accesses to memory that may block happen
+//! without the network's lock. If there are any and the request is not a read, the target's queue pair counts the
+//! delivery until it ends, and a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
 
 use std::sync::{Arc, Weak};
 
@@ -27,7 +27,7 @@ pub(super) enum Source<'a> {
     Inline(&'a [u8]),
     /// The start of the scratch memory.
     Scratch(usize),
-    /// Memory of this process, if the sink is also memory of this process.
+    /// Memory of this process. The sink is also memory of this process.
     Host(HostRange),
     /// Memory that could not be read.
     Unreachable,
@@ -42,18 +42,19 @@ pub(super) enum End {
     /// An RDMA read.
     Read,
     /// A message. `refusal`: the statuses of the receive and of the request if the message does not fit the receive, or
-    /// if the receive names memory that does not exist ([`BAD_SINK`]).
+    /// if a segment of the receive has a bad key, range or access ([`BAD_SINK`]). A message that does not fit stores
+    /// nothing. If a segment is bad, only the segments before it are written.
     Message { receive: PostedReceive, refusal: Option<(CompletionStatus, CompletionStatus)> },
 }
 
-/// The statuses of the receive and of the request if a receive's memory cannot be written: its lkey is bad.
+/// The statuses of the receive and of the request if a receive's memory cannot be written, as if its lkey were bad.
 pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
     (CompletionStatus::InvalidLocalKey, CompletionStatus::RemoteAbort);
 
 /// A checked request and where its bytes go.
 pub(super) struct Delivery<'a> {
     pub(super) target: Arc<QueuePairCore>,
-    /// The target's handle for the sender's adapter.
+    /// The handle for the sender's adapter in the target's domain, if it has one.
     pub(super) handle: Option<AddressHandle>,
     pub(super) sender: &'a QueuePairCore,
     pub(super) sender_gid: Gid,
@@ -63,7 +64,7 @@ pub(super) struct Delivery<'a> {
     pub(super) end: End,
 }
 
-/// A side of a request whose memory could not be reached.
+/// The side of a request whose memory could not be reached: the source (`From`) or the sinks (`To`).
 #[derive(Clone, Copy)]
 enum Side {
     From,
@@ -71,7 +72,7 @@ enum Side {
 }
 
 impl Delivery<'_> {
-    /// Stores the bytes, and completes and counts what `end` says.
+    /// Stores the bytes, writes the receive completion and counts, as `end` says. Begins under the network's lock.
     pub(super) fn run(
         self,
         network: &mut NetworkView<'_>,
@@ -81,8 +82,8 @@ impl Delivery<'_> {
         let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
         let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
         if is_read {
-            // The sinks are the sender's memory. A control call of the target must not wait for that, so this is not
-            // counted as a delivery of the target.
+            // The sinks are the sender's memory, for which a control call of the target must not wait. So this is not
+            // counted as a delivery of the target, and holds no `Arc` of it.
             let weak = Arc::downgrade(&target);
             drop(target);
             let stored = store(network, &source, sinks, scratch);
@@ -147,7 +148,7 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Writes the receive completion, if there is one, and counts. A read never comes here.
+    /// Writes the receive completion, if there is one, and counts. Not called for a read.
     fn finish(&self, end: End, stored: Result<(), Side>, unwritten: &mut UnwrittenCounters) -> Outcome {
         let length = self.request.operation.length() as u32;
         match end {
@@ -186,9 +187,9 @@ impl Receiver<'_> {
         }
     }
 
-    /// Writes the target's receive completion, which counts as a receive if it is a message's, at once, so that it is
-    /// visible before the sender's completion. Accesses the target's memory alone: counters that other requests of the
-    /// round added to may be in memory of other clients, for which the target must not wait.
+    /// Writes the target's receive completion at once, so that it is visible before the sender's completion. For a
+    /// message it first adds to the target's counter of receives and writes its mirror. It writes no other mirrors:
+    /// those of the engine's list may be in memory of other clients, for which the target must not wait.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {
@@ -212,7 +213,7 @@ impl Receiver<'_> {
         if is_message {
             let mut unwritten = UnwrittenCounters::default();
             self.queue_pair.counters.count(Counted::RECEIVE, status, &mut unwritten);
-            unwritten.write();
+            self.queue_pair.write_mirrors(&mut unwritten);
         }
         self.queue_pair.receive_cq.push(std::iter::once(CompletionRecord { completion, ids, source }));
         add(&self.queue_pair.shared.counts.receives, 1);

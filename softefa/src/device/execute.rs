@@ -1,17 +1,22 @@
 //! The operations: each finds the peer, checks keys and lengths, moves bytes and delivers. Each failure
 //! has the status that EFA has for it (`enum efa_io_comp_status`, `efa_io_defs.h`).
 //!
-//! The sender's engine executes both sides of a request. It holds the sender's send state throughout, and
-//! the target's receive state and completion queue one after the other, for one call each.
+//! The sender's engine executes both sides of a request. It holds the lock of the sender's send state throughout, and
+//! the locks of the target's receive state and completion queue one after the other, each during single calls only. So
+//! a receive that `expect_receive` found may be gone when `take_receive` is called; the request is then tried again
+//! later.
 //!
 //! Memory that only calls reach may block, because its client decides what is there. The engine therefore releases the
-//! network's lock for such an access, and checks keys and the target again afterwards ([`Stage`]):
-//! 1. It loads the source into its scratch memory. Nothing of the target is held meanwhile.
-//! 2. It takes the target's receive, if the request consumes one, and the views of the target's memory.
-//! 3. It stores the bytes there and completes the receive (`deliver.rs`). The target's queue pair counts this as a
-//!    delivery, for which a control call of the target waits before it flushes.
+//! network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
+//! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
+//!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
+//!    memory of the source's regions only. For a read that is the target's region, otherwise nothing is the target's.
+//! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
+//!    bytes go.
+//! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).
 //!
-//! So a client waits for its own memory, and for that of a peer to which it sends, but for no other client's.
+//! `engine.rs` states which control call waits for an access ("Locks"), and how long other clients wait ("Waits and
+//! their bounds").
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,13 +46,14 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// Bytes of an RDMA request between memory of this process that move in one try.
+/// Most bytes that one try of an RDMA request moves between memory of this process. If a side may block:
+/// [`BOUNCE_BYTES`].
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Why a stage ended before the delivery.
+/// Why a stage ended without a delivery.
 enum Stop {
     Outcome(Outcome),
-    /// The bytes of these views must be loaded first. At least one of them may block.
+    /// Those of these views that may block, at least one, must be loaded into the scratch memory for the next stage.
     Load(Sources),
 }
 
@@ -66,19 +72,20 @@ struct Target<'a> {
     queue_pair: &'a Arc<QueuePairCore>,
 }
 
-/// One try of a request under the network's lock, until its delivery or until it needs bytes that are not loaded.
+/// The part of a try under the network's lock, which returns a delivery or the reason why there is none ([`Stop`]).
 struct Stage<'n, 'a> {
     network: &'n NetworkView<'n>,
-    /// A queue pair of the network's local adapter.
+    /// A queue pair of the engine's adapter.
     sender: &'a QueuePairCore,
     request: &'a Request,
     /// Bytes that earlier tries moved.
     moved: u64,
-    /// Whether the source's bytes are in the scratch memory, once they were loaded.
+    /// The result of loading the source's views that may block, in the second stage.
     loaded: Option<Result<(), MemoryFault>>,
 }
 
-/// Executes `request` of `sender`, a queue pair of `network.local`, of which `moved` bytes have moved already.
+/// Makes one try of `request`, whose earlier tries moved `moved` bytes. `sender` is a queue pair of the engine's
+/// adapter.
 pub(crate) fn execute(
     network: &mut NetworkView<'_>,
     engine: &mut Engine,
@@ -154,8 +161,8 @@ impl<'n, 'a> Stage<'n, 'a> {
         }
     }
 
-    /// Moves a piece of an RDMA request, or its last bytes. If more remain afterwards, the try ends: the engine can
-    /// release the network's lock before the next one.
+    /// The delivery of the next piece of an RDMA request, or of its last bytes. After a piece the try ends, so that the
+    /// engine can release the network's lock before the next one.
     fn transfer(
         &self,
         target: &Target<'_>,
@@ -188,13 +195,13 @@ impl<'n, 'a> Stage<'n, 'a> {
         Ok(self.delivery(target, source, [sink], end))
     }
 
-    /// Puts the views' bytes into the scratch memory, now or without the network's lock.
+    /// Loads the views into the scratch memory: those that cannot block at once, the others by [`Stop::Load`].
     fn load(&self, views: Sources, length: usize, scratch: &mut Vec<u8>) -> Result<Source<'a>, Stop> {
         if self.loaded.is_none() {
             scratch.resize(scratch.len().max(length), 0);
         }
         let into = &mut scratch[..length];
-        // Memory of this process is loaded under the lock, in every stage: it was not loaded without it.
+        // `Stop::Load` skips memory of this process, so each stage loads it here, under the lock.
         let host = gather(&views, into, false);
         match self.loaded {
             None if views.iter().flatten().any(View::may_block) => Err(Stop::Load(views)),
@@ -338,7 +345,7 @@ fn remote_view(
     view.map(Some).ok_or_else(|| CompletionStatus::RemoteBadAddress.into())
 }
 
-/// Ends the try if the target has no receive posted, before bytes are loaded for it.
+/// Ends the try if the target has no receive posted, before bytes are loaded in vain.
 fn expect_receive(target: &Target<'_>) -> Result<(), Stop> {
     match &target.queue_pair.receive {
         Some(receive) if receive.may_have_receive() => Ok(()),
@@ -346,7 +353,7 @@ fn expect_receive(target: &Target<'_>) -> Result<(), Stop> {
     }
 }
 
-/// Takes the oldest receive of the target. A violation in its receive queue puts the target's queue pair
+/// Takes the oldest receive of the target. If that finds a violation in the receive queue, puts the target's queue pair
 /// into the error state and fails the request.
 fn take_receive(target: &Target<'_>) -> Result<PostedReceive, Stop> {
     let Some(receive) = &target.queue_pair.receive else {

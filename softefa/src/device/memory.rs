@@ -5,9 +5,14 @@ use std::ptr::NonNull;
 
 /// A client's memory, with the addresses that its work-queue entries use.
 ///
-/// The engines of all adapters call it, only for ranges inside a registered region, and never after the call
-/// that deregisters the region has returned. They hold no lock that another client's call needs, so it may block. Client threads may write the same bytes at the same time, as
-/// with DMA. An implementation must not fail because of that; the bytes that it then moves are unspecified.
+/// The engines of all adapters and control calls call [`Self::read`] and [`Self::write`], only for ranges inside a
+/// registered region, a completion queue or a counter's mirror, and never after the call that deregisters the region, destroys the queue or
+/// detaches the counter has returned. If an adapter is dropped instead, they never access its regions after the drop has
+/// returned, unless [`Self::client`] is not 0 and an access blocks for 10 s ([`super::Adapter`]). They do not
+/// hold the network's lock, so these two methods may block. A call that ends a queue pair waits for accesses to the
+/// memory of the peers to which it sends, also if that is another client's.
+/// Client threads may write the same bytes at the same time, as with DMA. An implementation must not fail because of
+/// that; the bytes that it then moves are unspecified.
 pub trait Memory: Send + Sync {
     /// Reads the bytes at `address` into `into`.
     ///
@@ -15,8 +20,8 @@ pub trait Memory: Send + Sync {
     /// [`MemoryFault`] if the memory cannot be reached. The request then fails with the status of a bad key.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Writes `from` to `address`. The written bytes must be visible to the client before any later release
-    /// store of the engine.
+    /// Writes `from` to `address`. The written bytes must be visible to the client before those of any later write, of
+    /// this or another `Memory`, and before any later release store of the engine.
     ///
     /// # Errors
     /// As [`Memory::read`].
@@ -24,7 +29,8 @@ pub trait Memory: Send + Sync {
 
     /// The client whose memory it is, if an access may block because of that client. With
     /// [`super::Adapter::isolate_clients`], an engine that waits for the memory of one client is replaced, and the other
-    /// clients do not wait. 0: accesses do not block for long.
+    /// clients do not wait. 0: accesses do not block for long. It must return the same number in every call and must not
+    /// call an adapter, because locks are held while it is called.
     fn client(&self) -> u64 {
         0
     }
@@ -69,9 +75,11 @@ impl HostMemory {
     /// The `length` bytes at `start`.
     ///
     /// # Safety
-    /// Until every region registered with this value (or a copy of it) is deregistered, the bytes must stay
-    /// mapped and readable, and writable if a region allows writing. While requests that access them are in
-    /// flight, no Rust reference to them may exist except to atomics (as with DMA).
+    /// The bytes must stay mapped and readable, and writable if a region allows writing, as long as this value or a copy
+    /// of it is used. A region uses it until [`super::Adapter::deregister_memory`] or the drop of the adapter has
+    /// returned; a completion queue, until it is destroyed; a counter's mirror, until [`super::CompletionCounter`] is
+    /// not attached any more, and in calls of its `set` and `add`; other code, in calls of its methods. While requests that access the bytes are in flight,
+    /// no Rust reference to them may exist except to atomics (as with DMA).
     pub const unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
         Self(HostRange { start, length })
     }
@@ -116,8 +124,9 @@ impl HostRange {
     pub(crate) fn read(self, offset: usize, into: &mut [u8]) {
         let length = into.len().min(self.length.saturating_sub(offset));
         // SAFETY: both sides have `length` bytes. The caller of HostMemory::new guarantees the source until
-        // deregistration has returned. An engine copies under the network's read lock, which excludes deregistration,
-        // or holds the region's `Arc`, for which deregistration waits (relaxed ordering). The destination is a slice.
+        // deregistration, or the drop of the adapter, has returned. An engine copies under the network's read lock,
+        // which excludes the removal of the region, or holds the `Arc` of its memory, for which both calls wait
+        // (`Region::wait_until_unused`). Any other caller guarantees the source itself. The destination is a slice.
         unsafe { copy(self.start.as_ptr().add(offset.min(self.length)), into.as_mut_ptr(), length) }
     }
 

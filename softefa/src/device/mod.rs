@@ -9,11 +9,13 @@
 //! [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
 //!
 //! # Threads
-//! Each adapter has one engine thread, which is stopped and joined when the last [`std::sync::Arc`] of the
-//! adapter is dropped. A control call that changes objects holds the network's lock for writing; engines hold
-//! it for reading while they work, except for accesses that may block, which such a call waits for. So no engine accesses the memory of an object after a call such as
-//! [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`] has returned. `engine.rs` states the
-//! whole protocol.
+//! One thread at a time is the engine of an adapter. When the last [`std::sync::Arc`] of the adapter is dropped, its
+//! threads are stopped and joined, or leaked if they do not end within 10 s ([`Adapter`]). A control call that changes
+//! objects holds the network's lock for writing; engines hold it for reading while they work, except during accesses
+//! that may block. A control call that removes an object also waits for those accesses to it. So no engine accesses the
+//! memory of an object after a call such as [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`] has
+//! returned.
+//! `engine.rs` states the whole protocol.
 
 mod adapter;
 mod attr;
@@ -21,6 +23,7 @@ mod completion;
 mod config;
 mod counter;
 mod create;
+mod deferred;
 mod deliver;
 mod doorbells;
 mod engine;

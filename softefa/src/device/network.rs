@@ -1,20 +1,22 @@
 //! The network: connects the adapters of one process by GID, and holds the lock over their objects.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use super::config::Gid;
 use super::engine::next_random;
 use super::error::DeviceError;
-use super::shared::{Shared, lock};
+use super::shared::{Shared, lock, wait_until};
 use super::tables::{Port, Ports};
 
 /// A network of adapters that can reach each other.
 ///
 /// It holds all their objects under one lock. Engines hold the lock for reading while they work, but not while they
-/// access memory that may block; control calls that change objects hold it for writing. So an engine accesses a peer's
-/// objects without a second lock.
+/// access memory that may block; control calls that change objects hold it for writing. So an engine finds a peer's
+/// objects without a second network-wide lock; queues have locks of their own.
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,
@@ -104,15 +106,77 @@ impl Network {
         Ok(index as u16)
     }
 
-    /// Removes an adapter and drops its objects.
-    pub(crate) fn leave(&self, index: u16) {
+    /// Removes an adapter's regions of memory that does not block for long. When it returns, no engine of any adapter
+    /// accesses that memory, which its owner may then free.
+    pub(crate) fn remove_prompt_regions(&self, index: u16) {
+        let regions = self.write().port_mut(index).map(Port::remove_prompt_regions);
+        for mut region in regions.into_iter().flatten() {
+            region.wait_until_unused();
+        }
+    }
+
+    /// Removes an adapter whose threads have ended, and drops its objects when no engine uses them any more. If engines
+    /// of other adapters still use them at `limit`, the objects are leaked: the last of those engines would drop them
+    /// under the network's lock, and dropping them runs code of frontends.
+    pub(crate) fn leave(&self, index: u16, limit: Instant) {
         let mut ports = self.write();
         let port = ports.ports.get_mut(usize::from(index)).and_then(Option::take);
         if let Some(port) = &port {
             ports.set_handle_targets(port.gid, None);
         }
+        // The objects are dropped without the lock, for the same reason.
         drop(ports);
-        // Objects are dropped outside the lock, because dropping a frontend's `Memory` runs its code.
-        drop(port);
+        let Some(mut port) = port else { return };
+        wait_until(|| port.is_unused() || Instant::now() > limit);
+        if !port.is_unused() {
+            mem::forget(port);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attr::{Access, MemoryRegionAttr, ProtectionDomain};
+    use super::super::config::AdapterConfig;
+    use super::super::memory::{Memory, MemoryFault};
+    use super::*;
+
+    /// Memory of a client.
+    struct OfClient(u64);
+
+    impl Memory for OfClient {
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
+            Ok(())
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+            Ok(())
+        }
+
+        fn client(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn an_adapter_whose_engine_is_leaked_keeps_only_regions_of_memory_that_may_block_for_long() {
+        let network = Network::new();
+        let index = network.join(Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))))).unwrap();
+        let register = |client, access| {
+            let memory = Arc::new(OfClient(client));
+            let attr = MemoryRegionAttr { pd: ProtectionDomain(0), address: 0, length: 8, access, memory };
+            network.write().port_mut(index).unwrap().insert_region(attr, None).unwrap().local
+        };
+        let [strict, relaxed, blocking] =
+            [(0, Access::ALL), (0, Access::RELAXED_ORDERING), (7, Access::RELAXED_ORDERING)]
+                .map(|(client, access)| register(client, access));
+        network.remove_prompt_regions(index);
+        let mut ports = network.write();
+        let port = ports.port_mut(index).unwrap();
+        assert_eq!(port.relaxed.len(), 1);
+        assert_eq!(
+            [strict, relaxed, blocking].map(|key| port.remove_region(key).is_some()),
+            [false, false, true]
+        );
     }
 }

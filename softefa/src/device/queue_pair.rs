@@ -1,20 +1,22 @@
-//! A queue pair: one round of its queues, its error state, and its flush. The rings are in
-//! `send_queue.rs`, `receive_queue.rs` and `completion.rs`.
+//! A queue pair: one round of its queues, its error state, and its flush. `run.rs` has the requests of a round; the
+//! rings are in `send_queue.rs`, `receive_queue.rs` and `completion.rs`.
 //!
 //! # Protocol
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | no other word depends on it; the flush reads queue state under its locks |
+//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, under the network's read lock, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | the network's lock makes a control call's check and store one step; no other word depends on it; the flush reads queue state under its locks |
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
 //! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |
 //! | `deliveries` | engines of senders: relaxed add, release subtract | a control thread that set the error state: acquire | the network's lock orders the add before that state |
-//! | `receive.state` | the same, and the engine of any sender | the same | its mutex |
+//! | `receive.state` | the queue pair's engine; the engine of any sender; a control thread that flushes | the same | its mutex |
 //!
-//! The state only advances: idle, ready, error. An engine that reports a violation sets the error state, and
-//! the engine of the queue pair's adapter flushes in its next round. A request that a sender's engine is
-//! delivering at that moment is still delivered. In the error state, later posts are flushed as well.
+//! The state only advances: idle, ready, error. An engine that reports a violation of the send or receive queue sets
+//! the error state; one of the completion queue changes no state. The engine of the queue pair's adapter flushes: at
+//! the end of the queue pair's round if it found the violation in that round, else in the queue pair's next round. A
+//! request that a sender's engine is delivering meanwhile is still delivered. In the error state, later posts are
+//! flushed as well.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -33,7 +35,7 @@ use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
 use super::shared::{Shared, lock, try_lock, wait_until};
-use super::violation::{Queue, StrictRule, Violation};
+use super::violation::{Queue, StrictRule, Violation, Warning};
 
 /// A queue pair.
 ///
@@ -140,15 +142,15 @@ impl QueuePairCore {
         self.send_cq.may_block() || self.receive_cq.may_block() || self.counters.may_block()
     }
 
-    /// The caller must hold the network's lock and have found the queue pair ready. It releases the lock before the
-    /// delivery ends.
+    /// Counts a delivery until the result is dropped. The caller must have found the queue pair ready since it acquired
+    /// the network's lock. It may then release the lock during the delivery.
     pub(crate) fn begin_delivery(self: &Arc<Self>) -> InDelivery {
         self.deliveries.fetch_add(1, Ordering::Relaxed);
         InDelivery(self.clone())
     }
 
-    /// Waits until no delivery is in progress. The caller has set the error state under the network's write lock, so that
-    /// none begins, and has released that lock.
+    /// Waits until no delivery is in progress. The caller must have set the error state under the network's write lock,
+    /// so that none begins, and must have released that lock.
     pub(crate) fn wait_for_deliveries(&self) {
         wait_until(|| self.deliveries.load(Ordering::Acquire) == 0);
     }
@@ -162,14 +164,15 @@ impl QueuePairCore {
         std::iter::once(&self.send.doorbell).chain(self.receive.as_ref().map(|receive| &receive.doorbell))
     }
 
-    /// Runs one round: polls the doorbells, executes pending requests, then new ones, and writes their
-    /// completions. Flushes instead in the error state. Returns whether there was progress.
+    /// Runs one round: polls the doorbells, executes pending requests, then new ones, and writes their completions.
+    /// Flushes at the end if the queue pair left the ready state. In the error state it only flushes. Returns whether
+    /// there was progress.
     pub(crate) fn run_round(&self, network: &mut NetworkView<'_>, engine: &mut Engine) -> bool {
         let state = self.state();
         if state == QueuePairState::Idle {
             return false;
         }
-        // Another holder may write to memory that blocks. It does this queue pair's work.
+        // Another holder of the send state, a replaced engine or a control call that flushes, may wait for memory.
         let Some(mut send) = try_lock(&self.send.state) else { return false };
         if state == QueuePairState::Error {
             return self.flush_in_round(send, network, engine);
@@ -191,7 +194,8 @@ impl QueuePairCore {
         progress
     }
 
-    /// As [`Self::flush`], without the network's lock if it may block.
+    /// As [`Self::flush`], without the network's lock if it may block: also if there are unwritten counters, which a
+    /// round leaves if a `Memory` panicked.
     fn flush_in_round(
         &self,
         send: MutexGuard<'_, SendState>,
@@ -199,14 +203,15 @@ impl QueuePairCore {
         engine: &mut Engine,
     ) -> bool {
         let unwritten = &mut engine.unwritten;
-        if self.may_block() {
+        if !unwritten.is_empty() || self.may_block() {
             network.unlocked(|| self.flush_locked(send, unwritten))
         } else {
             self.flush_locked(send, unwritten)
         }
     }
 
-    /// As [`Self::write_completions`], without the network's lock if it may block.
+    /// As [`Self::write_completions`], without the network's lock if it may block: also if there are unwritten
+    /// counters.
     pub(crate) fn write_in_round(
         &self,
         send: &mut SendState,
@@ -222,6 +227,13 @@ impl QueuePairCore {
         }
     }
 
+    /// Writes the mirrors of the counters in `unwritten`.
+    pub(crate) fn write_mirrors(&self, unwritten: &mut UnwrittenCounters) {
+        if unwritten.write() {
+            self.shared.warn(Warning::CounterMemoryPanicked { queue_pair: self.number });
+        }
+    }
+
     /// Reports a violation and sets the error state.
     pub(crate) fn fail(&self, queue: Queue, broken: BrokenRule) {
         let BrokenRule { slot, counter, entry, raw, rule } = broken;
@@ -229,11 +241,11 @@ impl QueuePairCore {
         self.set_state(QueuePairState::Error);
     }
 
-    /// Counts the gathered completions, then makes them visible to the client. Also writes the mirrors of the
-    /// counters in `unwritten`. Returns whether there were completions.
+    /// Counts the gathered completions, writes the mirrors of the counters in `unwritten`, then passes the completions
+    /// to the completion queue. Returns whether there were completions.
     pub(crate) fn write_completions(&self, send: &mut SendState, unwritten: &mut UnwrittenCounters) -> bool {
         if send.gathered.is_empty() {
-            unwritten.write();
+            self.write_mirrors(unwritten);
             return false;
         }
         let begin = Instant::now();
@@ -245,7 +257,7 @@ impl QueuePairCore {
                 }
             }
         }
-        unwritten.write();
+        self.write_mirrors(unwritten);
         let ids = self.send.ids;
         self.send_cq.push(send.gathered.iter().map(|completion| CompletionRecord {
             completion: *completion,
@@ -269,7 +281,8 @@ impl QueuePairCore {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
     }
 
-    /// Completes the request during whose execution a [`super::Memory`] panicked as an internal error.
+    /// Gathers an internal error as the completion of the request during whose try a [`super::Memory`] panicked, if
+    /// there is one. Waits for the send state, so the caller must not hold the network's lock.
     pub(crate) fn complete_panicked_request(&self, current: Option<(RequestId, u8)>) {
         if let Some((id, code)) = current {
             let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
@@ -277,7 +290,9 @@ impl QueuePairCore {
         }
     }
 
-    /// Completes every posted request and receive as flushed. Returns whether there were any.
+    /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch, the
+    /// first request that it flushes, which may be an older pending one, completes as an internal error. Writes gathered
+    /// completions first. Returns whether it wrote any completion. The caller must not hold the network's lock.
     pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) -> bool {
         self.flush_locked(lock(&self.send.state), unwritten)
     }
@@ -288,7 +303,8 @@ impl QueuePairCore {
             send.gathered.push(self.send_completion(id, code, status));
         }
         let progress = self.write_completions(&mut send, unwritten);
-        drop(send);
+        // The send state stays locked until the receives are flushed: a control call that then locks it finds the whole
+        // flush of an engine done.
         self.flush_receives(unwritten) | progress
     }
 
@@ -297,7 +313,7 @@ impl QueuePairCore {
         let ids = receive.take_all();
         let any = !ids.is_empty();
         ids.iter().for_each(|_| self.counters.count(Counted::RECEIVE, CompletionStatus::Flushed, unwritten));
-        unwritten.write();
+        self.write_mirrors(unwritten);
         self.receive_cq.push(ids.into_iter().map(|id| {
             let info = ReceiveInfo {
                 length: 0,

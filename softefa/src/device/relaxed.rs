@@ -5,7 +5,7 @@
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `Late` | engines that write to the region; the engine of the region's adapter, which lands writes | the same | the mutex, which no holder keeps while it takes another lock |
+//! | `Late` | engines that read or write the region; the engine of the region's adapter, which lands writes; the thread that drops it | the same | the mutex. Its holder may access the memory, and acquires no other lock of the device core |
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use super::engine::next_random;
 use super::memory::{Memory, MemoryFault};
 
-/// Most writes that are late at once; a further one lands the oldest.
+/// Most writes that are late at once; a further one first lands one of them, not always the oldest.
 const MOST_LATE: usize = 64;
 
 /// A region's memory whose writes may land late.
 pub(crate) struct RelaxedMemory {
     memory: Arc<dyn Memory>,
-    /// The longest time between a completion and its bytes.
+    /// The longest time after which a late write is due; the engine lands it in a later round (`deferred.rs`).
     longest: Duration,
     late: Mutex<Late>,
 }
@@ -58,9 +58,9 @@ impl RelaxedMemory {
         !late.writes.is_empty()
     }
 
+    /// Lands every write. Holds the lock meanwhile, so that no other read accesses the memory before they have landed.
     fn land_all(&self) {
-        let writes = std::mem::take(&mut self.late().writes);
-        writes.into_iter().for_each(|write| self.land(write));
+        self.late().writes.drain(..).for_each(|write| self.land(write));
     }
 
     /// Writes the bytes. The request has completed, so nobody can be told that the memory cannot be reached any more.
@@ -98,8 +98,67 @@ impl Memory for RelaxedMemory {
 }
 
 impl Drop for RelaxedMemory {
-    /// Deregistration drops the region before it returns, while the client's memory is still there.
+    /// Deregistration, and the drop of the adapter, drop the region before they return. Memory of this process is still
+    /// there then (`HostMemory::new`).
     fn drop(&mut self) {
         self.land_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// Memory that counts writes. After `is_slow` was set, a write does not return until `is_free` is set.
+    #[derive(Default)]
+    struct Counted {
+        writes: AtomicU64,
+        is_slow: AtomicBool,
+        is_writing: AtomicBool,
+        is_free: AtomicBool,
+    }
+
+    impl Memory for Counted {
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+            into.fill(self.writes.load(Ordering::Acquire) as u8);
+            Ok(())
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+            self.is_writing.store(self.is_slow.load(Ordering::Acquire), Ordering::Release);
+            while self.is_slow.load(Ordering::Acquire) && !self.is_free.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            self.writes.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_read_returns_every_write_also_while_another_read_lands_them() {
+        const WRITES: u8 = 16;
+        let memory = Arc::new(Counted::default());
+        let relaxed = RelaxedMemory::new(memory.clone(), Duration::from_secs(3600), 1);
+        (0..WRITES).for_each(|_| relaxed.write(0, &[1]).unwrap());
+        memory.is_slow.store(true, Ordering::Release);
+        let read = || {
+            let mut byte = [0];
+            relaxed.read(0, &mut byte).unwrap();
+            byte[0]
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(read);
+            while !memory.is_writing.load(Ordering::Acquire) && !first.is_finished() {
+                thread::yield_now();
+            }
+            let second = scope.spawn(read);
+            // A read that does not wait for the first ends here, usually.
+            (0..1000).take_while(|_| !second.is_finished()).for_each(|_| thread::yield_now());
+            memory.is_free.store(true, Ordering::Release);
+            assert_eq!([first, second].map(|read| read.join().unwrap()), [WRITES; 2]);
+        });
     }
 }

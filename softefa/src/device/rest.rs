@@ -1,30 +1,33 @@
-//! How an engine rests between rounds without progress.
+//! How an engine rests between rounds without progress. It does not hold the network's lock meanwhile.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After so many rounds without progress the engine begins to yield its core, to sleep for [`SHORT_SLEEP`], and to
-/// sleep for [`LONG_SLEEP`]. It must leave its core soon, because tests run clients and engines on two cores.
+/// Rounds without progress after which the engine begins to yield its core; before that it spins. After
+/// [`YIELD_ROUNDS`] it begins to sleep for [`SHORT_SLEEP`], and after [`SHORT_SLEEP_ROUNDS`] for [`LONG_SLEEP`] (still
+/// [`SHORT_SLEEP`] while requests or late writes are pending). The engine must leave its core soon, because tests run
+/// clients and engines on two cores.
 const SPIN_ROUNDS: u32 = 128;
 const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
 /// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share
-/// of the core, and a short sleep takes one. After a yield of at least `SLOW_YIELD` the engine sleeps
-/// `SLEEPS_AFTER_SLOW_YIELD` times where it would yield.
+/// of the core, and a short sleep takes about a millisecond. After a yield of at least `SLOW_YIELD` the engine does not
+/// yield until it has made `SLEEPS_AFTER_SLOW_YIELD` short sleeps; those after `SHORT_SLEEP_ROUNDS` do not count.
 const SLOW_YIELD: Duration = Duration::from_millis(1);
 const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
-/// Spins, yields or sleeps, depending on how many rounds had no progress.
+/// The state of an engine's rest.
 #[derive(Default)]
 pub(super) struct Rest {
     idle_rounds: u32,
-    /// Sleeps that replace yields.
+    /// Short sleeps to make before the engine yields again.
     sleeps: u32,
 }
 
 impl Rest {
+    /// Spins, yields or sleeps, depending on how many rounds in a row had no progress. Returns at once after progress.
     pub(super) fn after(&mut self, progress: bool, has_pending: bool) {
         self.idle_rounds = if progress { 0 } else { (self.idle_rounds + 1).min(SHORT_SLEEP_ROUNDS) };
         match self.idle_rounds {

@@ -4,7 +4,7 @@
 //!
 //! # Protocol
 //! `engine.rs` defines the threads. "The engine" includes a control thread that initializes or flushes a
-//! queue while no engine works.
+//! queue that no engine uses yet or any more, or whose locks it holds.
 //!
 //! | word | stored by | loaded by |
 //! |---|---|---|

@@ -1,10 +1,13 @@
-//! What a queue pair does with its requests in one round: fetch, check, execute or defer, complete.
+//! The requests of a queue pair in one round: it fetches and checks entries, executes requests or makes them pending,
+//! and gathers their completions. `queue_pair.rs` has the round itself.
 //!
-//! A request is in exactly one state: covered by a doorbell, fetched and pending, completed with its completion
-//! gathered, or completed with its completion written, unless `drop_loopback` lost it. Only the holder of the queue
-//! pair's send state moves it on.
-//! A long request is pending while its bytes move, piece by piece. Until its last piece no later request of its queue
-//! pair is fetched, unless it waits for a receive or, with a reorder window, another long request ends first.
+//! A request is in exactly one state: covered by a doorbell, being tried (`Engine::current_request`), fetched and
+//! pending, completed with its completion gathered, or completed with its completion passed to the completion queue,
+//! unless `drop_loopback` lost it. Only the holder of the queue pair's send state changes it.
+//!
+//! A *long* request is an RDMA request that moves in more than one piece, one for each try. It is pending between two
+//! pieces. Until its last piece no later request of its queue pair is fetched (`SendState::is_moving`), unless the long
+//! request waits for a receive or, with a reorder window, another long request ends first.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +20,23 @@ use super::queue_pair::QueuePairCore;
 use super::send_queue::{PendingRequest, SendState, status_of};
 use super::violation::{Queue, StrictRule};
 
-/// Entries after which a round of one queue pair ends, so that the engine polls the other queue pairs.
+/// Most entries that a queue pair fetches in a round, so that the engine polls the other queue pairs.
 const ROUND_ENTRIES: u32 = 256;
-/// What one try of a request costs besides its bytes, in bytes ([`Engine::spend`]): two system calls, if its memory is
-/// of another process.
+/// Cost of one try of a request besides its bytes, in bytes ([`Engine::spend`]): that of two system calls, which access
+/// to memory of another process needs.
 const REQUEST_COST: u64 = 8 << 10;
-/// Gathered completions that a round writes before its end. See [`QueuePairCore::write_if_due`].
+/// A round writes the gathered completions before its end when they are a multiple of this many
+/// ([`QueuePairCore::write_if_due`]).
 const COMPLETION_BATCH: usize = 32;
-/// Rounds without a new entry after which fewer requests than the reorder window are executed.
+/// Rounds of a queue pair without a new entry after which requests are executed that do not fill the reorder window.
 const SETTLED_ROUNDS: u32 = 64;
 /// Least time between two tries if the number of tries is limited.
 const RNR_INTERVAL: Duration = Duration::from_micros(100);
 
 impl QueuePairCore {
-    /// Fetches and checks the entries that doorbells covered. Executes them, or makes them pending if the
-    /// adapter is held or has faults other than `drop_loopback`. Returns whether it fetched any.
+    /// Fetches and checks entries that doorbells covered, up to the first one that breaks a strict rule. Executes them,
+    /// or makes them pending if the adapter is held or has faults other than `drop_loopback`. Returns whether it
+    /// fetched any.
     pub(crate) fn execute_new(
         &self,
         send: &mut SendState,
@@ -91,8 +96,9 @@ impl QueuePairCore {
         entries > 0
     }
 
-    /// Writes the gathered completions at each multiple of [`COMPLETION_BATCH`], unless writing would take more than a
-    /// third of the queue pair's time. To write may mean copies to a GPU; several batches are then written together.
+    /// Writes the gathered completions if they are a multiple of [`COMPLETION_BATCH`], unless writing would then take
+    /// more than a third of the queue pair's time: a write may be a copy to a GPU. Later batches are then written with
+    /// them.
     fn write_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
         let gathered = send.gathered.len();
         let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);
@@ -101,6 +107,7 @@ impl QueuePairCore {
         }
     }
 
+    /// Makes one try of a request whose earlier tries moved `moved` bytes. Gathers no completion.
     fn try_request(
         &self,
         network: &mut NetworkView<'_>,
@@ -139,8 +146,8 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Makes at most as many tries as requests are pending; none while the adapter is held or the reorder window fills.
-    /// Returns whether any was executed, moved bytes or was lost.
+    /// Tries pending requests, at most as many times as requests are pending; makes no try while the adapter is held or
+    /// the reorder window fills. Returns whether any request was executed, moved bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
@@ -159,8 +166,8 @@ impl QueuePairCore {
             return false;
         }
         let mut progress = false;
-        // A request that waits goes to the back. If the loop ends before the others were tried, they are tried before
-        // it next time. One that has moved a piece goes to the front and is tried again.
+        // A request that must wait goes to the back, so that the others are tried before it, also in the next round.
+        // One that has moved a piece goes to the front and is tried again.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
             if !self.is_ready() || is_idle || engine.is_spent(network) {
@@ -197,8 +204,8 @@ impl QueuePairCore {
         progress
     }
 
-    /// Completes a request with `status`. If its slot changed since the entry was fetched, reports
-    /// [`StrictRule::EntryChanged`] and completes it as an internal error.
+    /// Gathers the completion of a request with `status`. If the client changed the slot since the entry was fetched,
+    /// reports [`StrictRule::EntryChanged`] and completes the request as an internal error.
     fn complete(
         &self,
         send: &mut SendState,

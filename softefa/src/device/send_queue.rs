@@ -1,14 +1,15 @@
 //! Send queues: polling the doorbell, fetching each entry once, and the checks that hardware omits.
 //!
 //! # Protocol
-//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
-//! client writes an entry, then the doorbell. The engine loads the doorbell, copies the entry, and writes
-//! the unwritten pattern of the next lap over the slot. [`SendState`] is not shared with clients: it
-//! belongs to the holder of its lock, which is an engine of its adapter or a control call that flushes.
+//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The client writes
+//! an entry, then the doorbell. The engine loads the doorbell, copies the entry, and writes the unwritten pattern of
+//! the next lap over the slot. Clients do not access [`SendState`]: only the holder of its lock does, which is an
+//! engine of its adapter or a control call that flushes.
 //!
-//! Two checks read slots outside that order. [`SendRing::poll_doorbell`] reads a slot that no doorbell may
-//! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot that the engine
-//! has fetched, to find entries that changed. Neither read blocks the client.
+//! Two checks and a flush read slots outside that order. [`SendRing::poll_doorbell`] reads slots that no doorbell may
+//! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot whose entry the engine has
+//! fetched, to find entries that changed. If the engine found that the doorbell moved backwards, [`SendRing::take_all`]
+//! reads the first slot that it did not cover, to complete the entry there. No such read blocks the client.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -48,27 +49,29 @@ pub(crate) struct SendRing {
 /// The indexes and requests of a send queue. Indexes count entries, have 64 bits and never wrap:
 /// `completed <= fetched <= doorbell_index`.
 pub(crate) struct SendState {
-    /// Low 16 bits of the doorbell when it was last polled.
+    /// Low 16 bits of the last doorbell value that broke no rule, or that a flush read.
     last_doorbell: u16,
     /// Entries that doorbells covered: the doorbell producer index.
     pub(crate) doorbell_index: u64,
     /// Entries copied out of the ring.
     pub(crate) fetched: u64,
-    /// Completions written.
+    /// Completions passed to the completion queue, which may keep them in its backlog, lose them or discard them.
     pub(crate) completed: u64,
     /// Requests that are fetched and not executed: held, delayed, partly moved, or waiting for a receive, an interval
     /// or a reorder window.
     pub(crate) pending: VecDeque<PendingRequest>,
-    /// A part of a pending request has moved. While this is set, no request is fetched.
+    /// The last try of a long request (`run.rs`) left bytes to move. While this is set, no request is fetched. It may
+    /// be unset although a partly moved request is pending.
     pub(crate) is_moving: bool,
-    /// Rounds since an entry was fetched, counted while requests wait to be reordered.
+    /// Rounds since an entry was fetched in which requests waited for the reorder window to fill.
     pub(crate) settled_rounds: u32,
-    /// Completions that are not visible to the client yet.
+    /// Completions that are not passed to the completion queue yet.
     pub(crate) gathered: Vec<Completion>,
-    /// When completions were last made visible, and how long that took.
+    /// When completions were last passed to the completion queue.
     pub(crate) last_write: Instant,
+    /// How long that took.
     pub(crate) write_time: Duration,
-    /// The time before which no request is executed (`Faults::interval`).
+    /// The time before which no pending request is tried (`Faults::interval`), unless `is_moving`.
     pub(crate) idle_until: Option<Instant>,
     /// Status of the next request that is flushed.
     pub(crate) next_flush_status: CompletionStatus,
@@ -80,6 +83,7 @@ pub(crate) struct PendingRequest {
     pub(crate) counter: u64,
     pub(crate) decoded: DecodedRequest,
     pub(crate) not_before: Option<Instant>,
+    /// Retries because the receiver had no receive posted, if their number is limited.
     pub(crate) tries: u8,
     /// Bytes that earlier tries moved.
     pub(crate) moved: u64,
@@ -153,9 +157,10 @@ impl SendRing {
             || self.unwritten.is_intact(&self.memory, self.offset(next), self.entry.bytes(), self.phase(next))
     }
 
-    /// Polls the doorbell. Checks its value, and whether entries are written that it does not allow.
+    /// Polls the doorbell and checks its value. If it did not move, checks that no entry is written past the batch.
     pub(crate) fn poll_doorbell(&self, send: &mut SendState, shared: &Shared) -> Result<(), Box<BrokenRule>> {
-        // The slot is read before the doorbell: see "Reading ahead" in ring_memory.rs.
+        // The slot is read before the doorbell: see "Reading ahead" in ring_memory.rs. A doorbell that moved may cover
+        // it.
         let past_batch = self.written_past_batch(send);
         let value = self.doorbell.value();
         let advance = doorbell_advance(send.last_doorbell, value);
@@ -185,8 +190,9 @@ impl SendRing {
         Ok(())
     }
 
-    /// The index of the first entry past the batch, if it is written. Only a slot whose last entry was
-    /// fetched shows this. There is no such slot if the batch is at least as long as the ring.
+    /// The index of the first entry that is `max_batch` past the doorbell producer index, if it is written. Only a slot
+    /// whose entry of the previous lap was fetched holds the unwritten pattern, and can show this. If `max_batch` is at
+    /// least the ring's entries, there is no such slot.
     fn written_past_batch(&self, send: &SendState) -> Option<u64> {
         let first = send.doorbell_index + u64::from(self.max_batch);
         let fetched_before = first - send.fetched < u64::from(self.ring.entries());
@@ -284,8 +290,9 @@ impl SendRing {
         self.read(counter).bytes().to_vec()
     }
 
-    /// Takes everything that is posted, to flush it. Returns request ids and operation codes; both are 0
-    /// for a slot that was not written. A doorbell past the ring covers at most the entries of the ring.
+    /// Takes all requests that are pending or posted, to flush them. Returns their request ids and operation codes;
+    /// both are 0 for an entry that was not written, and for one whose slot the doorbell covers a second time. A
+    /// doorbell past the ring advances the doorbell producer index by at most the entries of the ring.
     pub(crate) fn take_all(&self, send: &mut SendState) -> Vec<(RequestId, u8)> {
         let value = self.doorbell.value();
         let advance = doorbell_advance(send.last_doorbell, value);

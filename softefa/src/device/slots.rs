@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// A freed number is not reused until more than this many are free, or the table is full.
+/// A freed number is not reused until more than this many are free, or every number up to the limit has been used.
 const MIN_FREE: usize = 64;
 
 /// Objects by number, from 1. Number 0 is not used, so that a zeroed field refers to no object.

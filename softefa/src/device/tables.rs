@@ -1,8 +1,9 @@
 //! The objects of all adapters of a network. Engines find them by index, without hashing.
 //!
-//! The network's lock protects every struct of this file but the memory behind [`RegionMemory`]. The only field that an
-//! engine writes, under the read lock, is `Handle::target_reached`, an atomic.
-//! Queue pairs and completion queues have further words that several threads access (`engine.rs`).
+//! The network's lock protects everything in [`Ports`]: a control call changes it under the write lock. The only field
+//! that an engine writes, under the read lock, is `Handle::target_reached`, an atomic. A [`RegionMemory`] does not
+//! change, so an engine that has an `Arc` of it also uses it without the lock. Queue pairs and completion queues have
+//! further words that several threads access (`queue_pair.rs`, `completion.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use efa_gda_wire::{AddressHandle, LocalKey, RemoteKey};
 
 use super::attr::{Access, MemoryKeys, MemoryRegionAttr, ProtectionDomain};
 use super::completion::CompletionRing;
-use super::config::Gid;
+use super::config::{AdapterConfig, Gid};
 use super::doorbells::Doorbells;
 use super::memory::{HostRange, Memory};
 use super::queue_pair::QueuePairCore;
@@ -21,6 +22,7 @@ use super::shared::{Shared, wait_until};
 use super::slots::Slots;
 
 /// Most regions of an adapter whose writes land late, because its engine looks at each of them in every round.
+/// Writes to further regions with relaxed ordering are not late.
 const MOST_RELAXED: usize = 64;
 
 /// Every adapter of a network, by its index there.
@@ -65,22 +67,33 @@ pub(crate) struct Region {
     length: u64,
     access: Access,
     memory: Arc<RegionMemory>,
-    /// The whole region, if it is memory of this process.
+    /// The whole region, if it is memory of this process and its writes do not land late.
     host: Option<HostRange>,
 }
 
-/// The memory of a region. Besides the region, only engines hold it, while they access it.
+/// The memory of a region. The region, [`Port::relaxed`], and engines that access it each hold an `Arc` of it.
+/// [`Port::remove_region`] removes the region and the entry of [`Port::relaxed`].
 pub(crate) struct RegionMemory {
     pub(crate) memory: Arc<dyn Memory>,
     /// The same memory, if its writes land late.
     pub(crate) relaxed: Option<Arc<RelaxedMemory>>,
 }
 
+impl RegionMemory {
+    /// The memory of a region whose writes land late.
+    fn relaxed(memory: Arc<dyn Memory>, config: &AdapterConfig, number: u16, generation: u16) -> Self {
+        // Regions differ in their pattern, and a run with the same seed repeats it.
+        let seed = config.seed ^ u64::from(number) << 32 ^ u64::from(generation) << 48;
+        let relaxed = Arc::new(RelaxedMemory::new(memory, config.latest_write, seed));
+        Self { memory: relaxed.clone(), relaxed: Some(relaxed) }
+    }
+}
+
 /// Part of a region, after keys, range and access were checked.
 pub(crate) enum View {
-    /// Memory of this process, which may be accessed under the network's lock only.
+    /// Memory of this process, which an engine may access under the network's lock only.
     Host(HostRange),
-    /// Memory that only the methods of a [`Memory`] access, with address and length. They may block, so an engine calls
+    /// Memory that only the methods of a [`Memory`] reach, with address and length. They may block, so an engine calls
     /// them without the network's lock.
     Indirect(Arc<RegionMemory>, u64, u64),
 }
@@ -94,6 +107,7 @@ pub(crate) struct Handle {
     pub(crate) target: Option<u16>,
     /// Whether a request ever found that adapter on the network.
     pub(crate) target_reached: AtomicBool,
+    /// Uses that [`Port::insert_handle`] counted and [`Port::remove_handle`] did not release yet.
     users: usize,
 }
 
@@ -143,19 +157,23 @@ impl Port {
         }
     }
 
-    pub(crate) fn insert_region(&mut self, attr: MemoryRegionAttr) -> Option<MemoryKeys> {
+    /// Inserts a region. `host` is its memory as memory of this process ([`Memory::host`]).
+    pub(crate) fn insert_region(
+        &mut self,
+        attr: MemoryRegionAttr,
+        host: Option<HostRange>,
+    ) -> Option<MemoryKeys> {
         let mut generation = 0;
         let is_relaxed = attr.access.allows(Access::RELAXED_ORDERING) && self.relaxed.len() < MOST_RELAXED;
-        let relaxed = is_relaxed.then(|| self.relax(&attr));
-        let memory: Arc<dyn Memory> = match &relaxed {
-            Some(relaxed) => Arc::clone(relaxed) as _,
-            None => attr.memory,
-        };
-        let host = memory.host(attr.address, attr.length);
-        let memory = Arc::new(RegionMemory { memory, relaxed });
-        let late = is_relaxed.then(|| memory.clone());
-        let number = self.regions.insert_with(|_, current| {
+        let mut late = None;
+        let config = &self.shared.config;
+        let number = self.regions.insert_with(|number, current| {
             generation = current;
+            let memory = Arc::new(match is_relaxed {
+                true => RegionMemory::relaxed(attr.memory, config, number, generation),
+                false => RegionMemory { memory: attr.memory, relaxed: None },
+            });
+            late = is_relaxed.then(|| memory.clone());
             Region {
                 pd: attr.pd,
                 generation,
@@ -163,7 +181,7 @@ impl Port {
                 length: attr.length,
                 access: attr.access,
                 memory,
-                host,
+                host: host.filter(|_| !is_relaxed),
             }
         })?;
         self.relaxed.extend(late.map(|memory| (number, memory)));
@@ -178,26 +196,37 @@ impl Port {
         MemoryKeys { local, remote: RemoteKey::new(remote) }
     }
 
-    /// The region with this lkey, if its generation is current.
+    /// The region with this lkey, if the low 8 bits of its generation are those of the lkey.
     #[inline]
     fn region(&self, key: LocalKey) -> Option<&Region> {
         let region = self.regions.get(key.get() as u16)?;
         (region.generation as u8 == (key.get() >> 16) as u8).then_some(region)
     }
 
-    /// Removes the region with this lkey.
+    /// Removes the region with this lkey. The caller must call [`Region::wait_until_unused`] before it drops the
+    /// region.
     pub(crate) fn remove_region(&mut self, key: LocalKey) -> Option<Region> {
         self.region(key)?;
         self.relaxed.retain(|(number, _)| *number != key.get() as u16);
         self.regions.remove(key.get() as u16)
     }
 
-    /// The memory of a region, with writes that land late.
-    fn relax(&self, attr: &MemoryRegionAttr) -> Arc<RelaxedMemory> {
-        let config = &self.shared.config;
-        // Regions differ in their pattern, and a run with the same seed repeats it.
-        let seed = config.seed ^ (self.relaxed.len() as u64) << 32;
-        Arc::new(RelaxedMemory::new(Arc::clone(&attr.memory), config.latest_write, seed))
+    /// Removes the regions of memory that does not block for long: memory of this process, or memory whose
+    /// [`Memory::client`] is 0. The caller must call [`Region::wait_until_unused`] before it drops each.
+    pub(crate) fn remove_prompt_regions(&mut self) -> Vec<Region> {
+        let is_prompt = |region: &Region| region.host.is_some() || region.memory.memory.client() == 0;
+        let numbers = self.regions.iter().filter(|(_, region)| is_prompt(region)).map(|(number, _)| number);
+        let numbers: Vec<u16> = numbers.collect();
+        self.relaxed.retain(|(number, _)| !numbers.contains(number));
+        numbers.into_iter().filter_map(|number| self.regions.remove(number)).collect()
+    }
+
+    /// Whether no engine accesses or holds any of the objects. The adapter must have left its network, so that no access
+    /// begins.
+    pub(crate) fn is_unused(&mut self) -> bool {
+        self.relaxed.clear();
+        self.regions.iter_mut().all(|(_, region)| region.is_unused())
+            && self.queue_pairs.iter().all(|(_, queue_pair)| Arc::strong_count(queue_pair) == 1)
     }
 
     /// Memory of this adapter that a work-queue entry names by its lkey.
@@ -241,7 +270,8 @@ impl Port {
         }
     }
 
-    /// Creates the handle for `gid`, or counts one more use of it. Returns whether it is new.
+    /// Creates the handle for `gid`, or counts one more use of it. Returns it and whether it is new, or `None` if the
+    /// table is full.
     pub(crate) fn insert_handle(
         &mut self,
         pd: ProtectionDomain,
@@ -259,7 +289,8 @@ impl Port {
         Some((number, true))
     }
 
-    /// Releases one use of a handle. Removes the handle and returns its domain if that was the last use.
+    /// Releases one use of a handle. If that was the last use, removes the handle and returns `Some(Some(its domain))`;
+    /// else returns `Some(None)`. Returns `None` if there is no such handle.
     pub(crate) fn remove_handle(&mut self, number: AddressHandle) -> Option<Option<ProtectionDomain>> {
         let handle = self.handles.get_mut(number.get())?;
         handle.users -= 1;
@@ -307,10 +338,14 @@ impl Region {
         self.pd
     }
 
-    /// Waits until no engine accesses the region's memory any more. The caller has removed the region from its adapter,
-    /// so that no access begins, and does not hold the network's lock.
+    /// Waits until no engine accesses the region's memory any more. The caller must have removed the region from its
+    /// adapter, so that no access begins, and must not hold the network's lock.
     pub(crate) fn wait_until_unused(&mut self) {
-        wait_until(|| Arc::get_mut(&mut self.memory).is_some());
+        wait_until(|| self.is_unused());
+    }
+
+    fn is_unused(&mut self) -> bool {
+        Arc::get_mut(&mut self.memory).is_some()
     }
 
     #[inline]

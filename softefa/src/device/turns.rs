@@ -1,34 +1,36 @@
 //! Turns of an adapter's engine. A turn is the time in which one thread is the engine; it has a number.
 //!
-//! An access to a client's memory may take as long as the client likes: the kernel waits for the lock of the client's
-//! address space, or for a page, and such a wait cannot be interrupted. Then another thread becomes the engine and
-//! works for the other clients. The first thread ends when its access has returned.
+//! An access is one `NetworkView::unlocked`. The client whose memory it reaches can make it take any time: the kernel
+//! waits for the lock of the client's address space, or for a page, and such a wait cannot be interrupted. If
+//! `Adapter::isolate_clients` was called and the engine works for a client other than 0, another thread then becomes
+//! the engine and works for the other clients. The first thread, which is replaced, ends when its access has returned.
 //!
 //! # Protocol
-//! An engine states the beginning and the end of each access to a client's memory in [`Turns`]. The thread that watches
-//! the engine (`engine::watch`) begins the next turn when an access takes longer than `LONGEST_ACCESS`: it starts a
-//! thread, and marks the client for which the engine worked as blocked: the sender, also if the memory is its peer's.
-//! An engine that sees the mark does not work for that client, so in general one thread waits for each client that is
-//! marked. When the access returns, the replaced thread ends its round without taking up further requests, removes its
-//! mark and ends. Until then it may work beside the new engine, as engines of several adapters do; each queue pair's
-//! send state is locked by one of them.
+//! An engine that works for a client other than 0 states the beginning and the end of each access in [`Turns`]. If an
+//! access takes longer than `LONGEST_ACCESS`, the watch thread (`engine::watch`) begins the next turn: it starts a
+//! thread, and marks the client for which the engine worked as blocked. That client is the sender, also if the memory
+//! is its peer's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark does
+//! not work for that client, so in general one thread waits for each client that is marked. When the access returns,
+//! the replaced thread finishes the request that it had begun, writes the queue pair's completions, takes up no further
+//! request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside the new engine, as
+//! engines of several adapters do; one of them has the lock of each queue pair's send state.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `state` | engines, the thread that watches them | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
-//! | `turn` | the thread that watches: release | engines: acquire | orders no other word. A copy of `State::turn`, which decides (`Turns::end`) |
+//! | `state` | engines, the watch thread | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
+//! | `turn` | the watch thread, under `state`: release | engines: acquire | orders no other word. A copy of `State::turn`, but already the next one while a thread is started; `State::turn` decides (`Turns::end`) |
 //! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
-//! | `last_client`, `last_late`, `last_backlog` | the engine: relaxed | the next engine: relaxed | orders no other word |
+//! | `last_client`, the words of `late_writes` and `backlogs` | the engine: relaxed | the next engine: relaxed | orders no other word |
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::shared::lock;
 
-/// How long an access may take before the engine is replaced, at the next look of the thread that watches.
-const LONGEST_ACCESS: Duration = Duration::from_millis(10);
+/// How long an access may take. The watch thread replaces an engine that it finds in a longer one.
+pub(super) const LONGEST_ACCESS: Duration = Duration::from_millis(10);
 
 /// The turns of one adapter.
 #[derive(Debug, Default)]
@@ -36,12 +38,20 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     turn: AtomicU64,
     any_blocked: AtomicBool,
-    /// The client that was served last. The next engine continues after it: if each began with the first, the clients
-    /// that block could keep the others from being served.
+    /// The client that had the last share, or was passed over. The next round, also of another engine, continues after
+    /// it: if each engine began with the first client, the clients that block could keep the others from being served.
     pub(crate) last_client: AtomicU64,
-    /// The same for late writes, and for backlogs.
-    pub(crate) last_late: AtomicU64,
-    pub(crate) last_backlog: AtomicU64,
+    pub(crate) late_writes: Rotation,
+    pub(crate) backlogs: Rotation,
+}
+
+/// Where the next round of late writes, or of backlogs, begins (`deferred.rs`).
+#[derive(Debug, Default)]
+pub(crate) struct Rotation {
+    /// The client that was served last. A client that is passed over does not change it.
+    pub(crate) last: AtomicU64,
+    /// The number of rounds so far, which decides with which of its objects each client begins.
+    pub(crate) rounds: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +65,8 @@ struct State {
 }
 
 impl Turns {
-    /// States that the engine of this turn begins an access, to any client's memory, in its work for `client`.
+    /// States that the engine of this turn begins an access, to any client's memory, in its work for `client`. Does
+    /// nothing for a replaced thread, as [`Self::end_access`].
     pub(crate) fn begin_access(&self, turn: u64, client: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {
@@ -71,13 +82,13 @@ impl Turns {
         }
     }
 
-    /// Whether a replaced thread waits for memory in its work for this client.
+    /// Whether a replaced thread has not ended its work for this client.
     pub(crate) fn is_blocked(&self, client: u64) -> bool {
         self.any_blocked.load(Ordering::Relaxed)
             && lock(&self.state).blocked.iter().any(|(_, blocked)| *blocked == client)
     }
 
-    /// Whether a later turn has begun. `end` confirms it.
+    /// Whether a later turn has begun or its thread is being started. Only [`Self::end`] says that it has begun.
     pub(crate) fn is_replaced(&self, turn: u64) -> bool {
         self.turn.load(Ordering::Acquire) != turn
     }
@@ -90,7 +101,7 @@ impl Turns {
             return;
         };
         let turn = state.turn;
-        // Stored before the thread starts, so that it does not regard itself as replaced.
+        // Stored before the thread starts, so that the new thread does not regard itself as replaced.
         self.turn.store(turn + 1, Ordering::Release);
         if start(turn + 1).is_err() {
             self.turn.store(turn, Ordering::Release);

@@ -245,6 +245,18 @@ pub enum Warning {
         /// The queue pair of the request.
         queue_pair: QueuePairNumber,
     },
+    /// A [`super::Memory`] panicked while completions were written to a completion queue. The queue discards these and
+    /// all later completions.
+    CompletionMemoryPanicked {
+        /// The queue.
+        queue: CompletionQueueNumber,
+    },
+    /// A [`super::Memory`] panicked while the values of a completion counter were written to it. Later values are not
+    /// written to it.
+    CounterMemoryPanicked {
+        /// The queue pair whose engine or control call wrote the values. The counter may be that of a target.
+        queue_pair: QueuePairNumber,
+    },
     /// Registered memory cannot be reached any more. Requests that access it complete with the status of a
     /// bad key.
     MemoryUnreachable(
@@ -272,6 +284,17 @@ impl fmt::Display for Warning {
                 f,
                 "access to registered memory panicked during a request of QP {queue_pair}, which is now in the \
                  error state; see the panic's message on stderr, and destroy the queue pair"
+            ),
+            Self::CompletionMemoryPanicked { queue } => write!(
+                f,
+                "access to the memory of completion queue {} panicked, and the queue discards its completions from now \
+                 on; see the panic's message on stderr, and destroy the queue",
+                queue.get()
+            ),
+            Self::CounterMemoryPanicked { queue_pair } => write!(
+                f,
+                "access to the memory of a completion counter panicked during the work for QP {queue_pair}, and the \
+                 memory is not updated from now on; see the panic's message on stderr, and replace the counter"
             ),
             Self::MemoryUnreachable(reason) => f.write_str(reason),
         }

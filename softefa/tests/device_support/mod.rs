@@ -5,7 +5,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_gda_wire::*;
@@ -244,6 +244,47 @@ impl Side {
     #[track_caller]
     pub fn await_fetched(&self, entries: u64) {
         until("entries to be fetched", || (self.adapter.statistics().entries >= entries).then_some(()));
+    }
+}
+
+/// Memory of a client whose accesses do not return until it is released.
+#[derive(Default)]
+pub struct BlockedMemory {
+    pub accesses: AtomicU64,
+    pub is_free: AtomicBool,
+    /// An access was not released in time.
+    pub has_given_up: AtomicBool,
+}
+
+/// The client that has the memory.
+pub const BLOCKED: u64 = 7;
+
+impl BlockedMemory {
+    fn access(&self) -> Result<(), MemoryFault> {
+        self.accesses.fetch_add(1, Ordering::AcqRel);
+        let limit = Instant::now() + TIMEOUT / 2;
+        while !self.is_free.load(Ordering::Acquire) {
+            if Instant::now() > limit {
+                self.has_given_up.store(true, Ordering::Release);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Memory for BlockedMemory {
+    fn read(&self, _address: u64, _into: &mut [u8]) -> Result<(), MemoryFault> {
+        self.access()
+    }
+
+    fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
+        self.access()
+    }
+
+    fn client(&self) -> u64 {
+        BLOCKED
     }
 }
 

@@ -331,7 +331,7 @@ fn ok(errno: i32) -> Result<(), i32> {
     if errno == 0 { Ok(()) } else { Err(errno) }
 }
 
-fn u32_of(bytes: &[u8]) -> u32 {
+pub fn u32_of(bytes: &[u8]) -> u32 {
     u32::from_ne_bytes(bytes[..4].try_into().unwrap())
 }
 
