@@ -41,6 +41,18 @@ pub enum LoadError {
         /// The loader's message for each file that was tried.
         attempts: Vec<String>,
     },
+    /// The file that `LIBFABRIC_PATH` names cannot be used.
+    #[error(
+        "{LIBFABRIC_PATH}={} names no libfabric that can be loaded: {reason}; set it to the file of libfabric 1.17 or \
+         newer (libfabric.so.1), or unset it to load the one that the loader finds",
+        .path.display()
+    )]
+    Named {
+        /// The variable's value.
+        path: PathBuf,
+        /// The loader's message, or what the file lacks.
+        reason: String,
+    },
     /// The loaded file lacks a function.
     #[error("{path} does not export {symbol}@{version}: libfabric 1.17 or newer is needed")]
     MissingSymbol {
@@ -59,6 +71,17 @@ pub enum LoadError {
         /// Its version, as `fi_version()` packs it.
         version: u32,
     },
+}
+
+impl LoadError {
+    /// The error for the file that [`LIBFABRIC_PATH`] names.
+    fn of_named(self, path: PathBuf) -> Self {
+        let reason = match self {
+            Self::NotFound { attempts } => attempts.join("; "),
+            error => error.to_string(),
+        };
+        Self::Named { path, reason }
+    }
 }
 
 /// A loaded libfabric. It stays loaded until the process ends, because it starts threads and registers exit handlers
@@ -103,7 +126,8 @@ impl Libfabric {
         // An empty name would load this program itself.
         if let Some(path) = std::env::var_os(LIBFABRIC_PATH).filter(|path| !path.is_empty()) {
             // SAFETY: the environment names a libfabric; its owner could load any code with LD_PRELOAD as well.
-            return unsafe { Self::load_from(Path::new(&path)) };
+            let loaded = unsafe { Self::load_from(Path::new(&path)) };
+            return loaded.map_err(|error| error.of_named(path.into()));
         }
         let mut attempts = Vec::new();
         for candidate in std::iter::once(SONAME).chain(INSTALLER_PATHS.iter().copied()) {

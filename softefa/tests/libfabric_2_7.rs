@@ -32,7 +32,19 @@ const TABLES_2_7: [(&str, usize, &str); 5] = [
 
 #[test]
 fn a_client_of_libfabric_2_7_finds_each_operation_within_its_table() {
-    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")], |_| {
+    operations_return("207.0", INVALID);
+}
+
+#[test]
+fn a_client_of_libfabric_2_7_finds_them_also_in_a_provider_that_reports_an_older_release() {
+    operations_return("206.0", NOT_PROVIDED);
+}
+
+/// Calls each operation of [`TABLES_2_7`] without an object.
+fn operations_return(release: &str, expected: c_int) {
+    let variables =
+        [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", release)];
+    with_soft_adapter(&variables, |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let mut counter: *mut fi::fid_cntr = ptr::null_mut();
         let none = ptr::null_mut();
@@ -60,7 +72,7 @@ fn a_client_of_libfabric_2_7_finds_each_operation_within_its_table() {
             // SAFETY: as many words as lookup2 has, which the shorter operations ignore; its flags, the fifth, are not
             // 0, so that it reads nothing.
             let code = unsafe { function.expect("an operation")(none, 1, none, none, 1, none) };
-            assert_eq!(code, NOT_PROVIDED, "{operation} of the {object}");
+            assert_eq!(code, expected, "{operation} of the {object}");
         }
     });
 }

@@ -1,8 +1,14 @@
 //! C and C++ files that tests compile.
 
-use std::process::Command;
+use std::ffi::OsStr;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::process::output;
+use crate::root;
 use crate::skip::{Need, missing};
 
 /// The C compiler: `CC`, or cc.
@@ -28,4 +34,43 @@ pub fn compile(command: &mut Command) -> bool {
     let compiled = output(command);
     assert!(compiled.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&compiled.stderr));
     true
+}
+
+/// Compiles files of kernels for the host, as docs/kernels.md describes, into one library, and returns the library's
+/// file. Files and options that were compiled before, also by another process, are not compiled again: each of many
+/// tests in a process of its own would otherwise wait for a compiler.
+///
+/// # Panics
+/// If there is no compiler, or it rejects the sources.
+pub fn host_kernels(sources: &[PathBuf], options: &[&OsStr]) -> PathBuf {
+    static TEMPORARY: AtomicU32 = AtomicU32::new(0);
+    let command = || {
+        let mut command = cxx();
+        command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
+        for include in ["kernels/include", "third_party/efa_gda"] {
+            command.arg("-I").arg(root().join(include));
+        }
+        command.args(options).args(sources).arg(root().join("kernels/host/lanes.cpp")).arg("-lpthread");
+        command
+    };
+    let preprocessed = output(command().arg("-E"));
+    assert!(
+        preprocessed.status.success(),
+        "{:?} failed: {}",
+        command(),
+        String::from_utf8_lossy(&preprocessed.stderr)
+    );
+    let mut hasher = DefaultHasher::new();
+    (format!("{:?}", command()), preprocessed.stdout).hash(&mut hasher);
+    let program = std::env::current_exe().expect("the test's program has a path");
+    let folder = program.parent().map_or_else(std::env::temp_dir, Path::to_path_buf).join("host-kernels");
+    fs::create_dir_all(&folder).expect("the folder of the test's program is writable");
+    let file = folder.join(format!("{:016x}.so", hasher.finish()));
+    if !file.exists() {
+        let number = TEMPORARY.fetch_add(1, Ordering::Relaxed);
+        let temporary = file.with_extension(format!("{}-{number}", process::id()));
+        assert!(compile(command().arg("-o").arg(&temporary)), "no C++ compiler was found; install one");
+        fs::rename(&temporary, &file).expect("a file of the same folder");
+    }
+    file
 }

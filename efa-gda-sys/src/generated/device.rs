@@ -4,39 +4,42 @@ pub const EFA_GDA_LINE: u32 = 128;
 pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
 pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
+pub const EFA_GDA_XPU_MAGIC: u64 = 3563878342566438501;
 pub const EFA_GDA_OK: efa_gda_status = 0;
-/** The bound of a wait for completions ran out. On the send side this poisons the queue. On the receive side (rq.h)
- this status and the next two do not.*/
+/** The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
+ leader has poisoned the queue; the calls of rq.h poison nothing.*/
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
-/// The bound of a wait for free slots of the send or receive queue ran out: too few requests completed.
+/// The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
-/// The bound of a wait for the ticket lock, or for receive.lock, ran out: the lock's owner did not pass it on.
+/// The bound of a wait for the ticket lock, for receive.lock or for a lock of ibgda.h ran out.
 pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
-/** A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's
- first one. Does not poison the queue.*/
+/** A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
+ error.completion_status and error.request_id describe the queue's first one. Does not poison the queue.*/
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
 /// The queue was poisoned before; error.poison has the reason.
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
-/// The host set the abort flag to 1. A wait of the send side that reads the flag poisons the queue.
+/// The host set the abort flag to 1. A wait of the send side that ends so poisons the queue.
 pub const EFA_GDA_ABORTED: efa_gda_status = 6;
 /** An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
  a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0.*/
 pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
-/** The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
- entries written by stores of 16 bytes.*/
+/** The queue lacks a feature: inline write, RDMA, a receive queue, an inbox, a request table, or entries written by
+ stores of 16 bytes.*/
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
-/// A completion of another queue pair, or more completions than requests.
+/** A completion of another queue pair; or more completions than requests, or more requests in flight than the send
+ queue has slots: the counts are wrong.*/
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
 /** A doorbell record ran backwards, or more than min(sq.num_entries, sq.max_batch) entries past the last doorbell, or
  covered an entry that was not written. The doorbell proxy did not ring for it, and rings this queue no more.*/
 pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
-/// The queue is no longer rung: its doorbell proxy has stopped or has detached the queue.
+/** The doorbell proxy has stopped or has detached the queue: it no longer rings for the queue, or no longer relays its
+ completions.*/
 pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
 /** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
  of a poison: another group took a ticket while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
-/** Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
- failure.*/
+/** Sender::test or, for a handle whose timeout is 0 on a queue with a request table, wait(), wait_own() and the
+ sending functions of signal.h: not all of the requests are done. Not a failure.*/
 pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
 /** The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
  poison the queue.*/
@@ -49,9 +52,9 @@ pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
  its requests until the endpoint is destroyed. error.poison holds the first reason.
 
  The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
- reads: a request that completed and, for the ticket lock, also a change of lock.serving (rq.h and signal.h state
- theirs). So a slow adapter ends a wait only if nothing completes for a whole bound, and a wait ends at its bound
- after the last progress.*/
+ reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
+ what counts as progress there; for the first wait of quiet() on a shared queue nothing does, post.h.) So a slow
+ adapter ends a wait only if nothing completes for as long as the bound.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -79,9 +82,9 @@ pub type efa_gda_sq_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_sq {
-    /// Slot 0, at the poster's address: num_entries * entry_size bytes, write-only.
+    /// Slot 0, at its address for device code: num_entries * entry_size bytes, write-only.
     pub buffer: *mut u8,
-    /// Takes the low 16 bits of the producer index, zero-extended (see EFA_GDA_SQ_RECORD).
+    /// Takes the low 16 bits of the producer index, zero-extended; with EFA_GDA_SQ_RECORD all 32 bits.
     pub doorbell: *mut u32,
     /// 64 or 128 bytes.
     pub entry_size: u32,
@@ -125,7 +128,7 @@ impl Default for efa_gda_sq {
         }
     }
 }
-/// Geometry: the receive queue.
+/// Geometry: the receive queue. Its doorbell takes the low 16 bits of receive.posted, zero-extended.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_rq {
@@ -135,7 +138,7 @@ pub struct efa_gda_rq {
     pub entry_size: u32,
     /// A power of two; 0: the queue has no receive queue.
     pub num_entries: u32,
-    /// Not used.
+    /// max_batch and flags are not used.
     pub max_batch: u32,
     pub flags: u32,
 }
@@ -175,8 +178,8 @@ impl Default for efa_gda_rq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_cq {
-    /** Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
- further request counts as completed, so waits end at their bound, unless counters.wrap is 0.*/
+    /** Null where device code cannot read it. Such a queue needs completion counters. Once its error counter has counted
+ an error, no further request counts as completed, so waits end at their bound, unless counters.wrap is 0.*/
     pub buffer: *mut u8,
     /** Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
  none.*/
@@ -214,10 +217,11 @@ impl Default for efa_gda_cq {
 }
 /** Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted -
  success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
- others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
- counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- else may complete on it. On a queue with counters whose wrap is 0, the counters never wrap, and device code does not
- read the completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning.*/
+ others. With only `error` null, failed requests are never counted, and waits for them run out.
+   `wrap` must be 0 or a power of two of at least 4 * sq.num_entries. If it is not 0, each counter must wrap at `wrap`
+ or at a multiple of it. The completion queue is then read for errors only; it must have at least 2 * sq.num_entries
+ entries, and nothing else may complete on it. If it is 0, the counters never wrap, and device code does not read the
+ completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_counters {
@@ -251,7 +255,7 @@ impl Default for efa_gda_counters {
     }
 }
 /** Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
- (ticket_lock.h). Optional: without them groups wait for the lock one by one.*/
+ (ticket_lock.h). Optional: without them each waiting group must acquire the lock itself.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_publication {
@@ -294,7 +298,7 @@ impl Default for efa_gda_publication {
     }
 }
 /** Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
- for take_received (rq.h). Optional: without it they are only counted.*/
+ for take_received() (rq.h). Optional: without it they are only counted.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_inbox {
@@ -328,7 +332,7 @@ impl Default for efa_gda_inbox {
     }
 }
 /** Geometry: the request table, in memory of the GPU (requests.h): with it a group can wait for its own requests, and
- receives the errors of its own requests. Optional, and only without completion counters: they say how many requests
+ is given the errors of its own requests. Optional, and only without completion counters: they say how many requests
  completed, and the table needs to know which. A queue with a table needs a completion queue that device code
  reads.*/
 #[repr(C)]
@@ -339,7 +343,8 @@ pub struct efa_gda_requests {
     /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
     pub posters: *mut u16,
     /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
- start at zero if the first request has index 0; the host refuses a table once the queue has posted.*/
+ start at zero, which is right only if the first request has index 0. So the host refuses a table once the queue has
+ posted.*/
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -375,7 +380,8 @@ impl Default for efa_gda_requests {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_reserve_words {
-    /// 2^32 * calls + entries so far: one atomic add hands out both a ticket and a range of slots.
+    /** 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
+ queue's present owner are missing: its close() adds them (post.h).*/
     pub word: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -391,19 +397,22 @@ const _: () = {
     ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
 };
 /** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- Ticket() loads all three words in one instruction, although the indices may be older than `serving` (A1), and
- pass_lock() stores the two indices as one word of 64 bits.*/
+ Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
+ all stores and loads of the two indices by device code are of 64 bits, as one word.*/
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_lock_words {
     /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
- state; 0: the lock is passed to this ticket, whose group owns it once it has taken the ticket.*/
+ state; 0 or 2: the lock is passed to this ticket, whose group owns it once it has read that (exceptions: STATES in
+ ticket_lock.h).*/
     pub serving: u64,
-    /// Doorbell producer index: the value of the last doorbell.
+    /** Doorbell producer index: the value of the last doorbell before the lock was last passed, or an earlier one (A1).
+ The writer keeps the present value in registers. So this word is behind while a group is the writer; it stays
+ behind if that group fails or ends without passing the lock.*/
     pub doorbell_index: u32,
-    /** Confirmed producer index: a doorbell value that reaches the adapter before everything stored after the fence that
- confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD.*/
+    /** Confirmed producer index, of the same moment: a doorbell value that reaches the adapter before everything stored
+ after the fence that confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD.*/
     pub confirmed_index: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -429,7 +438,7 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_error_words {
     /** Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
- counted. It stays 0 on a queue with counters whose wrap is 0 or whose cq.buffer is null.*/
+ counted. It stays 0 on a queue whose cq.buffer is null, or with counters whose wrap is 0.*/
     pub count: u32,
     /// 1: completion_status and request_id are valid. 2: they are being written.
     pub reported: u32,
@@ -476,7 +485,8 @@ pub struct efa_gda_completion_words {
     pub lock: u32,
     /// The consumer index: completions read or, with counters, passed over unread, modulo 2^32.
     pub consumed: u32,
-    /// Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it.
+    /** Requests that pollers have counted as completed, successfully or not, modulo 2^32. Waits of the send side see
+ progress by it.*/
     pub completed: u32,
     /// Posted receives whose completions were read, modulo 2^32.
     pub received: u32,
@@ -581,10 +591,12 @@ pub struct efa_gda_queue {
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
     /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
- be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
- which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
- over either. A host that detaches the queue from its proxy replaces EFA_GDA_PROXY_STOPPED by the value before, by
- CAS. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
+ be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). Looks
+ without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in which they ring
+ for deferred entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the
+ host stores that status too when such a queue comes back from its GPU. A status stays. A detach stores none to the
+ flag of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with
+ EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
@@ -706,9 +718,10 @@ const _: () = {
 pub const EFA_GDA_PUT_AGGREGATE: efa_gda_put_flags = 1;
 /// End when everything is rung for, without waiting for completions.
 pub const EFA_GDA_PUT_NO_WAIT: efa_gda_put_flags = 2;
-/// Each request carries the immediate, for operations other than reads.
+/** The last request of each transfer carries the immediate, for every operation but a read. EFA_GDA_OP_WRITE_IMM and
+ EFA_GDA_OP_SEND_IMM carry it without this flag.*/
 pub const EFA_GDA_PUT_IMMEDIATE: efa_gda_put_flags = 4;
-/// Request i carries immediate + i.
+/// Where transfer i carries an immediate, it is immediate + i. This flag alone adds none.
 pub const EFA_GDA_PUT_COUNT_IMMEDIATE: efa_gda_put_flags = 8;
 /// A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address.
 pub const EFA_GDA_PUT_TWO_PIECES: efa_gda_put_flags = 16;
@@ -720,13 +733,14 @@ pub type efa_gda_put_flags = ::core::ffi::c_uint;
 pub struct efa_gda_put_result {
     /// enum efa_gda_status
     pub status: u32,
-    /// enum efa_io_comp_status of the first error completion; 0 otherwise.
+    /// enum efa_io_comp_status of the first error completion that this put read; 0 if it read none.
     pub completion_status: u32,
-    /// Request id of the first error completion.
+    /// Request id of that completion.
     pub request_id: u64,
-    /** Entries posted by this put, and completions of the send queue that it read, of whichever requests. A request of
- more than max_rdma_size bytes has several entries.*/
+    /** Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
+ failure, up to 256 more may have been posted.*/
     pub posted: u64,
+    /// Completed requests that this put counted, of whichever group. Stays 0 on a queue with counters whose wrap is 0.
     pub completed: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -753,8 +767,9 @@ const _: () = {
         "Offset of field: efa_gda_put_result::completed",
     ][::core::mem::offset_of!(efa_gda_put_result, completed) - 24usize];
 };
-/** Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both
- sides.*/
+/** Arguments of efa_gda_put_kernel: `count` transfers of `bytes` bytes, transfer i at address + i * stride on both
+ sides. An RDMA transfer, other than an inline write, of more than max_rdma_size or 2^32 - 1 bytes has several
+ requests, any other transfer one.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_put_args {
@@ -777,7 +792,7 @@ pub struct efa_gda_put_args {
     pub reserved: u32,
     /// Bound of each wait, from its last progress (enum efa_gda_status).
     pub timeout_ns: u64,
-    /// See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride.
+    /// See EFA_GDA_PUT_TWO_PIECES. Transfer i's is at second_address + i * local_stride.
     pub second_address: u64,
     pub second_lkey: u32,
     pub second_bytes: u32,
@@ -985,6 +1000,253 @@ const _: () = {
     ][::core::mem::offset_of!(efa_gda_test_put, timeout_ns) - 24usize];
 };
 impl Default for efa_gda_test_put {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/// First member of each struct.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct efa_gda_xpu_object {
+    /// Geometry.
+    pub magic: u64,
+    /// Bytes of the whole struct.
+    pub bytes: u32,
+    /// fid::fclass of the object.
+    pub fclass: u32,
+    /** Bound of each wait for the adapter or for a lock, from its last progress; and of the blocks' meeting, from a
+ leader's arrival.*/
+    pub timeout_ns: u64,
+    /// Device: the blocks' meeting in a call of scope FI_XPU_DEVICE, and the result of the last one (fi_xpu_efa.h).
+    pub meeting: u64,
+    pub result: i64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of efa_gda_xpu_object",
+    ][::core::mem::size_of::<efa_gda_xpu_object>() - 40usize];
+    [
+        "Alignment of efa_gda_xpu_object",
+    ][::core::mem::align_of::<efa_gda_xpu_object>() - 8usize];
+    [
+        "Offset of field: efa_gda_xpu_object::magic",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, magic) - 0usize];
+    [
+        "Offset of field: efa_gda_xpu_object::bytes",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, bytes) - 8usize];
+    [
+        "Offset of field: efa_gda_xpu_object::fclass",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, fclass) - 12usize];
+    [
+        "Offset of field: efa_gda_xpu_object::timeout_ns",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, timeout_ns) - 16usize];
+    [
+        "Offset of field: efa_gda_xpu_object::meeting",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, meeting) - 24usize];
+    [
+        "Offset of field: efa_gda_xpu_object::result",
+    ][::core::mem::offset_of!(efa_gda_xpu_object, result) - 32usize];
+};
+/// A context of a posted receive; its index in the table is the request id.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct efa_gda_xpu_receive {
+    /// Device: 1 from the post of the receive until its completion is read.
+    pub used: u32,
+    pub reserved: u32,
+    pub context: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of efa_gda_xpu_receive",
+    ][::core::mem::size_of::<efa_gda_xpu_receive>() - 16usize];
+    [
+        "Alignment of efa_gda_xpu_receive",
+    ][::core::mem::align_of::<efa_gda_xpu_receive>() - 8usize];
+    [
+        "Offset of field: efa_gda_xpu_receive::used",
+    ][::core::mem::offset_of!(efa_gda_xpu_receive, used) - 0usize];
+    [
+        "Offset of field: efa_gda_xpu_receive::reserved",
+    ][::core::mem::offset_of!(efa_gda_xpu_receive, reserved) - 4usize];
+    [
+        "Offset of field: efa_gda_xpu_receive::context",
+    ][::core::mem::offset_of!(efa_gda_xpu_receive, context) - 8usize];
+};
+/// A completion queue.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct efa_gda_xpu_cq {
+    pub object: efa_gda_xpu_object,
+    /// Geometry: the adapter's queue, and its doorbell for the consumer index, which may be null.
+    pub buffer: *const u8,
+    pub doorbell: *mut u32,
+    pub entry_size: u32,
+    /// A power of two.
+    pub num_entries: u32,
+    /// Geometry: num_receives entries, a power of two, at most 65536: a receive's request id has 16 bits.
+    pub receives: *mut efa_gda_xpu_receive,
+    pub num_receives: u32,
+    /// Geometry: enum fi_cq_format of the entries that reads return.
+    pub format: u32,
+    /// Device: 1 while a thread reads; completions read, modulo 2^32.
+    pub lock: u32,
+    pub consumed: u32,
+    /** Device: requests and receives whose completions were not read yet: at most num_entries, but for posters that
+ are about to subtract again.*/
+    pub outstanding: u32,
+    /// Device: where the next search for a free entry of `receives` begins.
+    pub next_receive: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of efa_gda_xpu_cq"][::core::mem::size_of::<efa_gda_xpu_cq>() - 96usize];
+    ["Alignment of efa_gda_xpu_cq"][::core::mem::align_of::<efa_gda_xpu_cq>() - 8usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::object",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, object) - 0usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::buffer",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, buffer) - 40usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::doorbell",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, doorbell) - 48usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::entry_size",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, entry_size) - 56usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::num_entries",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, num_entries) - 60usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::receives",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, receives) - 64usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::num_receives",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, num_receives) - 72usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::format",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, format) - 76usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::lock",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, lock) - 80usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::consumed",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, consumed) - 84usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::outstanding",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, outstanding) - 88usize];
+    [
+        "Offset of field: efa_gda_xpu_cq::next_receive",
+    ][::core::mem::offset_of!(efa_gda_xpu_cq, next_receive) - 92usize];
+};
+impl Default for efa_gda_xpu_cq {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/** A counter. Its value is a word of the adapter plus an offset of the device, because only the adapter's host may
+ write the word.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct efa_gda_xpu_cntr {
+    pub object: efa_gda_xpu_object,
+    /// Geometry: written by the adapter.
+    pub success: *const u64,
+    pub error: *const u64,
+    /// Device.
+    pub success_offset: u64,
+    pub error_offset: u64,
+    /// Device: the word `error` when a wait last ended because of it, or a program last read or set the errors.
+    pub error_seen: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of efa_gda_xpu_cntr"][::core::mem::size_of::<efa_gda_xpu_cntr>() - 80usize];
+    [
+        "Alignment of efa_gda_xpu_cntr",
+    ][::core::mem::align_of::<efa_gda_xpu_cntr>() - 8usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::object",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, object) - 0usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::success",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, success) - 40usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::error",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error) - 48usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::success_offset",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, success_offset) - 56usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::error_offset",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error_offset) - 64usize];
+    [
+        "Offset of field: efa_gda_xpu_cntr::error_seen",
+    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error_seen) - 72usize];
+};
+impl Default for efa_gda_xpu_cntr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/// An endpoint.
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone)]
+pub struct efa_gda_xpu_ep {
+    pub object: efa_gda_xpu_object,
+    /// Geometry: the device's address of the completion queue of each side; null: a queue that the host reads.
+    pub send_cq: *mut efa_gda_xpu_cq,
+    pub receive_cq: *mut efa_gda_xpu_cq,
+    /// Geometry: the adapter's counts of receives that ended, successfully and not.
+    pub received: *const u64,
+    pub receive_errors: *const u64,
+    pub __bindgen_padding_0: [u64; 7usize],
+    /** The queues. Its counters never wrap (wrap = 0) and count all requests; it has no completion queue, so this
+ library's engine reads none. Bit EFA_GDA_SQ_REQ_ID_64 is not set although the adapter's request ids have 64 bits:
+ the engine writes the low 16, and fi_xpu_post.h the caller's context into the others.*/
+    pub queue: efa_gda_queue,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of efa_gda_xpu_ep"][::core::mem::size_of::<efa_gda_xpu_ep>() - 768usize];
+    [
+        "Alignment of efa_gda_xpu_ep",
+    ][::core::mem::align_of::<efa_gda_xpu_ep>() - 128usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::object",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, object) - 0usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::send_cq",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, send_cq) - 40usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::receive_cq",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, receive_cq) - 48usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::received",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, received) - 56usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::receive_errors",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, receive_errors) - 64usize];
+    [
+        "Offset of field: efa_gda_xpu_ep::queue",
+    ][::core::mem::offset_of!(efa_gda_xpu_ep, queue) - 128usize];
+};
+impl Default for efa_gda_xpu_ep {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

@@ -72,6 +72,14 @@ pub const FI_MR_VIRT_ADDR: ::core::ffi::c_int = 16;
 pub const FI_MR_ALLOCATED: ::core::ffi::c_int = 32;
 pub const FI_MR_PROV_KEY: ::core::ffi::c_int = 64;
 pub const FI_MR_HMEM: ::core::ffi::c_int = 1024;
+pub const FI_MR_XPU_DESC: ::core::ffi::c_int = 4096;
+/// fi_xpu_ops: flags of alloc and of import; fi_xpu_ctx_attr::caps.
+pub const FI_XPU_ALLOC_DMABUF: u64 = 1;
+pub const FI_XPU_IMPORT_IOMEMORY: u64 = 1;
+pub const FI_XPU_IMPORT_DEVICEMAP: u64 = 2;
+pub const FI_XPU_CAP_EP: u64 = 1;
+pub const FI_XPU_CAP_CQ: u64 = 2;
+pub const FI_XPU_CAP_CNTR: u64 = 4;
 /// Values that mean "none".
 pub const FI_ADDR_UNSPEC: u64 = 18446744073709551615;
 pub const FI_ADDR_NOTAVAIL: u64 = 18446744073709551615;
@@ -87,6 +95,8 @@ pub const FI_GETWAIT: _bindgen_ty_4 = 5;
 pub const FI_ENABLE: _bindgen_ty_4 = 6;
 /// On a fid_nic: arg receives the copy.
 pub const FI_DUP: _bindgen_ty_4 = 15;
+/// On a fid_mr, from libfabric 2.7 on: arg is a struct fi_mr_xpu_desc.
+pub const FI_GET_MR_XPU_DESC: _bindgen_ty_4 = 21;
 /// Commands of fi_ops::control.
 pub type _bindgen_ty_4 = ::core::ffi::c_uint;
 pub const FI_OPT_ENDPOINT: _bindgen_ty_5 = 0;
@@ -173,6 +183,7 @@ pub const FI_CLASS_EQ: _bindgen_ty_7 = 13;
 pub const FI_CLASS_CQ: _bindgen_ty_7 = 14;
 pub const FI_CLASS_CNTR: _bindgen_ty_7 = 15;
 pub const FI_CLASS_NIC: _bindgen_ty_7 = 20;
+pub const FI_CLASS_XPU_CTX: _bindgen_ty_7 = 31;
 /// fid::fclass
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 #[repr(C)]
@@ -183,11 +194,6 @@ pub struct fid_eq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_pep {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_xpu_ctx {
     _unused: [u8; 0],
 }
 pub type fid_t = *mut fid;
@@ -1025,8 +1031,23 @@ pub struct fi_ops_domain {
     pub srx_ctx: fi_unused_op,
     pub query_atomic: fi_unused_op,
     pub query_collective: fi_unused_op,
-    pub endpoint2: fi_unused_op,
-    pub xpu_ctx: fi_unused_op,
+    pub endpoint2: ::core::option::Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            info: *mut fi_info,
+            ep: *mut *mut fid_ep,
+            flags: u64,
+            context: *mut ::core::ffi::c_void,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub xpu_ctx: ::core::option::Option<
+        unsafe extern "C" fn(
+            domain: *mut fid_domain,
+            attr: *mut fi_xpu_attr,
+            ctx: *mut *mut fid_xpu_ctx,
+            context: *mut ::core::ffi::c_void,
+        ) -> ::core::ffi::c_int,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1713,7 +1734,13 @@ pub struct fi_ops_cq {
             len: usize,
         ) -> *const ::core::ffi::c_char,
     >,
-    pub export_xpu: fi_unused_op,
+    pub export_xpu: ::core::option::Option<
+        unsafe extern "C" fn(
+            cq: *mut fid_cq,
+            flags: u64,
+            xpu_cq: *mut fid_xpu_cq,
+        ) -> ::core::ffi::c_int,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1835,7 +1862,13 @@ pub struct fi_ops_cntr {
     pub seterr: ::core::option::Option<
         unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
     >,
-    pub export_xpu: fi_unused_op,
+    pub export_xpu: ::core::option::Option<
+        unsafe extern "C" fn(
+            cntr: *mut fid_cntr,
+            flags: u64,
+            xpu_cntr: *mut fid_xpu_cntr,
+        ) -> ::core::ffi::c_int,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1920,7 +1953,13 @@ pub struct fi_ops_ep {
     pub rx_ctx: fi_unused_op,
     pub rx_size_left: fi_unused_op,
     pub tx_size_left: fi_unused_op,
-    pub export_xpu: fi_unused_op,
+    pub export_xpu: ::core::option::Option<
+        unsafe extern "C" fn(
+            ep: *mut fid_ep,
+            flags: u64,
+            xpu_ep: *mut fid_xpu_ep,
+        ) -> ::core::ffi::c_int,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2185,6 +2224,251 @@ const _: () = {
     ][::core::mem::offset_of!(fid_ep, collective) - 72usize];
 };
 impl Default for fid_ep {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/// The caller's memory callbacks. `size` states which of them are present.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fi_xpu_ops {
+    pub size: usize,
+    pub alloc: ::core::option::Option<
+        unsafe extern "C" fn(
+            device: u64,
+            size: u64,
+            alignment: u64,
+            flags: u64,
+            addr: *mut *mut ::core::ffi::c_void,
+            fd: *mut ::core::ffi::c_int,
+            offset: *mut u64,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub import: ::core::option::Option<
+        unsafe extern "C" fn(
+            device: u64,
+            host_addr: *mut ::core::ffi::c_void,
+            size: u64,
+            flags: u64,
+            dev_addr: *mut *mut ::core::ffi::c_void,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub free: ::core::option::Option<
+        unsafe extern "C" fn(device: u64, addr: *mut ::core::ffi::c_void),
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fi_xpu_ops"][::core::mem::size_of::<fi_xpu_ops>() - 32usize];
+    ["Alignment of fi_xpu_ops"][::core::mem::align_of::<fi_xpu_ops>() - 8usize];
+    [
+        "Offset of field: fi_xpu_ops::size",
+    ][::core::mem::offset_of!(fi_xpu_ops, size) - 0usize];
+    [
+        "Offset of field: fi_xpu_ops::alloc",
+    ][::core::mem::offset_of!(fi_xpu_ops, alloc) - 8usize];
+    [
+        "Offset of field: fi_xpu_ops::import",
+    ][::core::mem::offset_of!(fi_xpu_ops, import) - 16usize];
+    [
+        "Offset of field: fi_xpu_ops::free",
+    ][::core::mem::offset_of!(fi_xpu_ops, free) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct fi_xpu_attr {
+    pub iface: fi_hmem_iface,
+    pub device: u64,
+    pub ops: *mut fi_xpu_ops,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fi_xpu_attr"][::core::mem::size_of::<fi_xpu_attr>() - 24usize];
+    ["Alignment of fi_xpu_attr"][::core::mem::align_of::<fi_xpu_attr>() - 8usize];
+    [
+        "Offset of field: fi_xpu_attr::iface",
+    ][::core::mem::offset_of!(fi_xpu_attr, iface) - 0usize];
+    [
+        "Offset of field: fi_xpu_attr::device",
+    ][::core::mem::offset_of!(fi_xpu_attr, device) - 8usize];
+    [
+        "Offset of field: fi_xpu_attr::ops",
+    ][::core::mem::offset_of!(fi_xpu_attr, ops) - 16usize];
+};
+impl Default for fi_xpu_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fi_xpu_ctx_attr {
+    pub caps: u64,
+    pub av_addr_size: usize,
+    pub mr_desc_size: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fi_xpu_ctx_attr"][::core::mem::size_of::<fi_xpu_ctx_attr>() - 24usize];
+    [
+        "Alignment of fi_xpu_ctx_attr",
+    ][::core::mem::align_of::<fi_xpu_ctx_attr>() - 8usize];
+    [
+        "Offset of field: fi_xpu_ctx_attr::caps",
+    ][::core::mem::offset_of!(fi_xpu_ctx_attr, caps) - 0usize];
+    [
+        "Offset of field: fi_xpu_ctx_attr::av_addr_size",
+    ][::core::mem::offset_of!(fi_xpu_ctx_attr, av_addr_size) - 8usize];
+    [
+        "Offset of field: fi_xpu_ctx_attr::mr_desc_size",
+    ][::core::mem::offset_of!(fi_xpu_ctx_attr, mr_desc_size) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fi_ops_xpu_ctx {
+    pub size: usize,
+    pub query: ::core::option::Option<
+        unsafe extern "C" fn(
+            ctx: *mut fid_xpu_ctx,
+            attr: *mut fi_xpu_ctx_attr,
+        ) -> ::core::ffi::c_int,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fi_ops_xpu_ctx"][::core::mem::size_of::<fi_ops_xpu_ctx>() - 16usize];
+    ["Alignment of fi_ops_xpu_ctx"][::core::mem::align_of::<fi_ops_xpu_ctx>() - 8usize];
+    [
+        "Offset of field: fi_ops_xpu_ctx::size",
+    ][::core::mem::offset_of!(fi_ops_xpu_ctx, size) - 0usize];
+    [
+        "Offset of field: fi_ops_xpu_ctx::query",
+    ][::core::mem::offset_of!(fi_ops_xpu_ctx, query) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct fid_xpu_ctx {
+    pub fid: fid,
+    pub ops: *mut fi_ops_xpu_ctx,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fid_xpu_ctx"][::core::mem::size_of::<fid_xpu_ctx>() - 32usize];
+    ["Alignment of fid_xpu_ctx"][::core::mem::align_of::<fid_xpu_ctx>() - 8usize];
+    [
+        "Offset of field: fid_xpu_ctx::fid",
+    ][::core::mem::offset_of!(fid_xpu_ctx, fid) - 0usize];
+    [
+        "Offset of field: fid_xpu_ctx::ops",
+    ][::core::mem::offset_of!(fid_xpu_ctx, ops) - 24usize];
+};
+impl Default for fid_xpu_ctx {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const FI_XPU_PROV_EFA: fi_xpu_provider = 1;
+pub type fi_xpu_provider = ::core::ffi::c_uint;
+/// An exported object: fclass is that of the object, prov_id an enum fi_xpu_provider.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fid_xpu {
+    pub fclass: u32,
+    pub prov_id: u32,
+    pub prov_ctx: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fid_xpu"][::core::mem::size_of::<fid_xpu>() - 16usize];
+    ["Alignment of fid_xpu"][::core::mem::align_of::<fid_xpu>() - 8usize];
+    [
+        "Offset of field: fid_xpu::fclass",
+    ][::core::mem::offset_of!(fid_xpu, fclass) - 0usize];
+    [
+        "Offset of field: fid_xpu::prov_id",
+    ][::core::mem::offset_of!(fid_xpu, prov_id) - 4usize];
+    [
+        "Offset of field: fid_xpu::prov_ctx",
+    ][::core::mem::offset_of!(fid_xpu, prov_ctx) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fid_xpu_ep {
+    pub fid: fid_xpu,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fid_xpu_ep"][::core::mem::size_of::<fid_xpu_ep>() - 16usize];
+    ["Alignment of fid_xpu_ep"][::core::mem::align_of::<fid_xpu_ep>() - 8usize];
+    [
+        "Offset of field: fid_xpu_ep::fid",
+    ][::core::mem::offset_of!(fid_xpu_ep, fid) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fid_xpu_cq {
+    pub fid: fid_xpu,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fid_xpu_cq"][::core::mem::size_of::<fid_xpu_cq>() - 16usize];
+    ["Alignment of fid_xpu_cq"][::core::mem::align_of::<fid_xpu_cq>() - 8usize];
+    [
+        "Offset of field: fid_xpu_cq::fid",
+    ][::core::mem::offset_of!(fid_xpu_cq, fid) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct fid_xpu_cntr {
+    pub fid: fid_xpu,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fid_xpu_cntr"][::core::mem::size_of::<fid_xpu_cntr>() - 16usize];
+    ["Alignment of fid_xpu_cntr"][::core::mem::align_of::<fid_xpu_cntr>() - 8usize];
+    [
+        "Offset of field: fid_xpu_cntr::fid",
+    ][::core::mem::offset_of!(fid_xpu_cntr, fid) - 0usize];
+};
+/// Argument of FI_GET_MR_XPU_DESC.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct fi_mr_xpu_desc {
+    pub buf: *mut ::core::ffi::c_void,
+    pub len: *mut usize,
+    pub flags: u64,
+    pub ctx: *mut fid_xpu_ctx,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of fi_mr_xpu_desc"][::core::mem::size_of::<fi_mr_xpu_desc>() - 32usize];
+    ["Alignment of fi_mr_xpu_desc"][::core::mem::align_of::<fi_mr_xpu_desc>() - 8usize];
+    [
+        "Offset of field: fi_mr_xpu_desc::buf",
+    ][::core::mem::offset_of!(fi_mr_xpu_desc, buf) - 0usize];
+    [
+        "Offset of field: fi_mr_xpu_desc::len",
+    ][::core::mem::offset_of!(fi_mr_xpu_desc, len) - 8usize];
+    [
+        "Offset of field: fi_mr_xpu_desc::flags",
+    ][::core::mem::offset_of!(fi_mr_xpu_desc, flags) - 16usize];
+    [
+        "Offset of field: fi_mr_xpu_desc::ctx",
+    ][::core::mem::offset_of!(fi_mr_xpu_desc, ctx) - 24usize];
+};
+impl Default for fi_mr_xpu_desc {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

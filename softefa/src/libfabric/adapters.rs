@@ -60,6 +60,7 @@ fn describe(index: usize, config: &AdapterConfig) -> AdapterDescription {
             queue_pairs: limits.max_qp.into(),
             regions: limits.max_mr as usize,
             unsolicited_writes: capabilities.unsolicited_write_receive,
+            wide_ids: capabilities.request_ids_64,
         },
     }
 }

@@ -4,7 +4,8 @@
 
 use efa_gda_sys::fi;
 
-use super::config::Config;
+use super::config::{Config, RELEASE_2_7};
+use super::xpu;
 
 /// Bits that libfabric's core defines for providers (`include/ofi.h`), under API 1.0's names.
 pub(crate) const OLD_MR_BASIC: i32 = 1 << 0;
@@ -100,6 +101,8 @@ pub(crate) struct Limits {
     pub(crate) regions: usize,
     /// Whether RDMA writes with immediate consume no posted receive.
     pub(crate) unsolicited_writes: bool,
+    /// Whether send queues have 64-bit request ids.
+    pub(crate) wide_ids: bool,
 }
 
 impl AdapterDescription {
@@ -154,6 +157,16 @@ impl<'a> Candidate<'a> {
         if config.counters {
             // One for each queue pair. The adapter has no limit on counters.
             candidate.domain.cntr_cnt = limits.queue_pairs;
+        }
+        // The contexts of an endpoint's requests are in their ids (fi_xpu_efa.h).
+        let wide_ids = config.wide_ids && limits.wide_ids;
+        if fabric == Fabric::Direct && config.version >= RELEASE_2_7 && wide_ids && limits.unsolicited_writes
+        {
+            candidate.caps |= fi::FI_XPU;
+            candidate.tx.caps |= fi::FI_XPU;
+            candidate.rx.caps |= fi::FI_XPU;
+            candidate.domain.caps |= fi::FI_XPU;
+            candidate.domain.max_xpu_ctx_cnt = xpu::MOST_CONTEXTS;
         }
         if config.hmem {
             candidate.caps |= fi::FI_HMEM;

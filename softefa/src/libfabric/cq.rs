@@ -19,6 +19,7 @@ use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
 use super::references::{Reference, ReferenceCount};
+use super::xpu;
 
 /// The number of entries if the application requests none (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
@@ -28,7 +29,6 @@ const DEFAULT_ENTRIES: u32 = 12_288;
 pub(crate) struct CompletionQueue {
     fid: fi::fid_cq,
     shared: Arc<Shared>,
-    format: fi::fi_cq_format,
     reader: Mutex<Reader>,
     references: ReferenceCount,
     _reference: Reference,
@@ -43,6 +43,10 @@ pub(crate) struct Shared {
     client_buffer: Option<ReportedAddress>,
     /// Whether its endpoints have FI_CONTEXT2, which the first bind decides.
     contexts: OnceLock<bool>,
+    /// The format of the entries that reads return.
+    format: fi::fi_cq_format,
+    /// The XPU context of a queue that a device reads; the host then reads nothing.
+    pub(crate) xpu: Option<xpu::Use>,
 }
 
 /// An address that is only reported, never dereferenced.
@@ -84,7 +88,12 @@ impl Shared {
     /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address
     /// for it.
     fn readable(&self) -> bool {
-        !self.buffer().is_null()
+        !self.buffer().is_null() && self.xpu.is_none()
+    }
+
+    /// The device's address of the exported queue; 0 for a queue that the host reads.
+    pub(crate) fn exported(&self) -> Result<u64, Code> {
+        self.xpu.as_ref().map_or(Ok(0), |xpu| xpu.export_cq(&self.queue, self.format))
     }
 }
 
@@ -97,15 +106,7 @@ struct Reader {
     error: Option<Completion>,
 }
 
-static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
-    size: size_of::<fi::fi_ops>(),
-    close: Some(close),
-    bind: Some(ffi::no_bind),
-    control: Some(ffi::no_control),
-    ops_open: Some(ffi::no_ops_open),
-    tostr: None,
-    ops_set: None,
-});
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::only_close(close);
 
 static OPS: ffi::Table<fi::fi_ops_cq> = ffi::Table::new(fi::fi_ops_cq {
     size: size_of::<fi::fi_ops_cq>(),
@@ -116,7 +117,7 @@ static OPS: ffi::Table<fi::fi_ops_cq> = ffi::Table::new(fi::fi_ops_cq {
     sreadfrom: UNUSED,
     signal: UNUSED,
     strerror: Some(strerror),
-    export_xpu: UNUSED,
+    export_xpu: Some(export),
 });
 
 // SAFETY: repr(C), begins with fid_cq, which begins with fid; only this type uses FID_OPS.
@@ -216,11 +217,21 @@ unsafe fn create(
     }
     let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
     let shared = domain.shared();
-    let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
+    let xpu = match shared.xpu_contexts {
+        // SAFETY: not null. Only programs of API 2.7, whose struct has the context, have such a domain.
+        Some(_) => unsafe { xpu::named(&shared, (*attr).flags & fi::FI_XPU != 0, (*attr).xpu_ctx) }?,
+        None => None,
+    };
+    if xpu.is_some() && !matches!(backing, CompletionBacking::Allocate) {
+        return Err(Code::NOT_PROVIDED);
+    }
+    // The device reports its consumer index, so that overruns are found.
+    let doorbell = xpu.is_some();
+    let attr = CompletionQueueAttr { entries, backing, doorbell, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
     let contexts = OnceLock::new();
-    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer, contexts });
+    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer, contexts, format, xpu });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
     let reader = Reader {
         cursor: CompletionCursor::new(ring),
@@ -231,7 +242,6 @@ unsafe fn create(
     Ok(Box::new(CompletionQueue {
         fid: fi::fid_cq { fid: ffi::header::<CompletionQueue>(context), ops: OPS.as_ptr() },
         shared,
-        format,
         reader: Mutex::new(reader),
         references: ReferenceCount::default(),
         _reference: domain.add_reference(),
@@ -325,7 +335,7 @@ unsafe extern "C" fn readfrom(
         if buf.is_null() || count == 0 {
             return Err(Code::AGAIN);
         }
-        let words = entry_words(queue.format);
+        let words = entry_words(queue.shared.format);
         queue.read_completions(count, |index, completion| {
             let entry = data_entry(completion);
             let fields = [entry.op_context.addr() as u64, entry.flags, entry.len as u64, 0, entry.data, 0];
@@ -455,6 +465,19 @@ unsafe extern "C" fn strerror(
         (0..=u8::MAX).map(text).collect()
     });
     texts[usize::from(code)].as_ptr()
+}
+
+/// `fi_cq_export_xpu`.
+unsafe extern "C" fn export(cq: *mut fi::fid_cq, flags: u64, exported: *mut fi::fid_xpu_cq) -> c_int {
+    ffi::entry(|| {
+        xpu::require_release()?;
+        // SAFETY: libfabric's contract: an open completion queue.
+        let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
+        let (true, 0) = (queue.shared.xpu.is_some(), flags) else { return Err(Code::INVALID) };
+        let fid = xpu::handle(fi::FI_CLASS_CQ, queue.shared.exported()?);
+        // SAFETY: libfabric's contract: `exported` is null or can be written.
+        unsafe { ffi::store(exported, fi::fid_xpu_cq { fid }) }
+    })
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {

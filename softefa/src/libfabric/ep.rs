@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use efa_gda_sys::fi;
 use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 
-use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
+use crate::device::{Counted, QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
 use super::candidate::{ADDRESS_LENGTH, Candidate};
@@ -20,7 +20,7 @@ use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
 use super::options::{self, Sizes};
 use super::references::Reference;
-use super::{adapters, negotiation};
+use super::{adapters, negotiation, xpu};
 
 mod not_provided;
 
@@ -33,6 +33,9 @@ pub(crate) struct Endpoint {
     domain: Arc<Shared>,
     settings: Settings,
     state: Mutex<State>,
+    /// The XPU context of an endpoint that a device drives, and its accounting. Declared after the queue pair, which is
+    /// destroyed first.
+    xpu: Option<(xpu::Use, xpu::Accounting)>,
     _reference: Reference,
 }
 
@@ -122,7 +125,7 @@ static OPS: ffi::Table<fi::fi_ops_ep> = ffi::Table::new(fi::fi_ops_ep {
     rx_ctx: UNUSED,
     rx_size_left: UNUSED,
     tx_size_left: UNUSED,
-    export_xpu: UNUSED,
+    export_xpu: Some(export),
 });
 
 static CM_OPS: ffi::Table<fi::fi_ops_cm> = ffi::Table::new(fi::fi_ops_cm {
@@ -195,6 +198,14 @@ impl Endpoint {
         attr.request_ids = adapters::request_ids(domain);
         attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
+        if let Some((_, accounting)) = &self.xpu {
+            // The device's counts begin with it.
+            attr.first_counter = 0;
+            attr.accounting = vec![
+                (Counted::TRANSMIT, Arc::clone(&accounting.requests)),
+                (Counted::RECEIVE, Arc::clone(&accounting.receives)),
+            ];
+        }
         attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
             Ok(times) if usize::from(times) < RnrRetries::FOREVER => RnrRetry::Times(times),
             _ => RnrRetry::Forever,
@@ -213,7 +224,7 @@ impl Endpoint {
             return Err(Code::BAD_FLAGS);
         }
         let shared = cq.shared();
-        if !self.domain.same(&shared.domain) {
+        if !self.domain.same(&shared.domain) || !self.takes(shared.xpu.as_ref()) {
             return Err(Code::INVALID);
         }
         let mut state = self.state();
@@ -246,10 +257,30 @@ impl Endpoint {
     /// nothing.
     fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
         let mut state = self.state();
-        if state.queue_pair.is_some() {
+        if state.queue_pair.is_some() || !self.takes(counter.xpu.as_ref().map(|(xpu, _)| xpu)) {
             return Err(Code::INVALID);
         }
         state.counters.bind(&self.domain, counter, flags)
+    }
+
+    /// Whether an object that a device reads, of the context `other`, can be bound. An object of the host always can.
+    fn takes(&self, other: Option<&xpu::Use>) -> bool {
+        other.is_none_or(|other| self.xpu.as_ref().is_some_and(|(xpu, _)| xpu.same(other)))
+    }
+
+    /// The address of the exported endpoint on its device.
+    fn exported(&self) -> Result<u64, Code> {
+        let state = self.state();
+        let (Some((xpu, accounting)), Some(enabled)) = (&self.xpu, &state.queue_pair) else {
+            return Err(Code::INVALID);
+        };
+        // A queue of one side serves both if the other has none (enable).
+        let (send, receive) = (state.send_cq.as_ref(), state.receive_cq.as_ref());
+        let side = |cq: Option<&Bound<SharedCq>>| cq.map_or(Ok(0), |cq| cq.object.exported());
+        let (send_cq, receive_cq) = (side(send.or(receive))?, side(receive.or(send))?);
+        let Sizes { message, rdma, .. } = self.settings.sizes;
+        let pair = &enabled.pair;
+        xpu.export_endpoint(&xpu::ExportedEndpoint { pair, accounting, send_cq, receive_cq, message, rdma })
     }
 
     /// The endpoint's address; before enable, its queue pair number and queue key are 0.
@@ -279,31 +310,93 @@ pub(crate) unsafe extern "C" fn open(
     ep: *mut *mut fi::fid_ep,
     context: *mut c_void,
 ) -> c_int {
+    // SAFETY: `create` has the same contract.
+    ffi::entry(|| unsafe { create(domain, info, ep, 0, context) })
+}
+
+/// `fi_endpoint2` of libfabric 2.7. The flag FI_XPU requests an endpoint for the device of `fi_ep_attr::xpu_ctx`.
+pub(crate) unsafe extern "C" fn open2(
+    domain: *mut fi::fid_domain,
+    info: *mut fi::fi_info,
+    ep: *mut *mut fi::fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
-        let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(info)) };
-        let shared = domain.shared();
-        let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
-        let other_ops = (&raw const OTHER_OPS).cast_mut();
-        let fid = fi::fid_ep {
-            fid: ffi::header::<Endpoint>(context),
-            ops: OPS.as_ptr(),
-            cm: CM_OPS.as_ptr(),
-            msg: MSG_OPS.as_ptr(),
-            rma: RMA_OPS.as_ptr(),
-            tagged: other_ops.cast(),
-            atomic: other_ops.cast(),
-            collective: other_ops.cast(),
-        };
-        let endpoint = Endpoint {
-            fid,
-            domain: shared,
-            settings,
-            state: Mutex::default(),
-            _reference: domain.add_reference(),
-        };
-        // SAFETY: libfabric's contract: `ep` is null or can be written.
-        unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
+        xpu::require_release()?;
+        // SAFETY: `create` has the same contract.
+        unsafe { create(domain, info, ep, flags, context) }
+    })
+}
+
+/// Opens an endpoint.
+///
+/// # Safety
+/// libfabric's contract for `fi_endpoint`.
+unsafe fn create(
+    domain: *mut fi::fid_domain,
+    raw: *mut fi::fi_info,
+    ep: *mut *mut fi::fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> Result<(), Code> {
+    // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
+    let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(raw)) };
+    let shared = domain.shared();
+    let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
+    let xpu = match flags {
+        0 => None,
+        fi::FI_XPU if shared.xpu_contexts.is_some() => {
+            if settings.posted_cq_data {
+                ffi::log(format_args!(
+                    "endpoint for a device not opened: writes with immediate would take receives uncounted; \
+                         ask fi_getinfo without FI_RX_CQ_DATA"
+                ));
+                return Err(Code::NOT_SUPPORTED);
+            }
+            // SAFETY: `settings` found endpoint attributes. Only programs of API 2.7, whose struct has the context,
+            // have such a domain.
+            let named = unsafe { xpu::named(&shared, true, (*(*raw).ep_attr).xpu_ctx) }?;
+            named.map(|named| Ok::<_, Code>((named, xpu::Accounting::new()?))).transpose()?
+        }
+        fi::FI_XPU => return Err(Code::NOT_SUPPORTED),
+        _ => return Err(Code::BAD_FLAGS),
+    };
+    let other_ops = (&raw const OTHER_OPS).cast_mut();
+    let fid = fi::fid_ep {
+        fid: ffi::header::<Endpoint>(context),
+        ops: OPS.as_ptr(),
+        cm: CM_OPS.as_ptr(),
+        msg: MSG_OPS.as_ptr(),
+        rma: RMA_OPS.as_ptr(),
+        tagged: other_ops.cast(),
+        atomic: other_ops.cast(),
+        collective: other_ops.cast(),
+    };
+    let endpoint = Endpoint {
+        fid,
+        domain: shared,
+        settings,
+        state: Mutex::default(),
+        xpu,
+        _reference: domain.add_reference(),
+    };
+    // SAFETY: libfabric's contract: `ep` is null or can be written.
+    unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
+}
+
+/// `fi_ep_export_xpu`.
+unsafe extern "C" fn export(ep: *mut fi::fid_ep, flags: u64, exported: *mut fi::fid_xpu_ep) -> c_int {
+    ffi::entry(|| {
+        xpu::require_release()?;
+        // SAFETY: libfabric's contract: an open endpoint.
+        let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
+        if flags != 0 {
+            return Err(Code::INVALID);
+        }
+        let fid = xpu::handle(fi::FI_CLASS_EP, endpoint.exported()?);
+        // SAFETY: libfabric's contract: `exported` is null or can be written.
+        unsafe { ffi::store(exported, fi::fid_xpu_ep { fid }) }
     })
 }
 

@@ -178,6 +178,19 @@ impl<T> Table<T> {
     }
 }
 
+/// The operations of a fid that has none but `close`.
+pub(crate) const fn only_close(close: unsafe extern "C" fn(*mut fi::fid) -> c_int) -> Table<fi::fi_ops> {
+    Table::new(fi::fi_ops {
+        size: size_of::<fi::fi_ops>(),
+        close: Some(close),
+        bind: Some(no_bind),
+        control: Some(no_control),
+        ops_open: Some(no_ops_open),
+        tostr: None,
+        ops_set: None,
+    })
+}
+
 /// `fi_ops::bind` of objects to which nothing can be bound.
 pub(crate) unsafe extern "C" fn no_bind(_: *mut fi::fid, _: *mut fi::fid, _: u64) -> c_int {
     Code::NOT_PROVIDED.returned()

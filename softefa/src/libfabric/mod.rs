@@ -45,6 +45,7 @@ mod negotiation;
 mod nic;
 mod options;
 mod references;
+mod xpu;
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

@@ -16,6 +16,7 @@ use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
 use super::references::Reference;
+use super::xpu;
 
 /// The first API with FI_MR_DMABUF.
 const FIRST_DMABUF_API: u32 = fi::fi_version(1, 20);
@@ -33,7 +34,7 @@ static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
-    control: Some(ffi::no_control),
+    control: Some(control),
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
@@ -257,7 +258,7 @@ unsafe fn host_request(
 
 /// Whether the first and the last byte are readable. Without this check, an address of GPU memory would crash
 /// the process later, in the adapter's thread. The driver of a real adapter refuses to pin such memory.
-fn is_readable(buf: *const c_void, len: usize) -> bool {
+pub(crate) fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
     [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {
         let mut byte = 0_u8;
@@ -370,6 +371,26 @@ fn adapter_access(access: u64) -> Access {
         rights = rights | Access::REMOTE_WRITE;
     }
     rights
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void) -> c_int {
+    ffi::entry(|| {
+        if u32::try_from(command) != Ok(fi::FI_GET_MR_XPU_DESC) {
+            return Err(Code::NOT_PROVIDED);
+        }
+        // SAFETY: libfabric's contract: an open region.
+        let region = unsafe { ffi::object::<Region>(fid) }?;
+        if arg.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: libfabric's contract: with this command `arg` is a fi_mr_xpu_desc, whose context is null or open and
+        // whose buffer has the stated length. The descriptor is the lkey.
+        unsafe {
+            let desc = arg.cast::<fi::fi_mr_xpu_desc>().read();
+            xpu::check_query(&region.domain, desc.flags, desc.ctx)?;
+            xpu::copy_whole(&region.keys.local.get().to_ne_bytes(), desc.buf, desc.len)
+        }
+    })
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
