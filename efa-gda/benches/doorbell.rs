@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use efa_gda::doorbell::{Alarm, DoorbellMode, DoorbellProxy, ProxyOptions, Registration, SendQueue};
+use efa_gda::doorbell::{Alarm, DoorbellMode, DoorbellProxy, End, ProxyOptions, Registration, SendQueue};
 
 const QUEUES: usize = 128;
 const DEPTH: u32 = 4096;
@@ -21,7 +21,7 @@ const STEP: usize = 8;
 struct NoAlarm;
 
 impl Alarm for NoAlarm {
-    fn raise(&self, _: u32) {}
+    fn raise(&self, _: End) {}
 }
 
 /// Queues of one proxy, with adjacent doorbells as on an adapter's page. Registrations are dropped before the memory that

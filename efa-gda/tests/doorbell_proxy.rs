@@ -31,8 +31,8 @@ struct Memory {
 struct Word(AtomicU32);
 
 impl Alarm for Word {
-    fn raise(&self, status: u32) {
-        self.0.store(status, Ordering::Release);
+    fn raise(&self, end: End) {
+        self.0.store(end.status(), Ordering::Release);
     }
 }
 
@@ -333,6 +333,41 @@ fn stopping_a_proxy_rings_posted_entries_and_raises_every_alarm() {
     let error = Bench::try_new(&proxy, DoorbellMode::Staged, 2, 0).err();
     assert_eq!(error, Some(RegisterError::Stopped));
     proxy.stop().unwrap();
+}
+
+/// An alarm that panics.
+struct Panics;
+
+impl Alarm for Panics {
+    fn raise(&self, _: End) {
+        panic!("an alarm that panics on purpose");
+    }
+}
+
+#[test]
+fn an_alarm_that_panics_keeps_no_other_alarm_from_being_raised() {
+    let proxy = DoorbellProxy::without_thread();
+    let all: Vec<Bench> = (0..3).map(|_| Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0)).collect();
+    let later = all.iter().map(|bench| {
+        let later = Arc::new(Word::default());
+        bench.registration.add_alarm(Arc::new(Panics));
+        bench.registration.add_alarm(later.clone());
+        later
+    });
+    let later: Vec<Arc<Word>> = later.collect();
+    all[0].post(0, DEPTH + 1);
+    all[1].post(0, 1);
+    proxy.round();
+    assert_eq!(
+        (all[0].alarm(), later[0].0.load(Ordering::Acquire)),
+        (EFA_GDA_BAD_RECORD, EFA_GDA_BAD_RECORD)
+    );
+    assert_eq!(all[1].doorbell(), 1, "the panic kept another queue from its doorbell");
+    proxy.stop().unwrap();
+    for (bench, later) in all.iter().zip(&later).skip(1) {
+        let raised = (bench.alarm(), later.0.load(Ordering::Acquire));
+        assert_eq!(raised, (EFA_GDA_PROXY_STOPPED, EFA_GDA_PROXY_STOPPED));
+    }
 }
 
 #[test]

@@ -251,6 +251,26 @@ fn in_staged_mode_a_record_past_an_unwritten_entry_rings_no_doorbell() {
 }
 
 #[test]
+fn a_bad_record_that_a_change_of_mode_finds_puts_the_queue_out_of_service() {
+    with_soft_adapter(&[], |adapter| {
+        for mode in [DoorbellMode::Direct, DoorbellMode::Record] {
+            let proxy = DoorbellProxy::without_thread();
+            let mut queue = Side::open(&Query::new()).queue();
+            queue.set_doorbell(DoorbellMode::Record, &proxy).unwrap();
+            // SAFETY: the queue lives, and no kernel runs.
+            store_record(unsafe { queue.as_ptr().as_ref() }, |index| index.wrapping_sub(1));
+            let error = queue.set_doorbell(mode, &proxy).unwrap_err();
+            assert!(matches!(error, DoorbellError::Poisoned(DeviceError::BadRecord)), "{mode}: {error:?}");
+            assert_eq!(
+                (queue.doorbell_mode(), queue.poison()),
+                (DoorbellMode::Record, Some(DeviceError::BadRecord))
+            );
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
 fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
     with_soft_adapter(&[], |adapter| {
         for mode in [DoorbellMode::Record, DoorbellMode::Staged] {

@@ -18,7 +18,7 @@ pub enum RecordFault {
     },
     /// The record is further ahead of the last doorbell than the number of requests that may be in flight.
     #[error(
-        "the doorbell record is {record}, more than {limit} entries past the last doorbell {doorbell}; wait for free \
+        "the doorbell record is {record}, which exceeds the last doorbell {doorbell} by more than {limit}; wait for free \
          slots before posting"
     )]
     PastRing {
@@ -41,27 +41,30 @@ pub enum RecordFault {
 
 /// Access to the words of one queue.
 pub(super) trait Port {
-    /// Whether the proxy copies entries, batch by batch.
+    /// Whether the proxy copies entries, in batches with a doorbell each. If not, one doorbell covers all entries
+    /// before the record.
     const PLACES: bool;
 
-    /// Loads the record with acquire: entries below it are visible afterwards.
+    /// Loads the record with acquire. [`Port::place`] and [`Port::ring`] execute `order_after_device_load` before they
+    /// read the entries below it or ring for them.
     fn record(&self) -> u32;
 
     /// Copies entries `[first, first + count)` to the send queue. They reach the adapter before a doorbell that a
     /// later [`Port::ring`] stores.
     fn place(&self, first: u32, count: u32) -> Result<(), RecordFault>;
 
-    /// Stores the doorbell, after all entries below `index`.
+    /// Stores the doorbell, after all entries below `index`. What a later [`Port::place`] copies reaches the adapter
+    /// after this doorbell.
     fn ring(&self, index: u32);
 }
 
-/// How far the proxy has followed one queue's record.
+/// One queue as the proxy rings for it: its words, and the producer index that its last doorbell carried.
 pub(super) struct Handoff<P> {
     port: P,
     doorbell_index: u32,
     /// The most entries by which the record may be ahead of `doorbell_index`.
     limit: u32,
-    /// The most entries for one doorbell.
+    /// The most entries for one doorbell, if the port places entries; not used otherwise.
     batch: u32,
 }
 
@@ -75,7 +78,8 @@ impl<P: Port> Handoff<P> {
         self.doorbell_index
     }
 
-    /// Follows the record by at most one doorbell. Returns the number of entries that the doorbell covered.
+    /// Rings at most once for entries before the record. Returns how many entries this doorbell covers that the
+    /// previous doorbell did not. A visit that returns an error stored no doorbell.
     #[inline]
     pub(super) fn visit(&mut self) -> Result<u32, RecordFault> {
         let record = self.port.record();
@@ -96,8 +100,8 @@ impl<P: Port> Handoff<P> {
         Ok(count)
     }
 
-    /// Follows the record to its end. The number of visits is bounded by the batches that `limit` holds, plus one
-    /// that finds nothing, so entries that a device posts during this call may stay unrung.
+    /// Rings for every entry before the record as the call finds it. Makes at most one visit more than `limit` has
+    /// batches, so entries that a device posts during the call may stay unrung.
     pub(super) fn last_visit(&mut self) -> Result<(), RecordFault> {
         let batch = if P::PLACES { self.batch } else { self.limit };
         for _ in 0..=self.limit.div_ceil(batch) {

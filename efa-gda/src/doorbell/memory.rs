@@ -1,5 +1,6 @@
-//! Doorbell records: words that a device and the proxy share. The records of one proxy share pages that hold nothing
-//! else, so that the pages can be registered with a GPU.
+//! Records: words that a device and the proxy share, a doorbell record for each queue that the proxy rings, and a
+//! consumer index for each relay. The records of one proxy share pages that hold nothing else, so that the pages can be
+//! registered with a GPU.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::memory::{Buffer, page_size};
 
-/// Bytes from one record to the next: a cache line, so that a device's store disturbs one queue.
+/// Bytes from one record to the next: a cache line, so that a device's store invalidates no other queue's record.
 const RECORD_BYTES: usize = 64;
 
-/// A word into which a device stores its producer index. A record is never reused, so that a late store of a device
-/// whose queue was detached reaches no other queue.
+/// A word into which a device stores its producer index or, for a relay, its consumer index. A record is not reused
+/// while its page lives, so a late store of a device whose queue was detached, but whose registration still exists,
+/// reaches no other queue.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     word: NonNull<AtomicU32>,

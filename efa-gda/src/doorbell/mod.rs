@@ -21,66 +21,74 @@
 //! # Protocol
 //!
 //! All indices are 32-bit counters that wrap; they are compared modulo 2^32. A *lap* is one pass over a ring; the phase
-//! bit of entries flips with each lap. A *lane* is one thread of a warp, and the *lock owner* of a queue is the group
-//! of threads that may write it (`ticket_lock.h`).
+//! bit of entries flips with each lap, and begins as 0 in a send queue and as 1 in a completion queue. The *writer* of
+//! a queue is the only group of threads that may write its entries and its record at this time (`sq.h`). A *visit* to
+//! a queue loads its record once and rings at most once for the entries before it, or copies completions (`relay.rs`).
+//! A *last visit* is all the visits that a detach or a stop makes to one queue.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device | the adapter (`record`), the proxy (`staged`) | `record`: the device's system fence, see below; `staged`: that fence, and the proxy's acquire load of the record |
+//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device; before it, `register` marks every slot of a staging ring as not written | the adapter (`record`), the proxy (`staged`) | `record`: the device's system fence, see below; `staged`: that fence, and the proxy's acquire load of the record with the barrier after it |
 //! | entries of the send queue (`staged` only) | the proxy | the adapter | a store fence before the doorbell |
-//! | doorbell record: the device's whole producer index | the device | the proxy, with acquire | the device's system fence before it |
-//! | doorbell index: the last value that the proxy rang | the proxy | the proxy | the proxy's lock |
-//! | doorbell: the doorbell index, 16 bits of it | the proxy, with release | the adapter | see below |
-//! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`]; the host, to abort waits, and to remove the status after it detached the queue itself | every wait on the queue | none needed: the word orders no other word |
+//! | doorbell record: all 32 bits of the device's producer index | the device; before it, `register` | the proxy, with acquire; [`Registration::unrung`] | the device's system fence before it |
+//! | doorbell index: the producer index that the last doorbell carried | the proxy | the proxy; after the end, [`Registration::unrung`] | the proxy's lock; the copy in `Shared::end` |
+//! | doorbell: the low 16 bits of the doorbell index | the proxy, with release | the adapter | see below |
+//! | abort flag (`efa_gda_queue::abort`; the structs in host memory and in a GPU's memory have one each): a status once the proxy will not ring, or relay, again | the proxy, through [`Alarm`]; the host: 1 to abort waits, 0 to allow them again, and the status of an ended registration when a queue that is out of service leaves its GPU. A status stays | every wait on the queue that has a bound | none needed: the word orders no other word |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
 //! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it orders before the record the entries of every
-//! lane of the group, the entries of every earlier lock owner, and every record stored earlier. The proxy loads the
-//! record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads producer index
-//! `p` can read every entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads
-//! values of the record in the order in which lock owners stored them, because all of them store to one word.
+//! thread of the group, the entries of every earlier writer, and every record stored earlier. The proxy loads the
+//! record with acquire, and executes `order_after_device_load` (`store.rs`) before it reads entries or rings. Fence,
+//! store, acquire load and this barrier synchronise at system scope, so a proxy that reads producer index `p` can read
+//! every entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads values of
+//! the record in the order in which writers stored them, because all of them store to one word.
 //!
 //! **The record before the doorbell.**
-//! - `record`: the proxy stores the doorbell with release and writes no entries. The GPU's own
-//!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
-//!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
-//!   whole system, and a peer device's BAR is part of the system.
+//! - `record`: the proxy stores the doorbell with release and writes no entries. The GPU's own stores carried the
+//!   entries to the adapter, on another path than the doorbell. That the entries arrive first rests on the device's
+//!   system fence alone: the fence completes when every earlier store is performed for the whole system, and a peer
+//!   device's BAR is part of the system.
 //! - `staged`: one thread at a time stores entries and doorbell to one device. The proxy writes entries with ordinary
 //!   stores, which a write-combining mapping may merge, executes a store fence, then stores the doorbell. So a machine
 //!   on which the argument for `record` fails can use `staged`.
 //!
 //! **The batch window.** The adapter takes at most `max_batch` entries past the last doorbell that it received.
-//! - `staged`: a visit copies at most `max_batch` entries, and at most 256, rings, and executes a store fence, so that the
-//!   entries of the next visit follow the doorbell. The device writes ordinary memory, which has no batch window:
+//! - `staged`: a visit copies at most `max_batch` entries, and at most 256, rings, and executes a store fence, so that
+//!   the entries of the next visit follow the doorbell. The device writes ordinary memory, which has no batch window:
 //!   `max_batch` in its queue struct is `num_entries`.
 //! - `record`: the device writes into the adapter. A fence after the record proves that the record is in host memory,
-//!   but not that the proxy has rung. A completion does: a doorbell covered the completed request. If `n` requests
-//!   completed, in any order, the adapter received a doorbell of at least `n`. Device code in mode `record`
-//!   (`EFA_GDA_SQ_RECORD`) therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "DOORBELL
-//!   RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the
-//!   adapter received plus `max_batch`. A small `max_batch` costs rate in this mode and not in `staged`.
+//!   but not that the proxy has rung. A completion proves it: a doorbell covered the completed request. If `n` requests
+//!   of the queue have completed, in any order, the adapter received a doorbell of at least `n`. Device code in mode
+//!   `record` therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`,
+//!   "DOORBELL RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell
+//!   that the adapter received plus `max_batch`. A small `max_batch` limits the requests in flight in this mode, and
+//!   only the entries of one visit in `staged`. A detach executes a store fence after its last doorbell, so that a queue
+//!   that returns to `direct` may treat it as received.
 //!
 //! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has counted at least
 //! `i + 1` completions, of whichever requests (`free_slots.h`). At least one of them is for entry `i` or a later one.
 //! Proxy and adapter take entries in ascending order, so entry `i` was copied, rung for and fetched before.
 //!
 //! **Bad records.** A valid record is ahead of the doorbell index by at most `num_entries`, and in mode `record` also
-//! by at most `max_batch`, because every entry that was not rung is in flight. A record outside that range ran
-//! backwards or past that limit. A staged entry with the phase bit of the previous lap was never written. In each of
-//! these cases the proxy stores no doorbell in this visit, not even for valid entries of the same batch; it rang for
-//! earlier batches in earlier visits. It removes the queue for good and raises the queue's alarms. A wait that reads
-//! the abort word then ends with [`DeviceError::BadRecord`]. A wait of a `Sender` also poisons the queue with it, so
-//! later waits end with `EFA_GDA_POISONED`.
+//! by at most `max_batch`, because the device's limit on requests in flight counts entries that wait for their
+//! doorbell. A record outside that range ran backwards or past the limit. A staged entry with the phase bit of the
+//! previous lap was never written. In each of these cases the proxy stores no doorbell in this visit, not even for
+//! valid entries of the same batch; it rang for earlier batches in earlier visits. It removes the queue for good and
+//! raises the queue's alarms. A wait that reads the abort flag then ends with [`DeviceError::BadRecord`]. Such a wait
+//! of a `Sender` also poisons the queue with it, so later waits of other handles end with `EFA_GDA_POISONED`.
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
 //! queue until its record is rung for, removes it and raises its alarms. The number of visits is bounded, but enough
 //! for every record whose store happens before the call. Entries that are posted later may never be rung for; a wait
-//! for them ends with the alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to
-//! the queue's memory. [`DoorbellProxy::stop`] does the same for all queues.
+//! for them that has a bound ends with the alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy
+//! holds no pointer to the queue's memory. [`DoorbellProxy::stop`] does the same for all queues and relays. If the
+//! proxy's thread panics, the queues are removed without a last visit, and their alarms are raised. A last visit that
+//! finds a bad record ends the queue as any other visit does, and [`Registration::detach`] returns [`End::Fault`]. The
+//! abort flag of the host ([`AbortFlag`](crate::queue::AbortFlag)) ignores the alarm of a detach, because the queue
+//! detaches itself and may then be rung in another mode.
 //!
-//! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort word. The proxy
-//! waits for no device: a visit reads the record once, rings at most once, and ends. `proxy.rs` states the waits of host
-//! threads.
+//! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort flag. The proxy
+//! waits for no device. `proxy.rs` states the waits of host threads.
 //!
 //! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
 //! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped

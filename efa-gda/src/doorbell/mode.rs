@@ -3,18 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which side writes entries into the send queue, and which side rings. Each mode states which parts of the send path
-/// must be mapped into the device. In every mode the device also needs the completion queue, completion counters, or a
-/// proxy that relays completions.
+/// Which side writes entries into the send queue, and which side rings. Each mode states which of the adapter's parts
+/// for sending must be mapped into the device. In every mode the device also needs the completion queue, completion
+/// counters, or a proxy that relays completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DoorbellMode {
     /// The device writes entries and rings. Send queue and doorbell must be mapped into the device.
     Direct,
     /// The device writes entries and a doorbell record; the host rings. The send queue must be mapped into the
-    /// device.
+    /// device. At most `max_batch` requests are in flight.
     Record,
-    /// The device writes entries and a doorbell record into host memory; the host copies and rings. The device needs
-    /// neither of the adapter's send queue and doorbell.
+    /// The device writes entries and a doorbell record into host memory; the host copies and rings. Neither the
+    /// adapter's send queue nor its doorbell need be mapped into the device.
     Staged,
 }
 

@@ -1,12 +1,15 @@
-//! The hand-off in every order that the memory model allows with at most three forced switches of threads: the proxy's
-//! code (`handoff.rs`) on the model checker's words. Each entry is one word whose value is the number of the request
-//! that it holds.
+//! The hand-off, and the relay of completions, in every order that the memory model allows with at most three forced
+//! switches of threads: the proxy's code (`handoff.rs`, `relay.rs`) on the model checker's words. Each entry of a send
+//! queue is one word: the producer index after the entry, or 0 in a slot without one. The model leaves out pointers,
+//! barriers for devices (`port.rs`, `store.rs`), the check of phases in a staging ring, and indices that wrap at 2^32.
 
-use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::handoff::{Handoff, Port, RecordFault};
+use super::proxy_queues::Visited;
+use super::relay::{PHASE, Relay, RelayPort};
 
 const DEPTH: u32 = 2;
 
@@ -60,8 +63,8 @@ impl Words {
         true
     }
 
-    /// Acts as an adapter that has fetched `fetched` entries. Asserts that the entries in `ring` are within the batch
-    /// of the doorbell, then takes the entries that the doorbell covers, asserts that each was written, and completes
+    /// Acts as an adapter that has fetched `fetched` entries. Asserts that no entry in `ring` is more than `batch` past
+    /// the doorbell, then fetches the entries that the doorbell covers, asserts that each was written, and completes
     /// it. Returns the new number of fetched entries.
     fn fetch(&self, ring: &[AtomicU32; DEPTH as usize], mut fetched: u32) -> u32 {
         let entries = ring.iter().map(|entry| entry.load(Ordering::Relaxed)).max().unwrap_or(0);
@@ -197,5 +200,87 @@ fn entries_posted_before_a_detach_are_rung() {
         queue.last_visit().unwrap();
         assert_eq!((queue.doorbell_index(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
         proxy.join().unwrap();
+    });
+}
+
+/// A completion queue, its copy, and the device's consumer index. An entry is a head, and a body whose value is the
+/// completion's number plus 1.
+#[derive(Default)]
+struct Completions {
+    queue: [[AtomicU64; 2]; DEPTH as usize],
+    copy: [[AtomicU64; 2]; DEPTH as usize],
+    consumed: AtomicU32,
+    doorbell: AtomicU32,
+}
+
+impl Completions {
+    fn head_of(index: u32) -> u64 {
+        if index & DEPTH == 0 { PHASE } else { 0 }
+    }
+
+    /// Acts as an adapter, which has no more requests to complete than the device has free entries for.
+    fn complete(&self, index: u32) -> bool {
+        if index - self.consumed.load(Ordering::Acquire) >= DEPTH {
+            return false;
+        }
+        let [head, body] = &self.queue[(index % DEPTH) as usize];
+        body.store(u64::from(index) + 1, Ordering::Relaxed);
+        head.store(Self::head_of(index), Ordering::Release);
+        true
+    }
+
+    /// Acts as device code (`cq.h`): polls the copy once, and asserts that it reads the completion's own bytes.
+    fn poll(&self, index: u32) -> u32 {
+        let [head, body] = &self.copy[(index % DEPTH) as usize];
+        if head.load(Ordering::Relaxed) != Self::head_of(index) {
+            return index;
+        }
+        fence(Ordering::SeqCst);
+        assert_eq!(body.load(Ordering::Relaxed), u64::from(index) + 1, "the body of another completion");
+        fence(Ordering::SeqCst);
+        self.consumed.store(index + 1, Ordering::Relaxed);
+        index + 1
+    }
+}
+
+impl RelayPort for Arc<Completions> {
+    fn head(&self, index: u32) -> u64 {
+        self.queue[(index % DEPTH) as usize][0].load(Ordering::Acquire)
+    }
+
+    fn copy(&self, index: u32, head: u64) {
+        let (from, to) = (&self.queue[(index % DEPTH) as usize], &self.copy[(index % DEPTH) as usize]);
+        to[1].store(from[1].load(Ordering::Relaxed), Ordering::Relaxed);
+        to[0].store(head, Ordering::Release);
+    }
+
+    fn consumed(&self) -> Option<u32> {
+        Some(self.consumed.load(Ordering::Acquire))
+    }
+
+    fn ring(&self, consumed: u32) {
+        self.doorbell.store(consumed, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_device_reads_each_relayed_completion_whole_and_the_adapter_learns_that_it_did() {
+    check(|| {
+        let words = Arc::new(Completions::default());
+        let spawn = |run: fn(&Completions) -> u32| {
+            thread::spawn({
+                let words = words.clone();
+                move || run(&words)
+            })
+        };
+        let adapter = spawn(|words| (0..3).take_while(|index| words.complete(*index)).count() as u32);
+        let device = spawn(|words| (0..2).fold(0, |index, _| words.poll(index)));
+        let mut relay = Relay::new(words.clone(), DEPTH, 0);
+        relay.visit().unwrap();
+        let (completed, read) = (adapter.join().unwrap(), device.join().unwrap());
+        relay.visit().unwrap();
+        let read = (read..completed).fold(read, |index, _| words.poll(index));
+        relay.last_visit().unwrap();
+        assert_eq!((read, words.doorbell.load(Ordering::Relaxed)), (completed, completed));
     });
 }

@@ -9,8 +9,8 @@ use super::store::{BLOCK, BlockCopy, order_after_device_load, order_stores};
 /// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
 const PHASE: u32 = 1 << 24;
 
-/// Pointers to a record and a doorbell. The caller of `DoorbellProxy::register` keeps the doorbell mapped until
-/// the queue is detached; `Shared` keeps the record.
+/// Pointers to a record and a doorbell. The caller of `DoorbellProxy::register` keeps the doorbell mapped until the
+/// queue is detached. The queue's `Shared`, which the proxy holds beside this port, keeps the record allocated.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
     pub(super) record: NonNull<AtomicU32>,
@@ -26,8 +26,9 @@ impl Port for Words {
 
     #[inline]
     fn record(&self) -> u32 {
-        // SAFETY: the queue's `Registration` keeps the record allocated. Acquire pairs with the device's system fence
-        // before its store of the record: entries below the loaded index are visible.
+        // SAFETY: the queue's `Shared`, which the proxy holds beside this port, keeps the record allocated. Acquire,
+        // with the `order_after_device_load` of `place` and `ring`, pairs with the device's system fence before its
+        // store of the record.
         unsafe { self.record.as_ref() }.load(Ordering::Acquire)
     }
 
@@ -57,7 +58,7 @@ pub(super) struct Staging {
     pub(super) copy: BlockCopy,
 }
 
-// SAFETY: as for `Words`; the staging ring belongs to the queue's `Registration`.
+// SAFETY: as for `Words`; the queue's `Shared` keeps the staging ring allocated too.
 unsafe impl Send for Staging {}
 
 impl Port for Staging {
@@ -75,10 +76,11 @@ impl Port for Staging {
         let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
         let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
         let (at, again) = (self.offset(first), blocks(count - before_wrap));
-        // SAFETY: both ranges lie in both rings: `place` is called for at most `num_entries` entries, and the caller of
-        // `DoorbellProxy::register` guarantees the send queue's size. Only the proxy writes the send queue. The device
-        // rewrites a staged entry only after completions that show that the proxy has copied it ("Reuse of slots" in
-        // the module's documentation).
+        // SAFETY: both ranges lie in both rings, at multiples of 64: `place` is called for at most `num_entries`
+        // entries, the caller of `DoorbellProxy::register` guarantees the send queue's size, and `register` checked its
+        // start; the staging ring begins at a page. Only the proxy writes the send queue. The device rewrites a staged
+        // entry only after completions that show that the proxy has copied it ("Reuse of slots" in the module's
+        // documentation).
         unsafe {
             self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
             self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
@@ -97,7 +99,8 @@ impl Port for Staging {
 }
 
 impl Staging {
-    /// Marks every slot of the staging ring as not written for producer indices from `counter` on.
+    /// Marks every slot of the staging ring as not written for producer indices from `counter` on. `register` calls
+    /// this before a device has the ring's address.
     pub(super) fn prepare(&self, counter: u32) {
         for next in (0..self.num_entries).map(|ahead| counter.wrapping_add(ahead)) {
             let unwritten = if self.phase(next) { 0 } else { PHASE };

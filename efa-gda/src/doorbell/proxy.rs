@@ -1,18 +1,18 @@
-//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. A *visit* reads one queue's
-//! record once, and rings at most once for what it covers, or relays its completions (`handoff`, `relay`). A *round*
-//! visits every queue once.
+//! The doorbell proxy: one thread that visits many queues (`mod.rs` defines a visit), and sleeps when they are idle. A
+//! *round* visits every queue once.
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
 //! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `relay`, `detach`, `stop`, `round` or `counts` | the same | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
 //! | `records` | callers of `register` and `relay` | the same | its own mutex |
-//! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
+//! | `stop` | `DoorbellProxy::stop`, with release, after it visited all queues a last time and removed them | the proxy's thread, with acquire | the release and the acquire pair. So a thread that ends by `stop` leaves no queue to `Ending` |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 //!
-//! A caller waits for the mutex of `queues` without a bound: the proxy's thread releases the mutex after the round
-//! during which the caller began to wait, and yields up to `YIELDS` times before it takes it again. The stop bound covers
-//! only the wait for the thread's end.
+//! A caller waits for the mutex of `queues` without a bound of its own. Its holders do bounded work, which no device
+//! can prolong (an [`Alarm`] that blocks can): the proxy's thread releases it after the round in which it reads that a
+//! caller waits, and yields up to `YIELDS` times before it takes it again; another caller holds it for one round, or
+//! for the last visits of one queue or of all. The stop bound covers only the wait for the thread's end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,10 +27,10 @@ use super::port::{Staging, Words};
 use super::proxy_queues::{Counts, ProxyQueues};
 use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
 use super::store::BlockCopy;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, page_size};
 
-/// The most entries that one visit copies, so that a busy queue does not delay the others. A detach makes as many
-/// visits as the record needs.
+/// The most entries, or completions, that one visit copies, so that a busy queue does not delay the others. A detach
+/// makes as many visits as it needs.
 pub(super) const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
@@ -61,8 +61,8 @@ impl Default for ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// The defaults: the proxy polls without a pause for 100 µs after the last record, then once a millisecond, on
-    /// any CPU; stopping waits at most 10 s for the thread.
+    /// The defaults: the proxy polls, yielding but not sleeping, for about 100 µs after it last rang or relayed, then
+    /// once a millisecond, on any CPU; stopping waits at most 10 s for the thread.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,7 +74,7 @@ impl ProxyOptions {
         self
     }
 
-    /// How long the proxy polls without a pause once it finds no more records.
+    /// How long the proxy polls without sleeping once it finds nothing to ring for or to relay.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -121,8 +121,8 @@ pub enum ProxyError {
 pub struct StopError(pub Duration);
 
 /// Rings for queues whose devices store doorbell records, and relays completions to devices that cannot map the
-/// completion queue ([`Self::relay`]). Clones are handles to one proxy, which stops when the last
-/// handle is dropped. Each [`Registration`] and each [`CompletionRelay`](super::CompletionRelay) holds a handle.
+/// completion queue ([`Self::relay`]). Clones are handles to one proxy, which stops when the last handle is dropped.
+/// Each [`Registration`] and each [`CompletionRelay`](super::CompletionRelay) holds a handle.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
 
@@ -166,9 +166,9 @@ impl Core {
         queues
     }
 
-    /// Makes a few rounds. Returns whether any of them rang or relayed.
+    /// Makes at most [`ROUNDS_PER_LOCK`] rounds. Returns whether any of them rang or relayed.
     fn rounds(&self) -> bool {
-        // The mutex is not fair, and this thread takes it again and again.
+        // The mutex is not fair: without this, the thread could take it again before a caller that waits for it.
         let mut yields = 0;
         while self.waiting.load(Ordering::Relaxed) > 0 && yields < YIELDS {
             thread::yield_now();
@@ -286,22 +286,24 @@ impl DoorbellProxy {
         self.0.core.lock().round()
     }
 
-    /// Rounds so far, and entries that doorbells covered in them.
+    /// Rounds so far, and the entries rung for and completions relayed in them.
     pub fn counts(&self) -> Counts {
         self.0.core.lock().counts()
     }
 
-    /// Registers a queue: the proxy rings for it from now on. Nothing may be in flight on the queue; `index` is its
-    /// producer index. `alarm` is raised when the proxy will not ring for the queue again.
+    /// Registers a queue: the proxy rings for it from now on. No request of the queue may be in flight. `index` is the
+    /// producer index that its last doorbell carried; in mode [`DoorbellMode::Staged`] no entry past it may be posted
+    /// yet. `alarm` is raised when the proxy will not ring for the queue again.
     ///
     /// # Errors
     /// [`RegisterError`].
     ///
     /// # Safety
-    /// The caller must keep the doorbell, and in mode [`DoorbellMode::Staged`] the send queue, mapped and writable
-    /// until the result is dropped or [`Registration::detach`] returns, and must let no other thread or device store
-    /// to them. A device that stores to [`Registration::record`] and [`Registration::buffer`] must stop before the
-    /// result is dropped.
+    /// `queue` must state the size of the send queue that is at its address. The caller must keep the doorbell mapped
+    /// and writable until the result is dropped or [`Registration::detach`] returns, and must let no other thread or
+    /// device store to it; in mode [`DoorbellMode::Staged`] the same holds for the send queue. A device that stores to
+    /// [`Registration::record`] and [`Registration::buffer`] must reuse slots as the module's documentation states
+    /// ("Reuse of slots"), and must stop before the result is dropped.
     pub unsafe fn register(
         &self,
         mode: DoorbellMode,
@@ -340,7 +342,7 @@ impl DoorbellProxy {
 
     /// Allocates a record that holds `index`.
     pub(super) fn record(&self, index: u32) -> Result<Record, RegisterError> {
-        self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: 1 })
+        self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: page_size() })
     }
 
     /// Adds a queue by `add`, and wakes the thread for it.
@@ -445,11 +447,12 @@ mod tests {
     use std::ptr::NonNull;
 
     use super::*;
+    use crate::doorbell::End;
 
     struct NoAlarm;
 
     impl Alarm for NoAlarm {
-        fn raise(&self, _: u32) {}
+        fn raise(&self, _: End) {}
     }
 
     /// Registers a queue whose ring and doorbell are pages of memory.

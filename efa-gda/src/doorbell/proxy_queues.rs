@@ -5,14 +5,15 @@ use std::sync::Arc;
 use super::handoff::{Handoff, Port, RecordFault};
 use super::port::{Staging, Words};
 use super::registration::{End, Shared};
-use super::relay::Relay;
+use super::relay::{CompletionWords, Relay};
+use super::store::order_stores;
 
 /// What a round visits: a send queue that the proxy rings for, or a completion queue that it relays.
 pub(super) trait Visited {
     /// Does a bounded part of the work. Returns how many entries were rung for, or relayed.
     fn visit(&mut self) -> Result<u32, RecordFault>;
 
-    /// Does what is there to do, in a bounded number of visits.
+    /// Does all work that was there when the call began, in a bounded number of visits.
     fn last_visit(&mut self) -> Result<(), RecordFault>;
 
     /// The doorbell producer index, or the number of the next completion.
@@ -42,7 +43,7 @@ pub struct Counts {
     pub rounds: u64,
     /// Entries that doorbells covered, without those of a detach or a stop.
     pub entries: u64,
-    /// Completions that were relayed.
+    /// Completions that were relayed, without those of a detach or a stop.
     pub completions: u64,
 }
 
@@ -51,7 +52,7 @@ pub struct Counts {
 pub(super) struct ProxyQueues {
     pub(super) record: Group<Handoff<Words>>,
     pub(super) staged: Group<Handoff<Staging>>,
-    pub(super) relayed: Group<Relay>,
+    pub(super) relayed: Group<Relay<CompletionWords>>,
     stopped: bool,
     counts: Counts,
 }
@@ -105,7 +106,7 @@ impl ProxyQueues {
     }
 }
 
-/// The queues of one kind. `visited` is what every round touches; `owners[i]` belongs to `visited[i]`.
+/// The queues of one kind. `owners[i]` belongs to `visited[i]`; it is apart because a round reads only `visited`.
 /// Queues that are dropped with the group were not detached; they end as [`End::Stopped`].
 pub(super) struct Group<V: Visited> {
     visited: Vec<V>,
@@ -130,12 +131,6 @@ impl<V: Visited> Group<V> {
         let mut from = 0;
         while let Some((index, fault)) = self.visit_from(from, done) {
             let (one, owner) = self.take(index);
-            tracing::error!(
-                %fault,
-                doorbell_index = one.index(),
-                "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
-                 EFA_GDA_BAD_RECORD; destroy the queue"
-            );
             owner.end(End::Fault(fault), one.index());
             // `take` moved another queue to this index.
             from = index;
@@ -195,5 +190,7 @@ impl<V: Visited> Group<V> {
 
 fn finish<V: Visited>(mut one: V, owner: &Shared, end: End) {
     let end = one.last_visit().map_or_else(End::Fault, |()| end);
+    // The host may ring for this queue next, and write entries within the window of the last doorbell.
+    order_stores();
     owner.end(end, one.index());
 }

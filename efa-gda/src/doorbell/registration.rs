@@ -1,6 +1,7 @@
 //! A queue registered with a proxy: what the caller supplies, what it gets, and how the registration ends.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,13 +20,13 @@ use crate::status::{DeviceError, outcome};
 pub struct SendQueue {
     /// The first entry.
     pub buffer: NonNull<u8>,
-    /// The adapter's doorbell, which takes 16 bits of the producer index.
+    /// The adapter's doorbell, which takes the low 16 bits of the producer index.
     pub doorbell: NonNull<u32>,
     /// Bytes of an entry: 64 or 128.
     pub entry_size: u32,
     /// Entries of the ring: a power of two, at most 32768.
     pub num_entries: u32,
-    /// Entries that may be written between two doorbells; at least 1.
+    /// Entries that may be written past the last doorbell that the adapter received; at least 1.
     pub max_batch: u32,
     /// Bytes of the widest store by which the proxy writes staged entries; at least 8.
     pub store_bytes: u32,
@@ -40,10 +41,10 @@ pub enum RegisterError {
     Direct,
     /// A geometry, or an address, that no send queue has.
     #[error(
-        "a send queue of {num_entries} entries of {entry_size} bytes with max_batch {max_batch} and stores of \
-         {store_bytes} bytes cannot be registered; expected: a power of two of at most 32768 entries, entries of 64 or \
-         128 bytes, a max_batch of at least 1, stores of at least 8 bytes, a buffer at a multiple of 64 and a doorbell \
-         at a multiple of 4"
+        "a send queue with num_entries {num_entries}, entry_size {entry_size}, max_batch {max_batch} and store_bytes \
+         {store_bytes} cannot be registered; expected: a power of two of at most 32768 entries, entries of 64 or 128 \
+         bytes, a max_batch of at least 1, stores of at least 8 bytes, a buffer at a multiple of 64 and a doorbell at a \
+         multiple of 4"
     )]
     Geometry {
         /// Entries.
@@ -57,9 +58,9 @@ pub enum RegisterError {
     },
     /// A geometry, or an address, that no completion queue has.
     #[error(
-        "a completion queue of {num_entries} entries of {entry_size} bytes cannot be relayed; expected: a power of two \
-         of at most 65536 entries, entries of a multiple of 8 bytes, a buffer at a multiple of 8 and a doorbell at a \
-         multiple of 4"
+        "a completion queue with num_entries {num_entries} and entry_size {entry_size} cannot be relayed; expected: a \
+         power of two of at most 65536 entries, entries of a multiple of 8 bytes, a buffer at a multiple of 8 and a \
+         doorbell at a multiple of 4"
     )]
     CompletionGeometry {
         /// Entries.
@@ -70,9 +71,10 @@ pub enum RegisterError {
     /// The proxy was stopped.
     #[error("the doorbell proxy was stopped; start another")]
     Stopped,
-    /// No memory for a record or a staging ring.
+    /// No memory for a record, a staging ring or the copy of a completion queue.
     #[error(
-        "no memory for {bytes} bytes of a doorbell record or staging ring; free memory and register again"
+        "no memory for {bytes} bytes of a doorbell record, staging ring or copy of a completion queue; free memory and \
+         register again"
     )]
     NoMemory {
         /// Bytes needed.
@@ -82,18 +84,21 @@ pub enum RegisterError {
 
 /// Ends the waits of a queue's kernels with a status.
 pub trait Alarm: Send + Sync {
-    /// Stores `status` (`enum efa_gda_status`) in the word that the queue's waits read. The proxy never removes it.
-    /// The proxy and the registration call this under their locks, so an implementation must call neither.
-    fn raise(&self, status: u32);
+    /// Stores [`End::status`] in the word that the queue's waits read. The proxy never removes it. The proxy calls this
+    /// under its lock and that of the registration; adding an alarm after the end calls it under the latter. An
+    /// implementation must neither call nor drop the proxy, a registration or a relay. The proxy logs a panic, and
+    /// raises the other alarms; a panic passes to the caller that adds an alarm after the end.
+    fn raise(&self, end: End);
 }
 
 /// How a registration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// The owner detached the queue; everything posted before is rung.
+    /// The registration was detached or dropped. The proxy rang for every record stored before that, and relayed every
+    /// completion written before.
     Detached,
-    /// The proxy was stopped, or its thread panicked.
+    /// The proxy was stopped, with the same last visits, or its thread panicked, without them.
     Stopped,
     /// The doorbell record was bad.
     Fault(RecordFault),
@@ -105,7 +110,8 @@ impl End {
         outcome(self.status()).err().unwrap_or(DeviceError::ProxyStopped)
     }
 
-    fn status(&self) -> u32 {
+    /// The status with which waits on the queue end (`enum efa_gda_status`).
+    pub fn status(&self) -> u32 {
         match self {
             Self::Fault(_) => EFA_GDA_BAD_RECORD,
             Self::Detached | Self::Stopped => EFA_GDA_PROXY_STOPPED,
@@ -113,13 +119,16 @@ impl End {
     }
 }
 
-/// State that the proxy and a [`Registration`] or [`super::CompletionRelay`] share.
+/// State that the proxy and a [`Registration`] or [`super::CompletionRelay`] share. Each reference to it keeps the
+/// memory of `record` and `staging` allocated.
 pub(super) struct Shared {
     /// The doorbell record, or the device's consumer index.
     pub(super) record: Record,
     /// The staging ring, or the copy of a completion queue.
     pub(super) staging: Option<Buffer>,
-    /// How it ended, and the last doorbell's producer index, or the number of completions that were relayed.
+    /// How it ended, and the last doorbell's producer index, or the number of the next completion. Set once, by the
+    /// proxy, while it holds the lock of `alarms`; so each alarm is raised once, whether it was added before or after
+    /// the end.
     end: OnceLock<(End, u32)>,
     alarms: Mutex<Vec<Arc<dyn Alarm>>>,
 }
@@ -139,11 +148,30 @@ impl Shared {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end and the last doorbell, and raises the alarms. Does nothing if an end is recorded.
-    pub(super) fn end(&self, end: End, doorbell_index: u32) {
+    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is recorded.
+    pub(super) fn end(&self, end: End, index: u32) {
         let alarms = self.alarms();
-        if self.end.set((end, doorbell_index)).is_ok() {
-            alarms.iter().for_each(|alarm| alarm.raise(end.status()));
+        if self.end.set((end, index)).is_err() {
+            return;
+        }
+        for alarm in alarms.iter() {
+            // Caught, because the caller has more alarms to raise, of this queue and of others. The proxy reads nothing
+            // that a panicked alarm may have left half changed.
+            if catch_unwind(AssertUnwindSafe(|| alarm.raise(end))).is_err() {
+                tracing::error!(
+                    ?end,
+                    "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their bounds; \
+                     mend its Alarm::raise"
+                );
+            }
+        }
+        if let End::Fault(fault) = end {
+            tracing::error!(
+                %fault,
+                doorbell_index = index,
+                "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
+                 EFA_GDA_BAD_RECORD; destroy the queue"
+            );
         }
     }
 
@@ -151,7 +179,7 @@ impl Shared {
     pub(super) fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
         let mut alarms = self.alarms();
         if let Some(end) = self.ended() {
-            alarm.raise(end.status());
+            alarm.raise(end);
         }
         alarms.push(alarm);
     }
@@ -161,8 +189,7 @@ impl Shared {
     }
 }
 
-/// A queue registered with a proxy. A drop detaches it: the proxy rings for everything posted before, and does not
-/// touch the queue's memory afterwards.
+/// A queue registered with a proxy. A drop detaches it ([`Self::detach`]).
 #[derive(Debug)]
 pub struct Registration {
     shared: Arc<Shared>,
@@ -202,7 +229,8 @@ impl Registration {
         self.shared.record.word()
     }
 
-    /// Redirects a queue struct to this registration's ring and record, at addresses of this process.
+    /// Redirects a queue struct to this registration's ring and record, at addresses of this process. `sq` must be that
+    /// of mode `direct`: in mode `record` its `max_batch`, the adapter's, stays.
     pub fn redirect(&self, sq: &mut efa_gda_sq) {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();
@@ -223,15 +251,17 @@ impl Registration {
         self.shared.ended()
     }
 
-    /// Entries that the device has posted so far and that the proxy did not ring for before the registration ended; 0
-    /// while the proxy rings. After [`End::Fault`] the record is invalid, and so is this number.
+    /// Entries before the device's record for which the proxy had not rung when the registration ended; 0 while the
+    /// proxy rings. After [`End::Fault`] the record is invalid, and so is this number.
     pub fn unrung(&self) -> u32 {
-        let record = self.record().load(Ordering::Acquire);
-        self.shared.end.get().map_or(0, |(_, doorbell_index)| record.wrapping_sub(*doorbell_index))
+        // The end is loaded first: a record loaded before it could be behind the last doorbell.
+        let Some((_, doorbell_index)) = self.shared.end.get() else { return 0 };
+        self.record().load(Ordering::Acquire).wrapping_sub(*doorbell_index)
     }
 
-    /// Takes the queue from the proxy. The proxy rings for everything posted before this call and raises the alarms;
-    /// entries posted later may stay unrung.
+    /// Takes the queue from the proxy, which rings for every record stored before this call, raises the alarms, and
+    /// does not touch the queue's memory afterwards; entries posted later may stay unrung. Returns how the registration
+    /// ended, by this call or earlier.
     pub fn detach(&self) -> End {
         self.proxy.detach(&self.shared);
         // `detach` ends every registration that had not ended.

@@ -9,15 +9,18 @@
 //! |---|---|---|---|
 //! | entries of the completion queue | the adapter: the body, then the 8 bytes that hold the phase | the proxy: those 8 bytes with acquire, then the body | [`order_after_device_load`] between the two |
 //! | entries of the copy | the proxy: the body, then the 8 bytes that hold the phase, with release | the device: those 8 bytes, then the body (`cq.h`, B1) | [`order_stores`] between the two |
-//! | consumer index | the device, after it read completions (`cq.h`, `cq.doorbell`) | the proxy, with acquire | `cq.h`, B2 |
-//! | the adapter's completion doorbell, if it has one | the proxy: the consumer index | the adapter | the acquire load of the consumer index |
+//! | consumer index, 16 bits of it | the device, after it read completions (`cq.h`, `cq.doorbell`) | the proxy, with acquire | `cq.h`, B2 |
+//! | the adapter's completion doorbell, if it has one | the proxy: the consumer index, with release | the adapter | that release; the proxy loaded the entries before, because the device had read their copies |
 //!
 //! **No overrun.** The proxy does not wait for free entries of the copy. It overwrites entry `i` with entry `i + depth`
-//! only after the adapter did the same, and device code keeps the adapter from that: it counts a request as completed
-//! only after it read the completion in the copy. A proxy that lags delays these counts, so it does not fall behind by
-//! more than the depth. Completions that no count bounds (of writes with immediate that use no posted receive) can
-//! overrun the copy as they can overrun the completion queue. On a queue with completion counters, device code counts
-//! requests whose completions it has not read. Such a queue is therefore never relayed.
+//! only after the adapter did the same, and device code keeps the adapter from that: it counts a request, or a
+//! posted receive, only after it read the completion in the copy. A proxy that lags delays these counts, so it does not
+//! fall behind by more than the depth. Completions that no count bounds (of writes with immediate that use no posted
+//! receive) can overrun the copy as they can overrun the completion queue (`cq.h`, NO OVERRUN). On a queue with
+//! completion counters, device code counts requests whose completions it has not read. `GpuQueue` therefore relays no
+//! such queue.
+//!
+//! The words are behind [`RelayPort`], so that the model checker (`model.rs`) can supply its own.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -32,7 +35,7 @@ use super::store::{order_after_device_load, order_stores};
 use crate::memory::Buffer;
 
 /// Bit 0 of a completion's byte 3, its flags (`EFA_IO_CDESC_COMMON_PHASE`), in the completion's first word.
-const PHASE: u64 = 1 << 24;
+pub(super) const PHASE: u64 = 1 << 24;
 /// The most entries of a completion queue: those of a send and of a receive queue together.
 const DEEPEST: u32 = 2 * efa_gda_wire::DEEPEST_WORK_QUEUE;
 
@@ -69,6 +72,9 @@ impl fmt::Debug for CompletionRelay {
 
 impl DoorbellProxy {
     /// Relays the completions of `ring` from now on, beginning with the completion of number `index` (modulo 2^32).
+    /// That must be the consumer index: every earlier completion was read, and the adapter's doorbell, if it has one,
+    /// holds the low 16 bits of `index`. Device code must count completions only from the copy, not by completion counters
+    /// (`relay.rs`, "No overrun").
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -91,19 +97,17 @@ impl DoorbellProxy {
         let bytes = num_entries as usize * entry_size as usize;
         let record = self.record(index & 0xffff)?;
         let copy = Buffer::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?;
-        let relay = Relay {
+        let words = CompletionWords {
             from: buffer,
             to: copy.start(),
             entry_size: entry_size as usize,
             num_entries,
-            index,
             consumed: record.as_ptr(),
             doorbell: doorbell.map(NonNull::cast),
-            last_doorbell: index & 0xffff,
         };
-        relay.prepare();
+        words.prepare(index);
         let shared = Arc::new(Shared::new(record, Some(copy), Vec::new()));
-        self.add(|queues| queues.relayed.add(relay, shared.clone()))?;
+        self.add(|queues| queues.relayed.add(Relay::new(words, num_entries, index), shared.clone()))?;
         Ok(CompletionRelay { shared, proxy: self.clone(), ring })
     }
 }
@@ -114,7 +118,7 @@ impl CompletionRelay {
         self.shared.staging.as_ref().map_or(self.ring.buffer, Buffer::start)
     }
 
-    /// Where the device stores its consumer index, which the proxy passes on to the adapter.
+    /// Where the device stores the low 16 bits of its consumer index, which the proxy passes on to the adapter.
     pub fn consumed(&self) -> &AtomicU32 {
         self.shared.record.word()
     }
@@ -136,27 +140,35 @@ impl Drop for CompletionRelay {
     }
 }
 
-/// How far the proxy has copied one completion queue.
-pub(super) struct Relay {
-    from: NonNull<u8>,
-    to: NonNull<u8>,
-    entry_size: usize,
+/// Access to the words of one completion queue and its copy. An entry is its *head*, the 8 bytes that hold the phase,
+/// and its body.
+pub(super) trait RelayPort {
+    /// Loads the head of entry `index` of the completion queue, with acquire.
+    fn head(&self, index: u32) -> u64;
+
+    /// Copies entry `index`, whose head is `head` and new: the body, then the head with release.
+    fn copy(&self, index: u32, head: u64);
+
+    /// Loads the low 16 bits of the device's consumer index, with acquire; `None` if the adapter has no doorbell for
+    /// it.
+    fn consumed(&self) -> Option<u32>;
+
+    /// Stores a consumer index into the adapter's doorbell, with release.
+    fn ring(&self, consumed: u32);
+}
+
+/// One completion queue as the proxy relays it: its words, and the number of the next completion to copy.
+pub(super) struct Relay<P> {
+    port: P,
     /// A power of two.
     num_entries: u32,
     /// Number of the next completion, modulo 2^32.
     index: u32,
-    /// The device's consumer index.
-    consumed: NonNull<AtomicU32>,
-    doorbell: Option<NonNull<AtomicU32>>,
     /// The last value of the adapter's doorbell.
     last_doorbell: u32,
 }
 
-// SAFETY: the caller of `DoorbellProxy::relay` guarantees that the memory is valid for every thread, and the proxy's
-// lock gives one thread at a time access.
-unsafe impl Send for Relay {}
-
-impl Visited for Relay {
+impl<P: RelayPort> Visited for Relay<P> {
     #[inline]
     fn visit(&mut self) -> Result<u32, RecordFault> {
         let mut count = 0;
@@ -181,17 +193,62 @@ impl Visited for Relay {
     }
 }
 
-impl Relay {
-    /// Marks every entry of the copy as not written.
-    fn prepare(&self) {
-        for index in (0..self.num_entries).map(|ahead| self.index.wrapping_add(ahead)) {
-            let unwritten = if self.phase(index) { 0 } else { PHASE };
-            self.word(self.to, index, 0).store(unwritten.to_le(), Ordering::Relaxed);
-        }
+impl<P: RelayPort> Relay<P> {
+    /// A completion queue of `num_entries` entries whose next completion has the number `index`.
+    pub(super) fn new(port: P, num_entries: u32, index: u32) -> Self {
+        Self { port, num_entries, index, last_doorbell: index & 0xffff }
     }
 
-    fn phase(&self, index: u32) -> bool {
-        index & self.num_entries == 0
+    /// Copies the next completion. Returns false if the adapter has not written it.
+    #[inline]
+    fn copy_next(&mut self) -> bool {
+        let head = self.port.head(self.index);
+        if (head & PHASE != 0) != phase(self.num_entries, self.index) {
+            return false;
+        }
+        self.port.copy(self.index, head);
+        self.index = self.index.wrapping_add(1);
+        true
+    }
+
+    /// Passes the device's consumer index on to the adapter.
+    #[inline]
+    fn pass_on_consumed(&mut self) {
+        let Some(consumed) = self.port.consumed() else { return };
+        if consumed != self.last_doorbell {
+            self.last_doorbell = consumed;
+            self.port.ring(consumed);
+        }
+    }
+}
+
+/// The phase bit of completion `index`.
+fn phase(num_entries: u32, index: u32) -> bool {
+    index & num_entries == 0
+}
+
+/// A completion queue, its copy, the device's consumer index and the adapter's doorbell.
+pub(super) struct CompletionWords {
+    from: NonNull<u8>,
+    to: NonNull<u8>,
+    entry_size: usize,
+    /// A power of two.
+    num_entries: u32,
+    consumed: NonNull<AtomicU32>,
+    doorbell: Option<NonNull<AtomicU32>>,
+}
+
+// SAFETY: the caller of `DoorbellProxy::relay` guarantees that the memory is valid for every thread, and the proxy's
+// lock gives one thread at a time access.
+unsafe impl Send for CompletionWords {}
+
+impl CompletionWords {
+    /// Marks every entry of the copy, from number `index` on, as not written.
+    fn prepare(&self, index: u32) {
+        for next in (0..self.num_entries).map(|ahead| index.wrapping_add(ahead)) {
+            let unwritten = if phase(self.num_entries, next) { 0 } else { PHASE };
+            self.word(self.to, next, 0).store(unwritten.to_le(), Ordering::Relaxed);
+        }
     }
 
     /// The 8 bytes at `offset` of a completion, in the original or in the copy.
@@ -201,33 +258,35 @@ impl Relay {
         // and its `Shared` the copy. The original is only loaded; the adapter stores its words whole.
         unsafe { ring.add(entry + offset).cast().as_ref() }
     }
+}
 
-    /// Copies the next completion. Returns false if the adapter has not written it.
+impl RelayPort for CompletionWords {
     #[inline]
-    fn copy_next(&mut self) -> bool {
-        let head = self.word(self.from, self.index, 0).load(Ordering::Acquire);
-        if (u64::from_le(head) & PHASE != 0) != self.phase(self.index) {
-            return false;
-        }
-        order_after_device_load();
-        for offset in (8..self.entry_size).step_by(8) {
-            let word = self.word(self.from, self.index, offset).load(Ordering::Relaxed);
-            self.word(self.to, self.index, offset).store(word, Ordering::Relaxed);
-        }
-        order_stores();
-        self.word(self.to, self.index, 0).store(head, Ordering::Release);
-        self.index = self.index.wrapping_add(1);
-        true
+    fn head(&self, index: u32) -> u64 {
+        u64::from_le(self.word(self.from, index, 0).load(Ordering::Acquire))
     }
 
-    /// Passes the device's consumer index on to the adapter.
     #[inline]
-    fn pass_on_consumed(&mut self) {
-        let Some(doorbell) = self.doorbell else { return };
-        // SAFETY: `Shared` keeps the word allocated.
-        let consumed = unsafe { self.consumed.as_ref() }.load(Ordering::Acquire);
-        if consumed != self.last_doorbell {
-            self.last_doorbell = consumed;
+    fn copy(&self, index: u32, head: u64) {
+        order_after_device_load();
+        for offset in (8..self.entry_size).step_by(8) {
+            let word = self.word(self.from, index, offset).load(Ordering::Relaxed);
+            self.word(self.to, index, offset).store(word, Ordering::Relaxed);
+        }
+        order_stores();
+        self.word(self.to, index, 0).store(head.to_le(), Ordering::Release);
+    }
+
+    #[inline]
+    fn consumed(&self) -> Option<u32> {
+        self.doorbell?;
+        // SAFETY: the relay's `Shared`, which the proxy holds beside this port, keeps the word allocated.
+        Some(unsafe { self.consumed.as_ref() }.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn ring(&self, consumed: u32) {
+        if let Some(doorbell) = self.doorbell {
             // SAFETY: the caller of `DoorbellProxy::relay` keeps the adapter's doorbell mapped until the relay ends,
             // and lets only the proxy store to it.
             unsafe { doorbell.as_ref() }.store((consumed & 0xffff).to_le(), Ordering::Release);

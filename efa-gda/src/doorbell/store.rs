@@ -1,6 +1,6 @@
 //! Copies entries from ordinary memory into an adapter's memory in blocks of 64 bytes, by stores that a write-combining
-//! mapping merges into one write. Also has the barriers that order such stores, and loads of words that a device
-//! stored. Never reads adapter memory.
+//! mapping merges into one write. Also has the barrier that orders such stores, and the barrier that follows a load of
+//! a word that a device stored. Never reads adapter memory.
 //!
 //! The stores are ordinary ones, not `movnt`. For write-combining memory both behave alike; for a software adapter's
 //! queue in ordinary memory, `movnt` would send every entry through DRAM.
@@ -26,7 +26,7 @@ impl fmt::Debug for BlockCopy {
 }
 
 impl BlockCopy {
-    /// The copy with the widest stores of at most `bytes` bytes, at least 8, that this CPU has.
+    /// The copy with the widest stores of at most `bytes` bytes that this CPU has. `bytes` must be at least 8.
     pub(super) fn of_at_most(bytes: u32) -> Self {
         let fits = |copy: &&Self| copy.width <= bytes;
         *Self::all().iter().rfind(fits).expect("every CPU stores 8 bytes")
@@ -73,7 +73,8 @@ pub(super) fn order_stores() {
 }
 
 /// Orders an earlier acquire load of what a device stored before this thread's later loads and stores, as devices see
-/// them. The barrier is that of rdma-core's `udma_from_device_barrier`; on x86-64 the load suffices.
+/// them. On AArch64 the barrier is that of rdma-core's `udma_from_device_barrier`. On x86-64 the load suffices, because
+/// the CPU keeps the order of a load and the accesses after it, and no instruction is executed.
 #[inline]
 pub(super) fn order_after_device_load() {
     #[cfg(target_arch = "aarch64")]
@@ -98,10 +99,10 @@ unsafe fn words(from: *const u8, to: *mut u8, blocks: usize) {
 mod x86 {
     use std::arch::asm;
 
-    /// Copies a block by four stores, which fill one write-combining buffer.
+    /// Copies each block by four stores, which fill one write-combining buffer.
     ///
     /// # Safety
-    /// As [`super::BlockCopy::run`].
+    /// As [`super::BlockCopy::run`], and `blocks` must not be 0.
     pub(super) unsafe fn sixteen(from: *const u8, to: *mut u8, blocks: usize) {
         // SAFETY: the code reads and writes exactly the ranges that the caller guarantees, aligned as the instructions
         // need; SSE2 is part of x86-64.
