@@ -11,92 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use efa_gda::fabric::{MemoryRegion, Query};
-use efa_gda::queue::{MappedQueue, device_peer};
+use efa_gda::queue::MappedQueue;
 use efa_gda_sys::device::{
     EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK,
-    EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_UNSUPPORTED, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_UNSUPPORTED, efa_gda_queue,
 };
 use efa_gda_test_support::soft::with_soft_adapter_for;
 use kernels_support::{SECOND, kernels};
 use libloading::Library;
-use support::side::{Side, bytes_of, introduce};
+use support::ibgda::{self, Arguments, CHANNEL, Load, Peer, Queue, REORDERED, State, Words, peers};
+use support::side::{Side, bytes_of};
 use support::{assert_no_violations, with_soft_adapter};
-
-/// Requests overtake each other, with so much time between them that a receiver finds what is missing.
-const REORDERED: &[(&str, &str)] = &[("SOFTEFA_REORDER", "48"), ("SOFTEFA_INTERVAL_US", "20")];
-
-/// `struct efa_gda_ibgda_peer` (ibgda_state.h).
-#[repr(C)]
-struct Peer {
-    peer: efa_gda_peer,
-    rkey: u32,
-    reserved: u32,
-    heap: u64,
-    mapped: u64,
-}
-
-/// `struct efa_gda_ibgda_queue`.
-#[repr(C)]
-struct Queue {
-    queue: *mut efa_gda_queue,
-    done: AtomicU32,
-    lock: AtomicU32,
-}
-
-/// `struct efa_gda_ibgda_shared`, and after it `struct efa_gda_ibgda_report`.
-#[derive(Default)]
-#[repr(C)]
-struct Words {
-    failed: AtomicU32,
-    shared_reserved: u32,
-    status: AtomicU32,
-    pe: AtomicU32,
-    qp: AtomicU32,
-    reserved: u32,
-}
-
-/// `struct efa_gda_ibgda_state`.
-#[repr(C)]
-struct State {
-    num_rc_per_pe: u32,
-    num_devices_initialized: i32,
-    num_pes: u32,
-    lkey: u32,
-    queues: *const Queue,
-    heap: u64,
-    heap_bytes: u64,
-    heap_address: u64,
-    peers: *const Peer,
-    channels: u64,
-    channels_address: u64,
-    shared: *const AtomicU32,
-    report: *const AtomicU32,
-    timeout_ns: u64,
-    channels_lkey: u32,
-    rank: u32,
-    num_queues: u32,
-    reserved: u32,
-}
-
-/// Bytes of `struct efa_gda_ibgda_channel`.
-const CHANNEL: usize = 16 + 4 * 16;
-
-/// `struct ibgda_args` (kernels_own/ibgda.cu).
-#[repr(C)]
-struct Arguments {
-    state: *const State,
-    rank: u32,
-    rounds: u32,
-    messages: u32,
-    bytes: u32,
-    warp_stride: u64,
-    limit_ns: u64,
-    wrong: *const AtomicU32,
-    gave_up: *const AtomicU32,
-}
-
-// SAFETY: ranks share queues and words as device code does.
-unsafe impl Sync for Arguments {}
 
 /// `kKernels` of kernels_own/ibgda.cu.
 #[derive(Clone, Copy)]
@@ -107,45 +32,6 @@ enum Kernel {
     QuietAll = 3,
     TooManyWords = 4,
     Refused = 5,
-}
-
-/// What each warp sends, and the bound of device waits.
-#[derive(Clone, Copy)]
-struct Load {
-    warps: u32,
-    rounds: u32,
-    messages: u32,
-    bytes: u32,
-    timeout_ns: u64,
-    /// The virtual queue pairs to a PE.
-    channels: u32,
-    /// The queues of a rank.
-    queues: u32,
-    seed: u64,
-}
-
-impl Load {
-    const fn new(warps: u32, rounds: u32, messages: u32, bytes: u32) -> Self {
-        Self {
-            warps,
-            rounds,
-            messages,
-            bytes,
-            timeout_ns: 60 * SECOND,
-            channels: 2 * warps,
-            queues: 2,
-            seed: 0,
-        }
-    }
-
-    /// Offset of a warp's words in a heap, behind what it sends and receives.
-    fn words(&self, warp: u32) -> usize {
-        (warp * self.stride() + 2 * self.messages * self.bytes) as usize
-    }
-
-    fn stride(&self) -> u32 {
-        2 * self.messages * self.bytes + 64
-    }
 }
 
 /// Ranks on one domain, each with queues, a heap and channels.
@@ -185,27 +71,11 @@ impl Ranks {
         let keys = (0..count)
             .map(|rank| [&heaps[rank], &channels[rank]].map(|region| retain(rank, region)))
             .collect();
-        let peer = |from: &MappedQueue, number: usize, to: usize| Peer {
-            peer: device_peer(introduce(from, &queues[to][number])),
-            rkey: heaps[to].remote_key().get(),
-            reserved: 0,
-            heap: heaps[to].address(),
-            mapped: heaps[to].address(),
+        let peers = queues.iter().map(|own| peers(own, &queues, &heaps)).collect();
+        let posts = |own: &Vec<MappedQueue>| {
+            own.iter().map(|queue| ibgda::post(queue, queue.as_ptr().as_ptr())).collect()
         };
-        let peers_of = |own: &Vec<MappedQueue>| {
-            let mut peers = Vec::new();
-            for (number, from) in own.iter().enumerate() {
-                peers.extend((0..count).map(|to| peer(from, number, to)));
-            }
-            peers
-        };
-        let peers = queues.iter().map(peers_of).collect();
-        let post = |queue: &MappedQueue| Queue {
-            queue: queue.as_ptr().as_ptr(),
-            done: AtomicU32::new(queue.state().tracking.oldest),
-            lock: AtomicU32::new(0),
-        };
-        let posts = queues.iter().map(|own| own.iter().map(post).collect()).collect();
+        let posts = queues.iter().map(posts).collect();
         let words = (0..count).map(|_| Words::default()).collect();
         let (wrong, gave_up) = (AtomicU32::new(0), AtomicU32::new(0));
         Self { load, queues, heaps, channels, words, posts, peers, wrong, gave_up, keys }
@@ -246,6 +116,8 @@ impl Ranks {
             rounds: self.load.rounds,
             messages: self.load.messages,
             bytes: self.load.bytes,
+            warps: self.load.warps,
+            reserved: 0,
             warp_stride: u64::from(self.load.stride()),
             limit_ns: 120 * SECOND,
             wrong: &raw const self.wrong,
@@ -272,9 +144,7 @@ impl Ranks {
 
     /// The words of a warp: tail, head, count and last.
     fn words_of(&self, rank: usize, warp: u32) -> [u64; 4] {
-        let bytes = bytes_of(&self.heaps[rank]);
-        let at = self.load.words(warp);
-        std::array::from_fn(|word| u64::from_le_bytes(bytes[at + 8 * word..][..8].try_into().unwrap()))
+        self.load.words_in(&bytes_of(&self.heaps[rank]), warp)
     }
 
     /// As DeepEP's kernels zero them between two dispatches.
@@ -319,7 +189,7 @@ fn stream_is_exact(ranks: &Ranks) {
 /// second more.
 #[test]
 fn a_receiver_that_sees_the_flag_sees_all_the_data_and_adds_end_at_the_exact_sum() {
-    let puts: u32 = std::env::var("EFA_GDA_IBGDA_PUTS").map_or(20_000, |number| number.parse().unwrap());
+    let puts = ibgda::puts();
     let more = Duration::from_secs(u64::from(puts / 1000));
     with_soft_adapter_for(more, REORDERED, |adapter| {
         let ranks = Ranks::open(2, Load::new(16, puts.div_ceil(2 * 16 * 8), 8, 64));
@@ -494,6 +364,14 @@ fn calls_that_cannot_work_are_refused() {
             let ranks = Ranks::open(2, Load::new(1, 1, 4, 64));
             assert_eq!(ranks.launch_on(1, kernel), [status], "kernel {kernel}");
         }
+        // A queue without RDMA cannot put: this was a division by zero.
+        let ranks = Ranks::with_queues(2, Load::new(1, 1, 4, 64), |side| {
+            let queue = side.queue().with_request_table().unwrap();
+            // SAFETY: the queue is open, and nothing uses it yet.
+            unsafe { (*queue.as_ptr().as_ptr()).max_rdma_size = 0 };
+            queue
+        });
+        assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_UNSUPPORTED]);
         // A queue without a request table cannot drain.
         let ranks = Ranks::with_queues(2, Load::new(1, 1, 4, 64), Side::queue);
         assert_eq!(ranks.launch_on(1, Kernel::LowLatency as u32), [EFA_GDA_UNSUPPORTED]);

@@ -30,17 +30,26 @@ struct Local {
 /// Bounds of put.cu, as the pinned ptxas compiles it: second halves of entries, and what polls and waits keep in the
 /// thread's memory.
 const PUT: Local = Local { stack_frame: 288, spill_stores: 0 };
-/// One kernel contains every kind of group, so it uses all registers and spills.
+/// One kernel contains every kind of group, so it uses all registers and spills; the calls of compact groups lie in the
+/// thread's memory.
 const LOAD: [Local; 3] = [
-    Local { stack_frame: 512, spill_stores: 642 },
-    Local { stack_frame: 512, spill_stores: 694 },
-    Local { stack_frame: 832, spill_stores: 1694 },
+    Local { stack_frame: 1072, spill_stores: 80 },
+    Local { stack_frame: 1072, spill_stores: 64 },
+    Local { stack_frame: 1648, spill_stores: 1424 },
 ];
-/// The kernel puts with a signal: two posts of a warp and a wait; and it waits for a signal.
+/// The kernel puts with a signal: two posts of a warp and a wait, whose calls lie in the thread's memory; and it waits for
+/// a signal.
 const EXAMPLE: [Local; 3] = [
-    Local { stack_frame: 384, spill_stores: 0 },
-    Local { stack_frame: 384, spill_stores: 0 },
-    Local { stack_frame: 416, spill_stores: 560 },
+    Local { stack_frame: 624, spill_stores: 0 },
+    Local { stack_frame: 624, spill_stores: 0 },
+    Local { stack_frame: 704, spill_stores: 320 },
+];
+/// The kernel contains four operations in four scopes. The calls of the engine's compact groups, and what polls and waits
+/// keep, lie in the thread's memory.
+const FI_XPU: [Local; 3] = [
+    Local { stack_frame: 1168, spill_stores: 0 },
+    Local { stack_frame: 1168, spill_stores: 0 },
+    Local { stack_frame: 1216, spill_stores: 0 },
 ];
 /// The kernel's waits and polls keep their state in the thread's memory.
 const RECEIVE: Local = Local { stack_frame: 240, spill_stores: 0 };
@@ -48,11 +57,12 @@ const RECEIVE: Local = Local { stack_frame: 240, spill_stores: 0 };
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);
 
-const SOURCES: [Source; 4] = [
+const SOURCES: [Source; 5] = [
     ("put.cu", &["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"], [PUT; 3]),
     ("receive.cu", &["efa_gda_receive_kernel"], [RECEIVE; 3]),
     ("test/load.cu", &["efa_gda_load_kernel", "efa_gda_load_mixed_kernel"], LOAD),
     ("examples/put_signal.cu", &["put_signal"], EXAMPLE),
+    ("examples/fi_xpu.cu", &["fi_xpu_requests"], FI_XPU),
 ];
 
 /// The toolkit's folder. Records a skip and returns `None` if there is no toolkit.
@@ -140,8 +150,11 @@ fn bytes_of_local(line: &str, kind: &str) -> u32 {
     of_kind.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no{kind}: {line}"))
 }
 
+/// The architectures for which the functions of the compatibility header are checked.
+const COMPAT_ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
+
 /// The most bytes of registers that a function of the compatibility layer stores: those that it saves for its caller.
-const SAVED: u32 = 160;
+const SAVED: u32 = 184;
 
 /// Checks that a function of `report` stores no register but those that it saves for its caller: each is stored once, at
 /// its beginning, and loaded once. A register that is spilled for lack of others is usually loaded more often.
@@ -196,8 +209,7 @@ fn inline_bytes_of_a_put_are_not_read_by_plain_loads() {
 fn two_source_files_that_include_the_library_link() {
     let Some(toolkit) = toolkit() else { return };
     let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let sources =
-        [root().join("kernels/examples/put_signal.cu"), root().join("efa-gda/tests/kernels_own/handles.cu")];
+    let sources = ["put.cu", "examples/put_signal.cu"].map(|name| root().join("kernels").join(name));
     let run = |case: &str, command: &mut Command| {
         let output = output(command);
         assert!(output.status.success(), "{case}:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -369,17 +381,32 @@ fn two_files_that_use_the_compatibility_functions_link_without_spills_and_with_o
 }
 
 #[test]
-fn a_file_that_uses_the_compatibility_functions_compiles_without_separate_compilation() {
+fn the_compatibility_functions_fit_blocks_of_1024_threads_in_both_ways_of_compilation() {
     let Some(toolkit) = toolkit() else { return };
     let cubin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compat.cubin");
-    let mut command = Command::new(toolkit.join("bin/nvcc"));
-    command.args(["-cubin", "-std=c++17", "-arch=sm_90", "-Xptxas", "-v", "-o"]).arg(&cubin);
-    let output = output(command.args(compat_options()).arg(compat_source("low_latency.cu")));
-    let report = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{report}");
-    // What a block of 1,024 threads has. In one program the callers' registers and those of the functions add up.
-    assert!(report.contains("Used 64 registers"), "{report}");
-    check_local(&report, &Local { stack_frame: 512, spill_stores: 128 }, "compat.cubin");
+    let library: &[&str] = &["-rdc=true", "-maxrregcount=64"];
+    for architecture in COMPAT_ARCHITECTURES.into_iter().filter(|name| is_covered(name)) {
+        for (source, options) in
+            [(root().join("kernels/nvshmem/device.cu"), library), (compat_source("low_latency.cu"), &[])]
+        {
+            let case = format!("{} for {architecture}", source.display());
+            let mut command = Command::new(toolkit.join("bin/nvcc"));
+            command.args(["-cubin", "-std=c++17", "-Xptxas", "-v", "-Werror", "all-warnings"]).args(options);
+            command.arg(format!("-arch={architecture}")).args(compat_options()).arg("-o").arg(&cubin);
+            let output = output(command.arg(&source));
+            let report = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{case}:\n{report}");
+            check_saved(&report, &case);
+            if options.is_empty() {
+                // What a block of 1,024 threads has.
+                assert!(report.contains("Used 64 registers"), "{case}:\n{report}");
+                let kernel =
+                    report.split("Function properties for ").skip(1).find(|part| part.contains("shapes"));
+                let kernel = kernel.and_then(|part| part.lines().nth(1)).expect("ptxas reports the kernel");
+                check_local(kernel, &Local { stack_frame: 0, spill_stores: 0 }, &case);
+            }
+        }
+    }
 }
 
 #[test]
@@ -387,4 +414,119 @@ fn a_host_compiler_sees_no_device_code_in_the_compatibility_header() {
     let mut command = efa_gda_test_support::compile::cxx();
     command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).args(compat_options());
     efa_gda_test_support::compile::compile(command.arg(compat_source("host_only.cpp")));
+}
+
+/// The releases of NCCL whose handles `nccl_gin.h` knows.
+const NCCL: [&str; 2] = ["nvidia-nccl-cu13==2.32.3", "nvidia-nccl-cu13==2.31.2"];
+/// NCCL's switches that leave other networks' code out.
+const ONLY_EFA: [&str; 3] =
+    ["-DNCCL_GIN_PROXY_ENABLE=0", "-DNCCL_GIN_GDAKI_ENABLE=0", "-DNCCL_GIN_GPI_ENABLE=0"];
+
+/// The folder of a release's headers. Records a skip and returns `None` if the package cannot be downloaded.
+fn nccl_headers(package: &str) -> Option<PathBuf> {
+    static DOWNLOAD: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one_at_a_time = DOWNLOAD.lock().expect("no test panics while it downloads");
+    let script = "source scripts/lib/setup.sh; source scripts/lib/headers.sh; peer_headers \"$1\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", package]).current_dir(root());
+    let outcome = run(&mut command, Duration::from_secs(300));
+    if outcome.status.is_some_and(|status| status.success()) {
+        return Some(PathBuf::from(outcome.stdout.trim()));
+    }
+    missing(
+        Need::Nvcc,
+        format!("the headers of {package} could not be downloaded: {}", outcome.stderr.trim()),
+    );
+    None
+}
+
+/// nvcc's result for a source that includes NCCL's headers from `headers`, with the drop-in in front of it or without.
+fn compile_for_nccl(
+    toolkit: &Path,
+    headers: &[&Path],
+    source: &str,
+    drop_in: bool,
+    options: &[&str],
+) -> (bool, String) {
+    let folder = efa_gda_test_support::TempDir::new("nccl-cubin");
+    let cubin = folder.path().join("kernels.cubin");
+    let mut command = Command::new(toolkit.join("bin/nvcc"));
+    command
+        .args(["-cubin", "-std=c++17", "-arch=sm_90", "-Xptxas", "-v"])
+        .args(options)
+        .arg("-o")
+        .arg(&cubin);
+    command.args(headers.iter().map(|folder| format!("-I{}", folder.display())));
+    command.arg(format!("-I{}", root().join("kernels/include").display()));
+    if drop_in {
+        command.args(["-include", "efa_gda/nccl_gin.h"]);
+        command.arg(format!("-I{}", root().join("third_party/efa_gda").display()));
+    }
+    let output = output(command.arg(root().join(source)));
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_program_of_ncclgin_compiles_with_and_without_the_drop_in() {
+    let Some(toolkit) = toolkit() else { return };
+    for package in NCCL {
+        let Some(headers) = nccl_headers(package) else { return };
+        for source in ["efa-gda/tests/kernels_own/gin_api.cu", "kernels/bench/soft_adapter_nccl.cu"] {
+            for drop_in in [false, true] {
+                let case = format!("{source} with {package}, drop-in: {drop_in}");
+                let (compiled, report) = compile_for_nccl(toolkit, &[&headers], source, drop_in, &ONLY_EFA);
+                assert!(compiled, "{case}:\n{report}");
+                if !drop_in {
+                    continue;
+                }
+                // The rare parts of a put lie in functions of their own, which take their arguments by address.
+                check_local(&report, &Local { stack_frame: 256, spill_stores: 0 }, &case);
+                let registers = |line: &str| {
+                    let count = line.split("Used ").nth(1)?.split(' ').next()?;
+                    Some(count.parse::<u32>().expect("a number of registers"))
+                };
+                let used: Vec<u32> = report.lines().filter_map(registers).collect();
+                assert!(
+                    !used.is_empty() && used.iter().all(|count| *count <= 64),
+                    "{case}: {used:?}\n{report}"
+                );
+            }
+        }
+    }
+    // With all networks of NCCL.
+    let Some(headers) = nccl_headers(NCCL[0]) else { return };
+    let (compiled, report) =
+        compile_for_nccl(toolkit, &[&headers], "efa-gda/tests/kernels_own/gin_api.cu", true, &[]);
+    assert!(compiled, "{report}");
+}
+
+#[test]
+fn the_drop_in_refuses_handles_that_it_does_not_know() {
+    let Some(toolkit) = toolkit() else { return };
+    let Some(headers) = nccl_headers(NCCL[0]) else { return };
+    let refused = |file: &str, text: &str, expected: &str| {
+        let overlay = efa_gda_test_support::TempDir::new("nccl-overlay");
+        let file = overlay.path().join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("the folder is made");
+        fs::write(&file, text).expect("the header is written");
+        let source = "efa-gda/tests/kernels_own/gin_api.cu";
+        let (compiled, report) =
+            compile_for_nccl(toolkit, &[overlay.path(), &headers], source, true, &ONLY_EFA);
+        assert!(!compiled && report.contains(expected), "{report}");
+    };
+    let later = "#include_next <nccl.h>\n#undef NCCL_MINOR\n#define NCCL_MINOR 33\n";
+    refused("nccl.h", later, "it knows EFA-GDA of NCCL 2.31 (efa-dp-direct 0.0) and 2.32 (1.1)");
+    let handles = "nccl_device/gin/efa_gda/gin_efa_gda_dev.h";
+    let text = fs::read_to_string(headers.join(handles)).expect("the header is there");
+    let moved = text.replacen("uint32_t sq_lock;", "uint64_t cq_lock; uint32_t sq_lock;", 1);
+    assert_ne!(text, moved);
+    refused(handles, &moved, "sq_lock of NCCL's NcclEndpoint has moved");
+    let (compiled, report) = compile_for_nccl(
+        toolkit,
+        &[&headers],
+        "efa-gda/tests/kernels_own/gin_api.cu",
+        true,
+        &["-include", "nccl_device.h"],
+    );
+    assert!(!compiled && report.contains("include it first"), "{report}");
 }

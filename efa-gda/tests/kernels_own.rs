@@ -31,7 +31,7 @@ const SIGNALS: u64 = 1 << 40;
 
 /// Runs the example and returns the status of each warp.
 fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
-    let (mut status, mut words) = ([EFA_GDA_NOT_RUN; WARPS], [0; WARPS]);
+    let (mut status, mut words) = ([EFA_GDA_NOT_RUN; WARPS], [0_u64; WARPS]);
     let args = PutSignal {
         queue: &raw mut *bench.queue as u64,
         peer: PEER,

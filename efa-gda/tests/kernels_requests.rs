@@ -186,6 +186,20 @@ fn requests_are_posted_only_as_far_ahead_of_the_oldest_as_the_table_remembers() 
     }
 }
 
+/// The host executor has no publication slots, so that all of the table may be ahead of the oldest request when a GPU
+/// takes the queue.
+#[test]
+fn a_queue_that_posted_a_whole_table_without_publication_slots_has_free_slots_with_them() {
+    for owned in [0, 1] {
+        let mut bench = Bench::new(tracked());
+        let load = Waits { owned, ..calls(1, 64, 4, EACH_CALL) };
+        assert_eq!(run(&mut bench, load, 1, 1, 0), [GOOD], "owned {owned}");
+        bench.queue.tracking.oldest = Shape::default().start;
+        assert_eq!(run(&mut bench, load, 1, 1, 0), [GOOD], "the next calls, owned {owned}");
+        assert_eq!(bench.doorbell(), 512);
+    }
+}
+
 #[test]
 fn a_wait_for_a_missing_completion_ends_at_its_bound_and_poisons_the_queue() {
     for group in [1, 32, 0] {

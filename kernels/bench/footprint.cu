@@ -39,6 +39,13 @@ EFA_GDA_FN void post_once(const Request &r) {
 
 }  // namespace
 
+/* Groups on shared queues are compact, but for headers of a revision without Compact: scripts/footprint.sh. */
+#ifdef EFA_GDA_FOOTPRINT_COMPACT
+#define EFA_GDA_FOOTPRINT_GROUP(group) Compact<group>
+#else
+#define EFA_GDA_FOOTPRINT_GROUP(group) group
+#endif
+
 #define FOOTPRINT(name, sharing, group)                                            \
   extern "C" __global__ void __launch_bounds__(1024) name##_write(Request r) {     \
     post_once<sharing, group, false>(r);                                           \
@@ -49,6 +56,6 @@ EFA_GDA_FN void post_once(const Request &r) {
 FOOTPRINT(thread_owned, Sharing::Thread, ThreadGroup)
 FOOTPRINT(warp_owned, Sharing::Warp, WarpGroup)
 FOOTPRINT(block_owned, Sharing::Block, BlockGroup)
-FOOTPRINT(thread_shared, Sharing::Device, ThreadGroup)
-FOOTPRINT(warp_shared, Sharing::Device, WarpGroup)
-FOOTPRINT(block_shared, Sharing::Device, BlockGroup)
+FOOTPRINT(thread_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(ThreadGroup))
+FOOTPRINT(warp_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(WarpGroup))
+FOOTPRINT(block_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(BlockGroup))

@@ -84,17 +84,18 @@ void peers_reset(const Rig &rig, uint32_t max_batch) {
     endpoints[i].qp = g_qps + i;
     endpoints[i].local_cntr_value = rig.completed + i;
     /* No backpressure: free slots for all entries of a run. */
-    endpoints[i].sq_size = 0x7ffffff0u;
+    endpoints[i].sq_size = 0x3fffffffu;
   }
   CHECK_CUDA(cudaMemcpy(g_qps, qps.data(), sizeof(efa_cuda_qp) * kQueues, cudaMemcpyHostToDevice));
   CHECK_CUDA(cudaMemcpy(g_endpoints, endpoints.data(), sizeof(Endpoint) * kQueues, cudaMemcpyHostToDevice));
 }
 
 void peers_launch(Peer peer, int blocks, int threads, int queues, int iterations, int batch) {
-  if (peer == Peer::Nccl) {
-    post_nccl<<<blocks, threads>>>(g_endpoints, queues, iterations);
-  } else {
-    post_dp_direct<<<blocks, threads>>>(g_endpoints, queues, iterations, batch);
+  switch (peer) {
+    case Peer::Nccl: post_nccl<<<blocks, threads>>>(g_endpoints, queues, iterations); break;
+    case Peer::DropIn: drop_in_launch(g_endpoints, blocks, threads, queues, iterations); break;
+    case Peer::DropIn16: drop_in_16_launch(g_endpoints, blocks, threads, queues, iterations); break;
+    case Peer::DpDirect: post_dp_direct<<<blocks, threads>>>(g_endpoints, queues, iterations, batch); break;
   }
 }
 

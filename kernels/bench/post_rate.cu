@@ -281,7 +281,7 @@ Entrant of_peer(const char *name, Peer peer, const Shape &shape, uint32_t max_ba
     peers_reset(g_rig, max_batch);
   };
   /* The low 16 bits: peers ring with all 32 bits of the producer index. */
-  double entries = (double)calls * shape.blocks * (peer == Peer::Nccl ? shape.threads : 1);
+  double entries = (double)calls * shape.blocks * (peer == Peer::DpDirect ? 1 : shape.threads);
   auto right = [=] { return (*g_rig.doorbell(0) & 0xffff) == ((uint64_t)(entries / shape.queues) & 0xffff); };
   auto launch = [=] { peers_launch(peer, shape.blocks, shape.threads, shape.queues, calls, batch); };
   return {name, entries, fresh, launch, right};
@@ -303,7 +303,11 @@ void bench_row(const Shape &shape, uint32_t m, int calls) {
   if (kHasBefore) contest.add(of_engine("before", engine_before, shape, m, calls));
   /* NCCL's rates do not depend on the number of calls, and some take long. */
   int few = std::min(calls, shape.blocks * shape.threads > 4096 ? 250 : 1000);
-  if (peers_available()) contest.add(of_peer("nccl", Peer::Nccl, shape, m, few, 1));
+  if (peers_available()) {
+    contest.add(of_peer("nccl", Peer::Nccl, shape, m, few, 1));
+    contest.add(of_peer("nccl drop-in", Peer::DropIn, shape, m, few, 1));
+    contest.add(of_peer("nccl drop-in, 16-byte stores", Peer::DropIn16, shape, m, few, 1));
+  }
   contest.add(of_engine("after, 8-byte stores", engine_after, shape, m, calls, 8));
   contest.add(of_engine("after, backpressure", engine_after, shape, m, calls, 16, FreeSlots::GpuAdapter));
   /* As many entries for each fence as the batch window allows: docs/benchmarks.md, "What bounds it". */

@@ -19,9 +19,10 @@
   } while (0)
 
 /* Kernels that post are compiled for blocks of 1,024 threads, as a transport's kernels are, and so have at most 64
- * registers. An empty macro removes the bound. */
+ * registers; their groups on shared queues are compact. An empty macro removes both. */
 #ifndef EFA_GDA_BENCH_BOUNDS
 #define EFA_GDA_BENCH_BOUNDS __launch_bounds__(1024)
+#define EFA_GDA_BENCH_COMPACT
 #endif
 
 constexpr int kQueues = 132;
@@ -85,13 +86,17 @@ extern const Engine engine_after;
 /* Revision 6808c31 or another, if the benchmark was built with --before. */
 extern const Engine engine_before;
 
-/* NCCL's EFA-GDA post path, or efa-dp-direct as its benchmark uses it. */
-enum class Peer { Nccl, DpDirect };
+/* NCCL's EFA-GDA post path; efa_gda/nccl_gin.h in its place, with stores of 8 or 16 bytes; or efa-dp-direct as its
+ * benchmark uses it. */
+enum class Peer { Nccl, DropIn, DropIn16, DpDirect };
 
 /* peers.cu. Without the peers' headers, peers_available() returns false and the others do nothing. */
 bool peers_available();
 void peers_reset(const Rig &rig, uint32_t max_batch);
 /* `iterations` calls of each thread. `batch`: entries for each doorbell, of efa-dp-direct only. */
 void peers_launch(Peer peer, int blocks, int threads, int queues, int iterations, int batch);
+/* drop_in.cu: calls on the endpoints of peers.cu. */
+void drop_in_launch(void *endpoints, int blocks, int threads, int queues, int iterations);
+void drop_in_16_launch(void *endpoints, int blocks, int threads, int queues, int iterations);
 
 #endif

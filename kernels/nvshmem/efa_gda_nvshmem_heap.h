@@ -52,8 +52,9 @@ struct efa_gda_nvshmem_attr {
  * loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr` may be null.
  *
  * Errors: ARGUMENT for another `size`, or a number of queues that is out of range or that another PE does not have;
- * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; those of
- * efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if CUDA or NVSHMEM failed.
+ * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if the
+ * adapter has no RDMA; those of efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if CUDA or
+ * NVSHMEM failed.
  */
 int efa_gda_nvshmem_init(const struct efa_gda_nvshmem_attr *attr);
 

@@ -145,6 +145,13 @@ int open_queues(Record &record) {
     efa_gda_mapped *queue = nullptr;
     if ((code = check(c.library.efa_gda_mapped_open(c.domain, &mapped, &queue), "efa_gda_mapped_open"))) return code;
     c.mapped.push_back(queue);
+    efa_gda_mapped_info info = {};
+    info.size = sizeof info;
+    if ((code = check(c.library.efa_gda_mapped_describe(queue, &info), "efa_gda_mapped_describe"))) return code;
+    if (info.max_rdma_size == 0) {
+      return fail(EFA_GDA_ERROR_UNSUPPORTED,
+                  "the adapter has no RDMA, which puts need; set EFA_GDA_ADAPTER to an adapter with RDMA");
+    }
     size_t length = sizeof record.address[number];
     code = check(c.library.efa_gda_mapped_address(queue, record.address[number], &length), "efa_gda_mapped_address");
     if (code != 0) return code;
@@ -344,7 +351,8 @@ extern "C" int efa_gda_nvshmem_state(efa_gda_ibgda_state *state) {
 
 extern "C" int efa_gda_nvshmem_failure(efa_gda_ibgda_report *report) {
   if (context == nullptr || report == nullptr) return fail(EFA_GDA_ERROR_ARGUMENT, kNoState);
-  report->status = context->report->status;
+  /* Device code stores the others first (ibgda.h). */
+  report->status = __atomic_load_n(&context->report->status, __ATOMIC_ACQUIRE);
   report->pe = context->report->pe;
   report->qp = context->report->qp;
   return 0;

@@ -23,6 +23,7 @@ namespace efa_gda_nvshmem {
   F(efa_gda_domain_open)                                                                                          \
   F(efa_gda_domain_close)                                                                                         \
   F(efa_gda_mapped_open)                                                                                          \
+  F(efa_gda_mapped_describe)                                                                                      \
   F(efa_gda_mapped_address)                                                                                       \
   F(efa_gda_mapped_insert_peer)                                                                                   \
   F(efa_gda_mapped_retain)                                                                                        \
@@ -57,7 +58,9 @@ struct Library {
 #undef EFA_GDA_NVSHMEM_FIND
     if (efa_gda_api_version() == EFA_GDA_API_VERSION) return true;
     why = "libefa_gda.so implements version " + std::to_string(efa_gda_api_version()) +
-          " of the interface, and the program was compiled for version " + std::to_string(EFA_GDA_API_VERSION);
+          " of the interface, and the program was compiled for version " + std::to_string(EFA_GDA_API_VERSION) +
+          "; install the libefa_gda.so of the same release as this header, or compile the program again with the header "
+          "of that library (EFA_GDA_LIBRARY names the file that is loaded)";
     return false;
   }
 };

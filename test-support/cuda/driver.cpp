@@ -15,6 +15,10 @@
  *
  * PRETEND_GPU_TWO=1: there are two GPUs.
  *
+ * PRETEND_GPU_PEERS=1: the driver reports that GPUs can map each other's memory.
+ *
+ * PRETEND_GPU_IPC=1: other processes can map memory of cuMemAlloc whose length is a multiple of 2 MiB.
+ *
  * PRETEND_GPU_KNOWS_MEMORY=1: cuPointerGetAttribute knows memory of cuMemAlloc, too.
  *
  * PRETEND_GPU_FAILS_COPY=N: copies of N bytes to the host fail.
@@ -23,10 +27,13 @@
  *
  * Only what this project and cudarc call is here; results and constants are those of cuda.h.
  */
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <deque>
@@ -103,6 +110,13 @@ const Kernel kKernels[] = {
 };
 
 int token;
+
+/* The process with a file of shared memory, its descriptor there, and its length. */
+struct CUipcMemHandle {
+  int process, file;
+  size_t length;
+  char rest[48];
+};
 
 /* Kernels that run, by their streams. */
 struct Running {
@@ -274,18 +288,42 @@ int allocate(uint64_t *to, size_t bytes) {
 struct Allocations {
   std::mutex lock;
   std::map<uint64_t, size_t> lengths;
+  /* The files of memory that processes share. */
+  std::map<uint64_t, int> files;
 
   int add(uint64_t *to, size_t bytes) {
+    if (listed("PRETEND_GPU_IPC", 1) && bytes % (2 << 20) == 0) {
+      int file = memfd_create("pretended GPU", 0);
+      return ftruncate(file, (off_t)bytes) == 0 ? map(to, file, bytes) : kInvalidValue;
+    }
     allocate(to, bytes);
     std::lock_guard<std::mutex> locked(lock);
     lengths[*to] = bytes;
     return kSuccess;
   }
+  int map(uint64_t *to, int file, size_t bytes) {
+    void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (start == MAP_FAILED) return kInvalidValue;
+    std::lock_guard<std::mutex> locked(lock);
+    lengths[(uint64_t)start] = bytes, files[(uint64_t)start] = file;
+    return give(to, (uint64_t)start);
+  }
   int remove(uint64_t at) {
     std::lock_guard<std::mutex> locked(lock);
+    if (auto shared = files.find(at); shared != files.end()) {
+      munmap((void *)at, lengths[at]);
+      close(shared->second);
+      files.erase(shared);
+    } else {
+      free((void *)at);
+    }
     lengths.erase(at);
-    free((void *)at);
     return kSuccess;
+  }
+  CUipcMemHandle handle(uint64_t at) {
+    std::lock_guard<std::mutex> locked(lock);
+    auto shared = files.find(at);
+    return shared == files.end() ? CUipcMemHandle{} : CUipcMemHandle{getpid(), shared->second, lengths[at], {}};
   }
   /* The block around an address, if the environment has the driver know it. Without one, its length is 0. */
   Unreadable around(uint64_t address) {
@@ -321,10 +359,14 @@ int cuDeviceGetName(char *name, int length, int) {
   strncpy(name, "pretended GPU", (size_t)length);
   return kSuccess;
 }
-int cuDeviceGetPCIBusId(char *address, int length, int) {
-  strncpy(address, "0000:00:00.0", (size_t)length);
+int cuDeviceGetPCIBusId(char *address, int length, int device) {
+  strncpy(address, device == 0 ? "0000:00:00.0" : "0000:00:01.0", (size_t)length);
   return kSuccess;
 }
+int cuDeviceGetByPCIBusId(int *device, const char *address) {
+  return cuDeviceGet(device, strcmp(address, "0000:00:01.0") == 0);
+}
+int cuDeviceCanAccessPeer(int *can, int, int) { return give<int>(can, listed("PRETEND_GPU_PEERS", 1)); }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
   *value = listed("PRETEND_GPU_ATTRIBUTES", (unsigned long)attribute);
   for (auto &known : kAttributes) {
@@ -411,6 +453,25 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
   if (size != nullptr && strtoul(size, nullptr, 10) == bytes) return kIllegalAddress;
   const unsigned char *unreadable_from = unreadable.bytes(from, bytes);
   return copy(stream, to, unreadable_from != nullptr ? unreadable_from : (const void *)from, bytes, unreadable_from);
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  return copy(stream, (void *)to, (const void *)from, bytes, nullptr);
+}
+int cuIpcGetMemHandle(CUipcMemHandle *handle, uint64_t at) { return give(handle, allocations.handle(at)); }
+int cuIpcOpenMemHandle_v2(uint64_t *to, CUipcMemHandle handle, unsigned) {
+  if (handle.process == 0) return kNotSupported;
+  if (handle.process == getpid()) return kInvalidContext;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
+  int file = open(path, O_RDWR);
+  return file < 0 ? kInvalidValue : allocations.map(to, file, handle.length);
+}
+int cuIpcCloseMemHandle(uint64_t at) { return allocations.remove(at); }
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *length, uint64_t at) {
+  std::lock_guard<std::mutex> locked(allocations.lock);
+  auto found = allocations.lengths.find(at);
+  if (found == allocations.lengths.end()) return kNotFound;
+  return give(start, at), give(length, found->second);
 }
 /* The pretended GPU exports none of its memory. */
 int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }

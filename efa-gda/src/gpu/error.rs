@@ -65,7 +65,8 @@ pub enum Error {
     },
     /// A byte range is outside of the GPU's memory.
     #[error(
-        "{length} bytes at offset {offset} exceed a GPU memory block of {memory} bytes; end the range inside the block"
+        "the range of length {length} at offset {offset} exceeds a GPU memory block of length {memory}; end the range \
+         inside the block"
     )]
     OutOfBounds {
         /// Offset of the first byte.
@@ -120,7 +121,7 @@ fn hint(error: &DriverError) -> &'static str {
         _ if is_lost(error) => {
             "; the context is lost with everything in it: destroy its queues and start again in a new process"
         }
-        _ => "",
+        _ => "; cuda.h explains the result; see dmesg for the GPU's driver, and nvidia-smi",
     }
 }
 

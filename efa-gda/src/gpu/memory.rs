@@ -230,17 +230,34 @@ pub struct GpuMemory {
 impl GpuMemory {
     /// Alignment and granularity: what exporting a GPU's memory needs, and the largest page size of hosts with EFA.
     const PAGE: u64 = 64 << 10;
+    /// CUDA divides blocks of this size among allocations, and another process maps whole blocks.
+    const BLOCK: usize = 2 << 20;
 
     /// Allocates `length` zeroed bytes in the memory of `gpu`.
     ///
     /// # Errors
     /// Those of the driver, such as CUDA_ERROR_OUT_OF_MEMORY.
     pub fn zeroed(gpu: &Gpu, length: usize) -> Result<Self> {
+        Self::in_blocks(gpu, length, 1)
+    }
+
+    /// As [`Self::zeroed`], in blocks that hold nothing else, so that a process that maps them ([`Self::share`]) reads
+    /// and writes nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::zeroed`].
+    pub fn zeroed_to_share(gpu: &Gpu, length: usize) -> Result<Self> {
+        Self::in_blocks(gpu, length, Self::BLOCK)
+    }
+
+    fn in_blocks(gpu: &Gpu, length: usize, block: usize) -> Result<Self> {
         let _relaxed = Relaxed::enter();
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let short = || in_call("cuMemAlloc")(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         let rounded = length.max(1).checked_next_multiple_of(Self::PAGE as usize).ok_or_else(short)?;
-        let bytes = rounded.checked_add(Self::PAGE as usize).ok_or_else(short)?;
+        let bytes =
+            rounded.checked_add(Self::PAGE as usize).and_then(|bytes| bytes.checked_next_multiple_of(block));
+        let bytes = bytes.ok_or_else(short)?;
         // SAFETY: `new_stream` left the context current. The drop frees the memory once.
         let allocation = unsafe { result::malloc_sync(bytes) }.map_err(in_call("cuMemAlloc"))?;
         let memory = Self { stream, allocation, start: allocation.next_multiple_of(Self::PAGE), length };
@@ -249,6 +266,11 @@ impl GpuMemory {
             .map_err(in_call("cuMemsetD8Async"))?;
         memory.finish()?;
         Ok(memory)
+    }
+
+    /// Returns the address of the allocation, which is at or before the first byte.
+    pub(super) fn allocation(&self) -> u64 {
+        self.allocation
     }
 
     /// Returns the address of the first byte, for the GPU and the adapter.
@@ -316,14 +338,14 @@ impl GpuMemory {
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
-    fn at(&self, offset: usize, length: usize) -> Result<u64> {
+    pub(super) fn at(&self, offset: usize, length: usize) -> Result<u64> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.start + offset as u64),
             _ => Err(Error::OutOfBounds { offset, length, memory: self.length }),
         }
     }
 
-    fn bind(&self) -> Result<()> {
+    pub(super) fn bind(&self) -> Result<()> {
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))
     }
 

@@ -8,6 +8,7 @@ mod device;
 mod error;
 pub(crate) mod memory;
 mod pages;
+mod peer;
 
 pub use compile::{Origin, compile_source};
 #[cfg(feature = "test-utils")]
@@ -16,3 +17,4 @@ pub use device::{Gpu, HostRange};
 pub(crate) use device::{in_call, stream_ends};
 pub use error::{Error, Result};
 pub use memory::GpuMemory;
+pub use peer::{MappedMemory, SharedMemory};

@@ -217,7 +217,13 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
 #if !EFA_GDA_ON_GPU
 extern "C" bool handles_on_host(const struct handles_args *args, uint32_t threads, uint64_t seed) {
   efa_gda::host::interleave(seed);
+  /* Scenarios 6 and 9 have no adapter beside them, and end by their bounds. Their clock stands still while the machine
+   * runs something else. */
+  bool alone = args->scenario == 6 || args->scenario == 9;
+  if (alone) efa_gda::host::run_beside([](void *) {}, nullptr);
   auto body = [](void *context) { handles(*static_cast<handles_args *>(context)); };
-  return efa_gda::host::run_block(0, 1, threads, body, const_cast<handles_args *>(args));
+  bool ran = efa_gda::host::run_block(0, 1, threads, body, const_cast<handles_args *>(args));
+  efa_gda::host::run_beside(nullptr, nullptr);
+  return ran;
 }
 #endif

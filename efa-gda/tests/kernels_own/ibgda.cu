@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Ranks that use the functions of ibgda_compat.cuh as DeepEP's kernels do. Each rank is one block, and each warp sends
- * to the next rank through channels of its own. */
+/* Ranks that use the functions of ibgda_compat.cuh as DeepEP's kernels do. Each rank is one block on the host executor,
+ * and one or several on a GPU. Each warp sends to the next rank through channels of its own. */
 #include "efa_gda/platform.h"
 #include "efa_gda/ibgda_state.h"
 
+/* The state of the rank whose block this is. */
+#if EFA_GDA_ON_GPU
+static __shared__ efa_gda_ibgda_state *state_of_rank;
+#else
 static thread_local efa_gda_ibgda_state *state_of_rank;
+#endif
 #define EFA_GDA_IBGDA_STATE (*state_of_rank)
 #define EFA_GDA_COMPAT_NS deep_ep
 #include "efa_gda/ibgda_compat.cuh"
 
 static_assert(sizeof(efa_gda_ibgda_state) == 112 && sizeof(efa_gda_ibgda_channel) == 80 &&
                   sizeof(efa_gda_ibgda_peer) == 32 && sizeof(efa_gda_ibgda_queue) == 16,
-              "as ibgda_soft.rs declares them");
+              "as support/ibgda.rs declares them");
 
 /* A launch of a rank. In the heap, warp w has from w * warp_stride on: what it sends and what it receives, `messages`
  * messages of `bytes` bytes each; then words of 8 bytes: tail, head, count, last. */
@@ -21,6 +26,9 @@ struct ibgda_args {
   uint32_t rounds;
   uint32_t messages;
   uint32_t bytes;
+  /* Warps of a rank. */
+  uint32_t warps;
+  uint32_t reserved;
   uint64_t warp_stride;
   uint64_t limit_ns;
   /* Bytes that were wrong when their flag, or quiet, said that they had arrived; and warps that gave up. */
@@ -33,23 +41,28 @@ namespace {
 using namespace efa_gda;
 using namespace deep_ep;
 
+/* The number of the calling thread's warp in its rank. Block b is of rank b modulo num_pes. */
+EFA_GDA_FN uint32_t warp_number(const ibgda_args &a) {
+  return block_index() / a.state->num_pes * (block_threads() / 32) + thread_index() / 32;
+}
+
 struct Place {
   uint8_t *send, *receive;
   uint64_t *tail, *head;
   int *count, *last;
 };
 
-Place place_of(const ibgda_args &a, uint32_t warp) {
+EFA_GDA_FN Place place_of(const ibgda_args &a, uint32_t warp) {
   uint8_t *send = reinterpret_cast<uint8_t *>(a.state->heap + warp * a.warp_stride);
   uint8_t *receive = send + (uint64_t)a.messages * a.bytes;
   uint64_t *words = reinterpret_cast<uint64_t *>(receive + (uint64_t)a.messages * a.bytes);
   return {send, receive, words, words + 1, reinterpret_cast<int *>(words + 2), reinterpret_cast<int *>(words + 3)};
 }
 
-uint8_t pattern(uint32_t rank, uint32_t round, uint32_t at) { return (uint8_t)(rank * 101 + round * 37 + at * 3 + 1); }
+EFA_GDA_FN uint8_t pattern(uint32_t rank, uint32_t round, uint32_t at) { return (uint8_t)(rank * 101 + round * 37 + at * 3 + 1); }
 
 /* Bytes are accessed by words that the adapter's thread may store to as well. */
-uint32_t differences(const ibgda_args &a, const uint8_t *bytes, uint32_t rank, uint32_t round) {
+EFA_GDA_FN uint32_t differences(const ibgda_args &a, const uint8_t *bytes, uint32_t rank, uint32_t round) {
   uint32_t found = 0;
   for (uint32_t at = WarpGroup().rank() * 8; at < a.messages * a.bytes; at += 256) {
     uint64_t word = load_system(reinterpret_cast<const volatile uint64_t *>(bytes + at));
@@ -58,7 +71,7 @@ uint32_t differences(const ibgda_args &a, const uint8_t *bytes, uint32_t rank, u
   return found;
 }
 
-void fill(const ibgda_args &a, uint8_t *bytes, uint32_t round) {
+EFA_GDA_FN void fill(const ibgda_args &a, uint8_t *bytes, uint32_t round) {
   for (uint32_t at = WarpGroup().rank() * 8; at < a.messages * a.bytes; at += 256) {
     uint64_t word = 0;
     for (uint32_t b = 0; b < 8; b++) word |= (uint64_t)pattern(a.rank, round, at + b) << (8 * b);
@@ -68,14 +81,14 @@ void fill(const ibgda_args &a, uint8_t *bytes, uint32_t round) {
 
 /* Waits until `reached(word)`; all lanes get the result. False at the limit, or if a rank has failed. */
 template <class Word, class Reached>
-bool await(const ibgda_args &a, const Word *word, Reached reached) {
+EFA_GDA_FN bool await(const ibgda_args &a, const Word *word, Reached reached) {
   WarpGroup warp;
   uint32_t seen = 0;
   if (warp.rank() == 0) {
     uint64_t start = clock_ns();
     while (seen == 0 && load_relaxed(&a.state->shared->failed) == EFA_GDA_OK && clock_ns() - start < a.limit_ns) {
       seen = reached(load_system(word)) ? 1 : 0;
-      host::yield();
+      pause();
     }
     fence_system();
   }
@@ -85,7 +98,7 @@ bool await(const ibgda_args &a, const Word *word, Reached reached) {
 }
 
 template <bool kRing>
-void put_all(const ibgda_args &a, const Place &place, int to, uint32_t channel) {
+EFA_GDA_FN void put_all(const ibgda_args &a, const Place &place, int to, uint32_t channel) {
   for (uint32_t m = 0; m < a.messages; m++) {
     nvshmemi_ibgda_put_nbi_warp<kRing>(reinterpret_cast<uint64_t>(place.receive + (uint64_t)m * a.bytes),
                                        reinterpret_cast<uint64_t>(place.send + (uint64_t)m * a.bytes), a.bytes, to,
@@ -93,16 +106,16 @@ void put_all(const ibgda_args &a, const Place &place, int to, uint32_t channel) 
   }
 }
 
-void report(const ibgda_args &a, uint32_t found) {
+EFA_GDA_FN void report(const ibgda_args &a, uint32_t found) {
   if (found != 0) fetch_add_relaxed(a.wrong, found);
 }
 
-uint32_t neighbour(const ibgda_args &a, uint32_t by) { return (a.rank + by) % a.state->num_pes; }
+EFA_GDA_FN uint32_t neighbour(const ibgda_args &a, uint32_t by) { return (a.rank + by) % a.state->num_pes; }
 
 /* As the normal kernels: data, a tail that counts up, and a head by which the receiver returns the space. */
-void stream(const ibgda_args &a) {
+EFA_GDA_FN void stream(const ibgda_args &a) {
   WarpGroup warp;
-  uint32_t index = thread_index() / 32, warps = block_threads() / 32, last = a.state->num_pes - 1;
+  uint32_t index = warp_number(a), last = a.state->num_pes - 1;
   uint32_t to = neighbour(a, 1), from = neighbour(a, last);
   Place place = place_of(a, index);
   for (uint32_t round = 1; round <= a.rounds; round++) {
@@ -120,7 +133,7 @@ void stream(const ibgda_args &a) {
     uint32_t half = a.messages / 2;
     if (warp.rank() < 2) {
       int more = (int)(warp.rank() == 0 ? half : a.messages - half);
-      nvshmemi_ibgda_amo_nonfetch_add(place.head, more, (int)from, (int)(index + warps));
+      nvshmemi_ibgda_amo_nonfetch_add(place.head, more, (int)from, (int)(index + a.warps));
     }
     warp.sync();
   }
@@ -129,9 +142,9 @@ void stream(const ibgda_args &a) {
 }
 
 /* As the low-latency kernels: data, and a count that was 0; then another word. */
-void low_latency(const ibgda_args &a) {
+EFA_GDA_FN void low_latency(const ibgda_args &a) {
   WarpGroup warp;
-  uint32_t index = thread_index() / 32, last = a.state->num_pes - 1;
+  uint32_t index = warp_number(a), last = a.state->num_pes - 1;
   Place place = place_of(a, index);
   fill(a, place.send, 0);
   warp.sync();
@@ -151,9 +164,9 @@ void low_latency(const ibgda_args &a) {
 }
 
 /* Each warp looks at the peer's memory after its own quiet. */
-void quiet(const ibgda_args &a) {
+EFA_GDA_FN void quiet(const ibgda_args &a) {
   WarpGroup warp;
-  uint32_t index = thread_index() / 32;
+  uint32_t index = warp_number(a);
   int to = (int)neighbour(a, 1);
   Place place = place_of(a, index);
   uint64_t there = nvshmemi_get_p2p_ptr(reinterpret_cast<uint64_t>(place.receive), (int)a.rank, to);
@@ -169,7 +182,7 @@ void quiet(const ibgda_args &a) {
 }
 
 /* As notify_dispatch begins. */
-void quiet_all(const ibgda_args &a) {
+EFA_GDA_FN void quiet_all(const ibgda_args &a) {
   uint32_t channels = ibgda_get_state()->num_rc_per_pe * (uint32_t)ibgda_get_state()->num_devices_initialized;
   for (uint32_t i = thread_index(); i < channels * (a.state->num_pes - 1); i += block_threads()) {
     nvshmemi_ibgda_quiet((int)neighbour(a, i / channels + 1), (int)(i % channels));
@@ -177,7 +190,7 @@ void quiet_all(const ibgda_args &a) {
 }
 
 /* More words than a channel has sums for. */
-void too_many_words(const ibgda_args &a) {
+EFA_GDA_FN void too_many_words(const ibgda_args &a) {
   Place place = place_of(a, 0);
   uint64_t *words = reinterpret_cast<uint64_t *>(place.receive);
   for (uint32_t i = 0; i <= EFA_GDA_IBGDA_COUNTS && thread_index() == 0; i++) {
@@ -187,7 +200,7 @@ void too_many_words(const ibgda_args &a) {
 
 /* Calls that are refused. */
 template <int kCall>
-void refused(const ibgda_args &a) {
+EFA_GDA_FN void refused(const ibgda_args &a) {
   Place place = place_of(a, 0);
   uint64_t outside = a.state->heap + a.state->heap_bytes - 8, inside = reinterpret_cast<uint64_t>(place.send);
   int lane = (int)WarpGroup().rank(), to = (int)neighbour(a, 1);
@@ -197,11 +210,29 @@ void refused(const ibgda_args &a) {
   if (kCall == 3 && lane == 0) nvshmemi_ibgda_rma_p(place.last, 1, to, 0, 5);
 }
 
+#if !EFA_GDA_ON_GPU
 using Kernel = void (*)(const ibgda_args &);
 constexpr Kernel kKernels[] = {stream,     low_latency, quiet,      quiet_all, too_many_words,
                                refused<0>, refused<1>,  refused<2>, refused<3>};
+#endif
 
 }  // namespace
+
+#if EFA_GDA_ON_GPU
+
+struct ibgda_ranks {
+  ibgda_args ranks[2];
+};
+
+/* With the launch bounds of DeepEP's kernels. All blocks must run at the same time. */
+extern "C" __global__ void __launch_bounds__(1024, 1) ibgda_stream(ibgda_ranks all) {
+  const ibgda_args &a = all.ranks[efa_gda::block_index() % 2];
+  if (efa_gda::thread_index() == 0) state_of_rank = a.state;
+  __syncthreads();
+  stream(a);
+}
+
+#else
 
 extern "C" bool ibgda_on_host(const ibgda_args *args, uint32_t kernel, uint32_t lanes, uint64_t seed) {
   struct Launch {
@@ -218,3 +249,5 @@ extern "C" bool ibgda_on_host(const ibgda_args *args, uint32_t kernel, uint32_t 
   host::interleave(0);
   return ran;
 }
+
+#endif

@@ -7,7 +7,7 @@ pub(crate) mod dispatch;
 pub(crate) mod put_signal;
 pub(crate) mod waits;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
@@ -18,8 +18,7 @@ use efa_gda::wire::{DecodedRequest, Operation, Request, RequestIdWidth};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_SHARED, EFA_GDA_LOCK_STATE_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
 };
-use efa_gda_test_support::TempDir;
-use efa_gda_test_support::compile::{self, compile};
+use efa_gda_test_support::compile::host_kernels;
 use libloading::Library;
 
 pub(crate) const QPN: u32 = 77;
@@ -112,21 +111,12 @@ fn last_lap(shape: Shape) -> Vec<AtomicU16> {
     (0..shape.requests).map(|slot| AtomicU16::new(word(slot))).collect()
 }
 
-/// Compiles files of kernels for the host, as docs/kernels.md describes, into one library.
+/// Compiles files of kernels for the host into one library.
 pub(crate) fn kernels(sources: &[&str]) -> Library {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let kernels = root.join("../kernels");
-    let folder = TempDir::new("kernels-own");
-    let file = folder.path().join("kernels.so");
-    let mut command = compile::cxx();
-    command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
-    command.arg("-I").arg(kernels.join("include"));
-    command.arg("-I").arg(root.join("../third_party/efa_gda"));
-    command.args(sources.iter().map(|source| root.join(source)));
-    command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
-    assert!(compile(&mut command), "no C++ compiler was found; install one");
+    let sources: Vec<PathBuf> = sources.iter().map(|source| root.join(source)).collect();
     // SAFETY: the library has no initialisers.
-    unsafe { Library::new(&file) }.expect("the library that the compiler wrote loads")
+    unsafe { Library::new(host_kernels(&sources, &[])) }.expect("the library that the compiler wrote loads")
 }
 
 impl Bench {

@@ -134,6 +134,17 @@ never! {
          waiter:  ld.acquire oldest 1 @ acquire of oldest; ld.weak buffer 0
          adapter: st.weak buffer 7; st.release.sys head 1";
 
+    /// The words of requests i - 2 R and i - R, which have different phases; the first has that of request i. The next
+    /// writer found the lock passed to it when it took its ticket.
+    r3_the_next_writers_scan_sees_the_done_words_of_earlier_scans:
+        "reader:       st.relaxed done 1; st.relaxed done 2
+         writer:       ld.relaxed done 2; st.release serving 1 @ release of serving
+         next writer:  ld.relaxed serving 1; fence.acq_rel @ fence before the scan; ld.relaxed done 1";
+
+    r3_the_next_writer_does_not_move_oldest_back:
+        "writer:       st.relaxed oldest 1; st.release serving 1 @ release of serving
+         next writer:  ld.relaxed serving 1; fence.acq_rel @ fence before the scan; ld.relaxed oldest 0";
+
     a_group_that_sees_a_signal_sees_its_data:
         "adapter:  st.weak data 7; st.release.sys word 1
          leader:   ld.relaxed.sys word 1; fence.acq_rel.sys @ fence of wait_until(); bar @ sync of wait_until()

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
+pub(crate) mod ibgda;
 pub(crate) mod kernel;
 pub(crate) mod load;
 pub(crate) mod side;

@@ -1,46 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Combining: how the lock owner places and rings for the calls that other groups published, and passes the lock; and
- * why a published call may return before it is rung for. ticket_lock.h states the terms, the words, their pairs (A1 to
- * A3) and the states of lock.serving.
+ * Combining: how the lock owner places calls from their publication slots, rings for them and passes the lock; and why
+ * a published call may return early. ticket_lock.h states the terms, the words, their pairs (A1 to A3) and the states
+ * of lock.serving. Flag, flag window, scan, reading: see publication.h.
  *
  * STEPS of combine(). The lock owner
  *   1. stores Open: at its own ticket if its call is not placed yet (release_published), otherwise at the next ticket.
  *      A group that will combine because it saw later tickets has stored Open at its own ticket already, when it
  *      acquired the lock (Ticket::acquire).
  *   2. in Open, scans the flags from T on, places the calls found, rings, and stores serving past them. In place of its
- *      first scan it takes its own call, if that is not placed yet. It repeats this until a scan finds no call. Step 2
- *      runs at most kMaxOpenRounds times, the own call included.
+ *      first scan it takes its own call, if that is not placed yet. It repeats step 2 until a scan finds no call, or
+ *      until it has executed step 2 kMaxOpenRounds times.
  *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
  *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
  *      passes the lock to T's group in PassedMustCombine. If it is found, it places and rings as in step 2, and repeats
  *      step 4.
- * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
- * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
- * So T's call is not found if it is not published, is empty, or has more entries than a flag window (publication.h) has
- * slots: 32 for a thread, 512 for a warp. On a queue without publication slots no group combines, and the lock is only
- * passed in Passed.
+ * One execution of step 2 or 4 is a round of combine(). It has nothing to do with the rounds of a call (sq.h).
+ *   A scan finds a call if all flags of the calls from T's to this one, both included, match in the scan's last
+ * reading. So it does not find T's call if that is not published, is empty, or has more entries than the flag window
+ * has slots.
+ *   On a queue without publication slots no group combines, and the lock is only passed in Passed.
  *
  * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
- * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
- * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, loads `end`, synchronises, and then
- * scans.
- *   F1 before F2: O's load of reserve.word sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
- *   F2 before F1: P's load of serving sees Closing or a later value. So P does not return early because of O's Open. If
- *                 the later value is Open, a group that acquired the lock after O has stored it; the argument is
- *                 repeated with that owner's F2.
+ * and each synchronises with the later ones. Group P takes its ticket p, publishes, synchronises, executes F1, and then
+ * loads serving. Lock owner O stores Closing, executes F2, loads `end`, synchronises, and then scans.
+ *   F1 before F2: O's load of `end` sees P's fetch_add, so p is before `end`. O's scans in step 4 see P's flags.
+ *   F2 before F1: P's load of serving sees O's Closing or a later value. So P does not return early because of O's
+ *                 Open. If the later value is Open, a later lock owner has stored it, and the argument is repeated with
+ *                 that owner's F2.
  * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
  * O leaves step 4 in one of three cases.
  *   T is at or past `end`: P's call is served.
  *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. The same holds
- *     for each group that returned early because of O's Open or an earlier one. So T's group is none of them: it waits,
- *     or has yet to take its ticket, and will read PassedMustCombine. No other group can store Open before T's group
- *     owns the lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word
- *     only grows; or it passes the lock on in PassedMustCombine, and the same argument applies to the next group. The
- *     scans of each of these groups see P's flags, because the group has acquired what O did (A1). T grows with each
- *     group, so P's call is reached.
- *   place_published() failed: the queue is poisoned, and the state stays Closing for ever. (If it fails in step 2, the
- *     state stays Open for ever.)
+ *     for each group that returned early because of O's Open or an earlier one, so T's group is none of them. T is
+ *     before `end`, so T's group has its ticket: it reads PassedMustCombine, unless the queue is poisoned first. Until
+ *     it does, no group stores serving. T's group then combines, and its `end` is not before O's, because reserve.word
+ *     only grows. It leaves step 4 in one of the same three cases. Its scans in step 4 see P's flags, because it has
+ *     acquired what O did (A1). T grows with each such group, so P's call is reached.
+ *   place_published() failed: the queue is poisoned, and the state stays Closing for ever.
+ * If place_published() fails in step 2, or a wait of O fails between Ticket::acquire(), which stored Open, and
+ * combine(), the queue is poisoned and the state stays Open for ever: calls return early even then.
  * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
  * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
  * and shows for each fence of these programs that it is needed.
@@ -58,21 +57,32 @@ constexpr uint64_t kLockStateMask = 3;
 static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
               "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 
-/* The most times that step 2 runs, the own call included. */
+/* The most rounds in Open (step 2). */
 constexpr int kMaxOpenRounds = 16;
 
-/* Stores both indices, then `serving` with a release. */
+/* lock.doorbell_index and, in the high half, lock.confirmed_index: a load by another group may meet a store, so both
+ * are of 64 bits. */
+EFA_GDA_FN uint64_t *lock_indices(efa_gda_queue *queue) {
+  return reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index);
+}
+/* Stores what the next writer continues with. Called by the leader. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN void store_indices(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring) {
+  store_relaxed(lock_indices(queue), (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
+}
+
+/* Passes the lock (A1). `serving`: the ticket to which it passes, shifted, and the state. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void pass_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring, uint64_t serving) {
   ring.group().sync();
   if (ring.is_leader()) {
-    store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index),
-                  (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
+    store_indices(queue, ring);
     store_release(&queue->lock.serving, serving);
   }
 }
 
-/* Step 3: ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads follow F2. */
+/* Step 3: ends early returns, and returns `end`, shifted as lock.serving is. `serving`: T, shifted, in state 0. All
+ * threads' later loads follow F2. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring, uint64_t serving) {
   uint64_t end = 0;
@@ -88,12 +98,14 @@ EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreByte
   return end;
 }
 
-/* Places `count` published entries, from the slots at next() on. */
+/* Places the `count` published entries from producer index next() on. May wait for free slots; adds what it read to
+ * `all`. If that wait fails, the queue is poisoned, and some of the entries may be placed and rung for. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const PublicationSlots &publication,
                                           uint32_t count, uint64_t timeout_ns, Completions *all) {
   auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-  if (EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
+  if (!Footprint<Group>::kCompact &&
+      EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
     ring.place_at_once(count, copy);
     return EFA_GDA_OK;
   }
@@ -107,15 +119,30 @@ EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const P
   return EFA_GDA_OK;
 }
 
-/* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's own
- * published call of `own` entries, which may be longer than a flag window. If `own` is 0, the caller must have rung for
- * everything placed. Returns the handle's new limit on free slots in the low half and the status in the high half, and
- * adds what it read to `all`. A status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and
- * lock.serving stays Open or Closing at the last T. */
+/* place_published() and then ring() for a compact group: a function that is not inlined, with the Ring in the thread's
+ * memory. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status place_published_apart(Ring<Group, StoreBytes> *ring_in_memory, PublicationSlots publication,
+                                                  uint32_t count, uint64_t timeout_ns, Completions *all) {
+  Ring<Group, StoreBytes> ring = *ring_in_memory;
+  efa_gda_status status = place_published(ring, publication, count, timeout_ns, all);
+  if (status == EFA_GDA_OK) ring.ring();
+  ring_in_memory->continue_from(ring);
+  return status;
+}
+
+/* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
+ * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be its low half. If `own` is
+ * 0, that is the next ticket, and the caller must have rung for everything placed. Otherwise it is the group's own
+ * ticket: the group must have published all of its `own` entries, which may be more than a flag window has slots. The
+ * leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the handle's new limit on
+ * free slots in the low half and the status in the high half, and adds what it read to `all`. A status other than
+ * EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open or Closing at the last T. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes> *caller_ring,
                               PublicationSlots publication, uint64_t serving, uint32_t own, uint64_t timeout_ns,
                               Completions *all) {
+  constexpr bool kCompact = Footprint<Group>::kCompact;
   Ring<Group, StoreBytes> ring = *caller_ring;
   efa_gda_status status = EFA_GDA_OK;
   uint64_t end = 0;
@@ -125,19 +152,32 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
     uint32_t count = own;
     if (own == 0) {
-      after = serving;
-      count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
+      bool linger = round != 0 && state == kOpen;
+      uint64_t slots_and_calls;
+      if constexpr (kCompact) {
+        slots_and_calls = scan_published_apart(queue, ring.group(), ring.next(), publication, linger, serving);
+      } else {
+        MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
+        slots_and_calls = (uint64_t)found.calls << 32 | found.slots;
+      }
+      count = (uint32_t)slots_and_calls;
+      after = serving + (slots_and_calls << EFA_GDA_LOCK_STATE_BITS);
     }
     own = 0;
     if (count != 0) {
-      status = place_published(ring, publication, count, timeout_ns, all);
-      if (status != EFA_GDA_OK) break;
-      ring.ring();
+      if constexpr (kCompact) {
+        status = place_published_apart(&ring, publication, count, timeout_ns, all);
+        if (status != EFA_GDA_OK) break;
+      } else {
+        status = place_published(ring, publication, count, timeout_ns, all);
+        if (status != EFA_GDA_OK) break;
+        ring.ring();
+      }
       serving = after;
       /* The ring's fence orders the copies before this store (A3). */
       if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
     }
-    /* Only a scan made after F2 shows that T's group has not returned early. */
+    /* Only a scan after F2 shows that T's group has not returned early. */
     bool not_found = state == kClosing && count == 0;
     if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
       state = kClosing;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The completion side: reads the completion queue or the hardware counters, counts requests that ended, and records
- * errors. An error is a failed send of this queue. (A failed receive is counted in `received` if it used a posted
+ * errors. An error is a failed request of this queue. (A failed receive is counted in `received` if it used a posted
  * receive; its status is only in the inbox.) This file does not know which group posted a request: it only marks the
  * request as done in the queue's request table, if there is one (requests.h).
  *
  * TERMS. Group, call, writer, producer index, quiet, abort flag: see sq.h.
- *   send     the completion of a request of this send queue, whatever its operation.
- *   receive  the completion of a message, or of a write with immediate, that a peer sent to this queue pair. It is
- *            unsolicited if it used no posted receive: some queues need none for a write with immediate.
+ *   request  of this queue's send queue, whatever its operation. (Names in the code call its completion a send.)
+ *   receive  a message, or a write with immediate, that a peer sent to this queue pair. It is unsolicited if it used no
+ *            posted receive: some queues need none for a write with immediate.
+ *   posted receive: a buffer in the receive queue (rq.h).
  *   inbox    memory of the queue (efa_gda_inbox) to which the reader copies completions of receives, for
  *            take_received() (rq.h).
  *   receiver a thread in take_received() (rq.h).
@@ -25,14 +26,19 @@
  *   word                     | written by                   | read by               | ordered by
  *   completion entries       | adapter: the body, then the  | reader                | B1
  *                            | 8 bytes that hold the phase  |                       |
- *   counters.success, .error | adapter                      | pollers               | B2, B5
+ *   counters.success, .error | adapter                      | pollers               | B2, B5; wrap 0: nothing
  *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
  *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; counters, wrap 0: relaxed,
- *                            | With counters: any poller,   |   (post.h)            |   but a poller uses its own sum
- *                            | by CAS; if wrap is 0, by a   | pollers; waits of the | relaxed: an estimate of what is
- *                            | store                        |   send side           |   in flight; progress (Deadline)
+ *   completion.completed     | without counters: reader.    | leaders that wait for | B2; counters, wrap 0: not read,
+ *                            | With counters: any poller,   |   free slots or in    |   completed_now() returns the
+ *                            | by CAS; if wrap is 0, by a   |   quiet() (quiet.h)   |   sum that it stores
+ *                            | store                        | completed_now(); the  | relaxed: an estimate of what is
+ *                            |                              |   waits of the send   |   in flight; progress (Deadline)
+ *                            |                              |   side; ibgda.h       |
+ *                            |                              | wrap not 0: pollers   | acquire: poll() adds to it what
+ *                            |                              |   and reader          |   the counters are ahead by;
+ *                            |                              |                       |   oldest_unread()
  *   completion.received      | reader                       | posters of receives   | B2
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
@@ -42,73 +48,82 @@
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before
  *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
- *   error.count              | reader: fetch_add            | pollers; Sender: when | B4
- *                            |                              |   opened, quiet, waits|
- *   cq.doorbell              | reader: the consumer index   | adapter               | B2's fence: the entries are read
+ *   error.count              | reader: fetch_add            | with counters: pollers| B4
+ *                            |                              | Sender: quiet, waits; | B4
+ *                            |                              |   ibgda.h             |
+ *                            |                              | Sender: when opened   | relaxed: errors until then
+ *   cq.doorbell              | reader: the consumer index   | adapter               | after B2's fence
  *
  * PAIRS
- *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
- *       executes fence_system() before it loads the rest. Visible: the rest, as the adapter wrote it before the phase.
+ *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's and
+ *       it needs the rest, it executes fence_system() and then loads that. Visible: the rest, as the adapter wrote it
+ *       before the phase.
  *   B2  Without counters: the reader executes fence_system() after it has loaded completions, and then stores
  *       `completed` and `received`. With counters and wrap not 0: the poller executes it after it has loaded the
- *       counters, and then stores `completed` only. A group that reuses slots, or buffers after a quiet() or of
- *       receives, first loads `completed` or `received` with an acquire; wait(), wait_own() and test() load done words
- *       instead (R1 in requests.h).
- *       Visible: that the adapter no longer reads or writes the slots and the buffers of the counted requests.
- *   B3  The reader copies a completion to the inbox, then stores `inboxed` with a release; the receiver loads it with
- *       an acquire. Visible: the copy, and, if completion queue and message are in one memory of the GPU (rq.h), the
- *       message. In return the receiver copies the entry out, then stores `taken` with a release;
- *       the reader loads it with an acquire. Visible: that the inbox entry may be written again.
- *   B4  The reader stores the report, fences, adds to error.count, executes a system fence (B2's; before a failed
- *       request's done word, one of its own), and then stores `completed` and done words. With counters and wrap not 0,
- *       a poller loads error.count, executes B2's fence, and then advances `completed`. So a group that loads a
+ *       counters, and then advances `completed`. A writer that reuses slots, and a group that reuses buffers after a
+ *       quiet(), first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
+ *       requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
+ *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
+ *   B3  The reader executes fence_system() after it has loaded a completion's head, copies the completion to the inbox,
+ *       and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy; that the
+ *       adapter no longer writes the receive's buffer; and the message, where a completion shows it (signal.h,
+ *       RECEIVING SIDE, step 2). In return the receiver copies the entry out, then stores `taken` with a release; the
+ *       reader loads it with an acquire. Visible: that the inbox entry may be written again.
+ *   B4  The reader stores the report (of the first error), fences, adds to error.count, executes a system fence (B2's;
+ *       before a failed request's done word, one of its own), and then stores done words and, without counters,
+ *       `completed`. With counters and wrap not 0, a poller loads error.count with an acquire, executes B2's fence, and
+ *       then advances `completed`. So a group that loads a
  *       `completed` that counts a failed request, or finds the request failed in the request table, also sees its error
- *       in error.count, and the report. On a queue with counters whose wrap is 0, no error is counted or reported.
+ *       in error.count, and the report. On a queue with counters whose wrap is 0, or without a completion queue, no
+ *       error is counted in error.count or reported.
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
- *       again, and advances `completed` only if both values of `error` are equal. So its `error` contains each error
+ *       again, and advances `completed` only if both values of `error` are equal. So its `error` includes each error
  *       that the adapter counted before the last success in its `success`.
  *
  * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
  * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
  * report, and 1 when the report is valid; then it never changes again. The fence before the store of 1, and the store,
  * are at system scope, because the host reads the report. A host that reads it beside a running kernel must load
- * `reported` first, and use the report only if it is 1. A host that copies the whole struct must copy it again after it
- * found 1, or wait for the kernel's end.
+ * `reported` with an acquire before the report, and use the report only if it is 1. A host that copies the whole struct
+ * loads its words in any order: it may use the report in the copy only if an earlier copy had `reported` = 1, or if
+ * the kernel has ended and `reported` is 1.
  *
- * WHAT IS COUNTED. `completed` counts sends, successful and failed ones: the slots of both are free. Requests complete
- * in any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which.
- * `received` counts completions that used a posted receive. A completion with another queue pair's number is consumed
- * and not counted; Completions::foreign reports it.
+ * WHAT IS COUNTED. `completed` counts requests, successful and failed ones: the slots of both are free. Requests
+ * complete in any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which.
+ * `received` counts receives that used a posted receive. A completion with another queue pair's number is consumed and
+ * not counted; Completions::foreign reports it.
  *
- * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
- * next - completed <= N (free_slots.h). So at most N completions of sends are unread. The host makes cq.num_entries
- * at least N + rq.num_entries, and posts of receives keep posted - received <= rq.num_entries (rq.h). Nothing bounds
+ * NO OVERRUN. Without counters, `completed` grows only when a completion is read, and writers keep
+ * next - completed <= N (free_slots.h). So at most N completions of requests are unread. The host makes cq.num_entries
+ * at least N + rq.num_entries, and posters of receives keep posted - received <= rq.num_entries (rq.h). Nothing bounds
  * unsolicited receives: too many unread ones overrun the completion queue.
  *
  * KINDS OF QUEUES, and what a poll does on each.
  *   counters      | cq.buffer | a poll
- *   none          | set       | reads new completions, of sends and receives; adds the sends to `completed`
+ *   none          | set       | reads new completions; adds the completed requests to `completed`
  *   wrap not 0    | set       | without unread errors, advances `completed` to the counters' sum; otherwise reads
- *                 |           | completions, and leaves `completed` as it is
+ *                 |           | completions, and leaves `completed` as it is (COUNTERS)
  *   wrap not 0    | null      | the same, but reads no completion: after an error `completed` stands still
  *   wrap = 0      | any       | completed_now() copies the counters' sum to `completed`; poll() does nothing
  *   none          | null      | does nothing; waits for completions and for free slots run out
  *
- * COUNTERS (counters.success is not null; only then does counters.wrap have a meaning). `completed` follows success +
- * error. The completion queue is read only while there are unread errors: counters.error is ahead of error.count.
- * Completions that are not read are overwritten on the next lap. The host must set up such a queue so that only its own
- * sends complete on this completion queue, no receives and no other queue. Then completion i belongs to the i-th
- * request that ended. A poller that finds an unread error does not advance `completed`. So `completed` stands still
- * until all counted errors have been read; only pollers that loaded `error` before the adapter counted the error still
- * advance it. If counters.error is null, failed requests are never counted, and waits for them run out.
+ * COUNTERS (counters.success is not null; only then does counters.wrap have a meaning). Up to the last paragraph, wrap
+ * is not 0. `completed` follows success + error. The completion queue is read only while there are unread errors:
+ * counters.error is ahead of error.count. Completions that are not read are overwritten on the next lap. The host must
+ * set up such a queue so that only its own requests complete on this completion queue, no receives and no other queue.
+ * Then completion i belongs to the i-th request that ended. A poller that finds an unread error does not advance
+ * `completed`, so `completed` stands still until all counted errors have been read. Only a poller that made its second
+ * load of `error` (B5) before the adapter counted an error can still advance it. If counters.error is null, failed
+ * requests are never counted, and waits for them run out.
  *   Two bounds follow.
  *   - The index of a completion is less than completed + N: writers keep next <= completed + N (free_slots.h), and each
  *     request has one completion.
- *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it
- *     has counted N requests that ended later. Take the poller that stored `completed`. Let L be the request of its sum
- *     that the adapter counted last. Before L the adapter had counted each error with an index below completed - N. If
- *     L is an error, the poller loaded L from `error`, with all earlier errors. If L is a success, the poller loaded L
- *     from `success`, and afterwards all earlier errors from `error` (B5). So its `error` counts all errors with these
+ *   - The index of an unread error is at least completed - N. Assumption: when the adapter counts a request, it has
+ *     counted fewer than N of the requests that ended after it. Take the poller that stored `completed`. Let L be the
+ *     request of its sum that the adapter counted last. Before L the adapter had counted completed - 1 requests or
+ *     more, and so, by the assumption, each error with an index below completed - N. If L is an error, the poller
+ *     loaded L from `error`, with all errors counted before L. If L is a success, the poller loaded L from `success`,
+ *     and afterwards all errors counted before L from `error` (B5). So its `error` counts all errors with these
  *     indices. The poller advances `completed` only if error.count is at least its `error`. Errors are read in
  *     ascending index, so all of these errors have been read.
  * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries,
@@ -116,16 +131,17 @@
  * completion of a counted error is never found, `completed` stays where it is and waits end at their bound.
  *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
  * behind. advance_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
- * poller holds the lock then, this is left to the next multiple: `consumed` may fall 2^32 - 2 N behind, so one of three
- * tries in a row must find the lock free. It is held only while errors are read or `consumed` is brought forward.
- *   Wraps: both counters wrap at counters.wrap, a power of two of at least 4 N, or at a multiple of it. Their sum minus
- * `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`: the
- * poller loads `completed` first, but that load does not order the adapter's stores. The difference is then negative,
- * so modulo counters.wrap more than N, and the poller does not advance `completed`.
+ * poller holds completion.lock then, this is left to the next multiple. `consumed` may fall 2^32 - 2 N behind, so one
+ * of three tries in a row must find the lock free. The lock is held only while errors are read or `consumed` is brought
+ * forward.
+ *   Wraps: counters.wrap is a power of two of at least 4 N, and each counter wraps at it or at a multiple of it. Their
+ * sum minus `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`. That
+ * can happen although the poller loads `completed` first, because the load does not order the adapter's stores. The
+ * difference is then negative, so modulo counters.wrap more than N, and the poller does not advance `completed`.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
  * errors: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress
  * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
- * fences before it returns (post.h). take_received() on such a queue always runs to its bound.
+ * fences before it returns (quiet.h). take_received() on such a queue always runs to its bound.
  *
  * WAITS. There are none here. A poller that finds nothing, or finds completion.lock held, returns; its caller repeats
  * the call until its own bound.
@@ -138,12 +154,14 @@
 
 namespace efa_gda {
 
-/* What one or several polls read. `first_error` and `first_error_id` are status and request id of the first error. */
+/* What one or several polls counted. `first_error` and `first_error_id`: status and request id of the first error. */
 struct Completions {
+  /* Completed requests. */
   uint32_t sends = 0;
-  /* Of these `receives`, `unsolicited` used no posted receive. */
+  /* Completions of receives; `unsolicited`: how many of them used no posted receive. */
   uint32_t receives = 0;
   uint32_t unsolicited = 0;
+  /* Failed requests whose completions were read. With counters and wrap not 0, `sends` counts them later. */
   uint32_t errors = 0;
   uint32_t first_error = 0;
   uint64_t first_error_id = 0;
@@ -155,16 +173,32 @@ struct Completions {
     if (errors == 0) first_error_id = id;
     errors++;
   }
-  EFA_GDA_FN void add(const Completions &more) {
-    if (errors == 0 && more.errors != 0) {
-      first_error = more.first_error;
-      first_error_id = more.first_error_id;
+  EFA_GDA_FN void add(const Completions &more) { add_to(*this, more); }
+  EFA_GDA_FN void add(const Completions &more) volatile { add_to(*this, more); }
+  EFA_GDA_FN Completions copy() const volatile {
+    Completions out;
+    out.sends = sends;
+    out.receives = receives;
+    out.unsolicited = unsolicited;
+    out.errors = errors;
+    out.first_error = first_error;
+    out.first_error_id = first_error_id;
+    out.foreign = foreign;
+    return out;
+  }
+
+ private:
+  template <class To>
+  EFA_GDA_FN static void add_to(To &to, const Completions &more) {
+    if (to.errors == 0 && more.errors != 0) {
+      to.first_error = more.first_error;
+      to.first_error_id = more.first_error_id;
     }
-    sends += more.sends;
-    receives += more.receives;
-    unsolicited += more.unsolicited;
-    errors += more.errors;
-    foreign = foreign || more.foreign;
+    to.sends = to.sends + more.sends;
+    to.receives = to.receives + more.receives;
+    to.unsolicited = to.unsolicited + more.unsolicited;
+    to.errors = to.errors + more.errors;
+    to.foreign = to.foreign || more.foreign;
   }
 };
 
@@ -251,15 +285,17 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
   return consumed - oldest > 2 * depth ? oldest : consumed;
 }
 
-/* The most sends that a caller asks a poll for, and the most other completions of one poll. */
+/* The most completions of requests that a caller asks poll() for (with counters poll() reads up to 2 N), and the most
+ * other completions of one poll. */
 constexpr uint32_t kMaxPoll = 64;
-/* The most sends of one poll on a queue with a request table: the reader keeps their ids until its fence. */
+/* The most completions of requests of one poll on a queue with a request table: the reader keeps their ids until its
+ * fence. */
 constexpr uint32_t kMaxTrackedPoll = 32;
 
-/* What take_completion() found: a send of this queue, a receive that used a posted receive, neither. */
+/* What take_completion() found: a request of this queue, a receive that used a posted receive, neither. */
 enum CompletionKind : uint32_t { kOtherCompletion = 0, kSendCompletion = 1, kPostedReceive = 2 };
 
-/* Takes the completion at `index`, whose head is new and not that of a successful send of this queue, and adds it to
+/* Takes the completion at `index`, whose head is new and not that of a successful request of this queue, and adds it to
  * `all`. Called by the reader. */
 EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index, CompletionHead head,
                                             Completions *all) {
@@ -302,16 +338,16 @@ EFA_GDA_FN void load_heads(const efa_gda_queue *queue, uint32_t index, uint32_t 
   }
 }
 
-/* Reads the new completions, at most `sends` of sends and at most kMaxPoll others, and adds them to `all`, but for
- * successful sends. Reads none while another thread is the reader. Returns the number of sends, which it also adds to
- * `completed` on a queue without counters. */
+/* Reads the new completions, at most `sends` of requests and at most kMaxPoll others, and adds them to `all`, but for
+ * those of successful requests. Reads none while another thread is the reader. Returns the number of completions of
+ * requests, which it also adds to `completed` on a queue without counters. */
 EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, Completions *all) {
   if (queue->cq.buffer == nullptr) return 0;
-  /* The ids of the successful sends of this poll; used if the queue has a request table. */
+  /* The ids of the successful requests of this poll; used if the queue has a request table. */
   uint16_t ids[kMaxTrackedPoll];
   uint32_t sends_read = 0;
-  /* In bits 15:0 completions that are no sends, in bits 23:16 those of them that used a posted receive, and in bits
-   * 31:24 failed sends, modulo 256. */
+  /* In bits 15:0 completions that are not of requests, in bits 23:16 those of them that used a posted receive, and in
+   * bits 31:24 failed requests, modulo 256. */
   uint32_t others = 0;
   if (queue->requests.num_entries != 0 && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return 0;
@@ -320,7 +356,7 @@ EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, 
     if (want > sends - sends_read) want = sends - sends_read;
     CompletionHead heads[kHeadsPerRead];
     load_heads(queue, index, want, heads);
-    /* Takes the successful sends in front. heads[0] becomes the first head that is not one. */
+    /* Takes the successful requests in front. heads[0] becomes the first head that is not one. */
     EFA_GDA_NO_UNROLL while (want != 0 && is_new(queue->cq, index, heads[0]) && heads[0].is_good_send(queue->qpn)) {
       if (sends_read < kMaxTrackedPoll) ids[sends_read - (others >> 24)] = (uint16_t)heads[0].id();
       EFA_GDA_UNROLL for (uint32_t k = 1; k < kHeadsPerRead; k++) heads[k - 1] = heads[k];
@@ -386,19 +422,18 @@ EFA_GDA_FN uint32_t advance_completed(efa_gda_queue *queue, Counts counts, uint3
   return more;
 }
 
-/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters
- * and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance `completed` by the
- * difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does not if the
- * difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller was first. If
- * errors are unread, it reads up to 2 N completions for them, and leaves `completed` as it is. Adds what it read to
- * `all`. Called by one thread of a group. */
+/* Polls. Without counters: reads new completions, at most `sends` of requests and at most kMaxPoll others. With
+ * counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
+ * `completed` by the difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does
+ * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller was
+ * first. If errors are unread, it reads up to 2 N completions for them, and leaves `completed` as it is. Adds what it
+ * counted to `all`. Called by one thread of a group. */
 EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) return;
   if (c.success != nullptr) {
-    /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. The
-     * adapter's stores are not ordered by it. If a counter is older, the difference below is negative, so larger than N
-     * modulo `wrap`, and is discarded. */
+    /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. If one is
+     * older (Wraps above), the difference below is larger than N modulo `wrap`, and is discarded. */
     uint32_t known = load_acquire(&queue->completion.completed);
     Counts counts = {load_system(c.success), load_error_counter(c)};
     if (unread_errors(queue, counts.error) == 0) {
@@ -409,15 +444,16 @@ EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
     sends = 2 * queue->sq.num_entries;
   }
   uint32_t sends_read = poll_completion_queue(queue, sends, all);
-  /* With counters, the next poll counts these sends. */
+  /* With counters, a later poll counts these requests, when it advances `completed`. */
   if (c.success == nullptr) all->sends += sends_read;
 }
 
-/* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `all`.
- * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
- * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with
- * none in flight receives may have completed. On a queue with counters whose wrap is 0 it returns the counters' sum and
- * leaves `all` as it is, so Completions::sends stays 0. Called by one thread of a group. */
+/* Polls, and returns the number of completed requests of this queue so far, modulo 2^32. Adds what this call counted to
+ * `all`. `posted` is the number of requests so far: without counters, no more completions of requests are read than are
+ * in flight, because a read past the last completion costs a round trip over PCIe. With none in flight, or more than
+ * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. On a queue with counters whose wrap
+ * is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. Called by one thread of a
+ * group. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {

@@ -2,34 +2,41 @@
 /*
  * Free slots of the send queue: how many entries the writer may still place, and the wait for more.
  *
- * TERMS. Writer, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: what completed_now() returned
- * (cq.h). On a queue with counters whose wrap is 0, the word completion.completed may be older than that: it can step
- * back.
+ * TERMS. Writer, owner, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: the number of completed
+ * requests modulo 2^32, as completed_now() returns it (cq.h). It only grows. (So does the word completion.completed,
+ * except with counters whose wrap is 0, where it may step back.)
  *
- * FREE SLOTS. The writer keeps, at each store to the ring,
- *     next + entries to be written - completed <= capacity.
- * capacity is num_entries, or less with a doorbell record (sq.h).
- *   Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
- * count (wqe_posted - wqe_completed). Each handle caches a limit, free_limit_. It is at most completed + capacity, with
- * the value of `completed` that the handle's last poll for free slots returned. It is less in a new handle (`next`), on
- * a queue with a request table, which sets a second limit (LIMIT in requests.h), and after a block's leader combined,
- * because the block drops that limit. `completed` only grows, so the cached limit is never too high; after a wrap of
- * the producer index it could be, so resume() (sq.h) drops a limit that old. Before the writer waits for free slots, it
- * rings for everything that it has placed, so the requests for whose completions it waits are all with the adapter.
+ * FREE SLOTS. capacity is num_entries, or less with a doorbell record (sq.h). Before the writer stores n entries from
+ * `next` on, it makes sure that
+ *     next + n - completed <= capacity.
+ * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
+ * count (wqe_posted - wqe_completed).
  *
- * A WAIT THAT RUNS OUT. The bound of the wait for free slots begins again whenever completion.completed has changed.
- * The wait ends with one of these statuses, which the call returns:
+ * THE CACHED LIMIT. A handle does not poll for each post: `next` may grow up to free_limit_. A poll for free slots sets
+ * it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). `completed` only grows, so
+ * a cached limit is never too high. It is lower than it could be
+ *   - in a new handle, where it is `next`: no free slot is known,
+ *   - if other groups of a shared queue have posted past it: resume() (sq.h) sets it to `next`,
+ *   - after a block's leader has combined (ticket_lock.h), because the block drops the limit that its leader found.
+ * A limit from before a wrap of the producer index could be too high; resume() drops it, and states the exceptions.
+ *
+ * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
+ * requests that are with the adapter or that the doorbell record covers. The bound is the timeout of the handle; it
+ * begins again whenever completion.completed has changed. If the wait fails, the call returns one of these statuses:
  *   at the bound                         | EFA_GDA_TIMEOUT_SLOTS; the leader poisons the queue with it
- *   the host raises the abort flag       | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
+ *   the abort flag is raised             | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
  *                                        |   it
  *   the queue is poisoned already        | EFA_GDA_POISONED
  *   next - completed is more than        | EFA_GDA_BAD_COMPLETION; the leader poisons the queue with it. More requests
- *     num_entries                        |   completed than were posted, so the counts are wrong; the ring is not
- *                                        |   treated as empty
- * Some entries of the call may be placed and rung for, others not. The lock owner of a shared queue must then not pass
- * the lock, because not all slots of its ticket are filled: post() and combine() return without passing it. An owner's
- * close() passes it (release_queue() in post.h). Calls of other groups end with EFA_GDA_POISONED, unless they are
- * served already or may return early. The adapter may still access the buffers of requests in flight.
+ *     num_entries                        |   completed than were posted, or more are in flight than the ring holds:
+ *                                        |   the counts are wrong, and the ring is not treated as empty. free_limit_
+ *                                        |   then has no meaning
+ * The handle keeps the status (post.h), so it places nothing more. Some entries of the call, or of a call that the lock
+ * owner combines, may be placed and rung for, others not. Because not all slots of that ticket are filled, the lock
+ * owner of a shared queue must not pass the lock: post(), flush() and quiet() return without passing it. (An owner's
+ * close() passes it all the same; release_queue() in post.h.) Calls of other groups end with EFA_GDA_POISONED, unless
+ * they are served already or may return early (ticket_lock.h). The adapter may still access the buffers of requests in
+ * flight.
  */
 #ifndef EFA_GDA_FREE_SLOTS_H
 #define EFA_GDA_FREE_SLOTS_H
@@ -38,17 +45,18 @@
 
 namespace efa_gda {
 
-/* The most requests in flight (FREE SLOTS above; DOORBELL RECORD in sq.h). */
+/* The most requests that may be in flight: `capacity` above. */
 EFA_GDA_FN uint32_t capacity_of(const efa_gda_queue *queue) {
   const efa_gda_sq &sq = queue->sq;
   return (sq.flags & EFA_GDA_SQ_RECORD) != 0 && sq.max_batch < sq.num_entries ? sq.max_batch : sq.num_entries;
 }
 
-/* What poll_free_slots() returns if the counts are wrong. */
+/* What poll_free_slots() returns if next - completed is more than num_entries. */
 constexpr uint32_t kInvalidSlots = ~0u;
 
-/* Polls, and returns the free slots from `next` on: capacity - (next - completed). kInvalidSlots: more requests
- * completed than were posted, or more are in flight than the ring holds. Called by the leader. */
+/* Polls, and returns the free slots from the writer's `next` on: capacity - (next - completed), or 0 if that is
+ * negative, or fewer if the request table allows fewer; or kInvalidSlots. Adds what it read to `all`. Called by the
+ * writer's leader. */
 EFA_GDA_FN uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Completions *all) {
   uint32_t in_flight = next - completed_now(queue, next, all), capacity = capacity_of(queue);
   if (in_flight > queue->sq.num_entries) return kInvalidSlots;
@@ -56,8 +64,9 @@ EFA_GDA_FN uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Complet
   return queue->requests.num_entries == 0 ? free_slots : limit_by_table(queue, next, free_slots);
 }
 
-/* Waits for `n` free slots; called by the leader. Returns the free slots in the low half and the status in the high
- * half, and adds what it read to `all`. Poisons the queue unless the status is EFA_GDA_OK. */
+/* Waits for `n` free slots (THE WAIT above). `n` must be at most capacity. Returns the free slots from `next` on in the
+ * low half and the status in the high half, and adds what it read to `all`. Unless the status is EFA_GDA_OK, the queue
+ * is poisoned. Called by the writer's leader, when everything placed is rung for. */
 EFA_GDA_COLD uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
                                                  Completions *all) {
   Deadline deadline(queue, timeout_ns, &queue->completion.completed);

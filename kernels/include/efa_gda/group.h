@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Groups: the threads that make each call together. A group is one thread, a full warp, or a block. All threads of the
- * group must make every call, in the same order. Blocks must be one-dimensional. No thread of a warp or a block that is
- * a group may have ended or be missing (a last warp of fewer than 32 threads is no group).
+ * group must make every call, in the same order. Blocks must be one-dimensional, and may have any number of threads. No
+ * thread of a warp or a block that is a group may have ended or be missing: the last warp of a block, if it has fewer
+ * than 32 threads, cannot be a group by itself.
  *
  *   rank(), size()    the calling thread's number in the group, and the number of threads. The leader has rank 0.
- *   lane(), lanes()   the same within the calling thread's warp.
- *   sync()            waits for all threads of the group. What a thread did before it happens before what any thread of
- *                     the group does after it.
+ *   lane(), lanes()   the same among those threads of the group that are in the calling thread's warp.
+ *   sync()            waits for all threads of the group. Each access that any of them made before sync() happens
+ *                     before each access that any of them makes after it.
  *   from_leader(v)    returns the leader's `v` to all threads.
  *   vote(b)           returns a mask whose bit i is rank i's `b` (not for blocks).
- *   is_whole()        whether all threads of the group are there. It synchronises them.
+ *   is_whole()        whether all threads of the group are there. It waits for those that are.
  *   in_full_warp()    whether all 32 lanes of the calling thread's warp belong to the group.
- *   transpose(q)      rearranges the quads of a full warp (Transpose).
+ *   transpose(q)      rearranges the quads of a full warp (Transpose). All lanes of a full warp call it, and no others.
  *   kSingleThread     the group is one thread.
  *   kCombines         the group can combine other groups' entries (ticket_lock.h), which needs vote().
- *   kAllThreadsFence  all threads of the group execute its system fences; otherwise the leader does.
+ *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
+ *                     The fences of functions that the leader alone calls are the leader's.
+ * Only sync() orders accesses to memory. from_leader(), vote(), is_whole() and transpose() exchange values and promise
+ * no more, whatever the kind of group does within them.
  */
 #ifndef EFA_GDA_GROUP_H
 #define EFA_GDA_GROUP_H
@@ -44,9 +48,18 @@ EFA_GDA_FN bool one_dimensional() {
 #endif
 }
 
+/* Whether block_index() is unique in the grid. */
+EFA_GDA_FN bool one_dimensional_grid() {
+#if EFA_GDA_ON_GPU
+  return gridDim.y == 1 && gridDim.z == 1;
+#else
+  return true;
+#endif
+}
+
 /* What transpose() does. Before it, each lane has quads 0 to 3 of its own entry. After it, the k-th quad of a lane is
- * quad quad(lane) of the entry of lane source_lane(lane, k). The k-th quads of eight neighbouring lanes are then all
- * quads of two neighbouring entries: with entries of 64 bytes, a line of 128 bytes. */
+ * quad quad(lane) of the entry of lane source_lane(lane, k). The k-th quads of eight lanes, from a multiple of 8 on,
+ * are then all quads of two neighbouring entries: with entries of 64 bytes, 128 contiguous bytes. */
 struct Transpose {
   EFA_GDA_FN static uint32_t quad(uint32_t lane) { return lane >> 1 & 3; }
   EFA_GDA_FN static uint32_t source_lane(uint32_t lane, uint32_t k) { return (lane & ~6u) | k << 1; }
@@ -89,8 +102,9 @@ EFA_GDA_FN void exchange(Quad &quad, int mask) {
   exchange(quad.w, mask);
 }
 
-/* Swaps bit 1 of a quad's number with bit 2 of its lane, then bit 0 with bit 1. In each step a lane keeps one quad of
- * each pair and exchanges the other with its partner lane. `Part`: Quad, or one word of each quad. */
+/* Swaps bit 1 of a quad's number with bit 2 of its lane's number, then bit 0 of the first with bit 1 of the second. In
+ * each step a lane keeps one quad of each pair and exchanges the other with its partner lane. `Part`: Quad, or one word
+ * of each quad. */
 template <class Part>
 EFA_GDA_FN void transpose_full_warp(uint32_t lane, Part (&q)[4]) {
   auto swap = [](Part &low, Part &high, bool upper, int mask) {
@@ -229,6 +243,29 @@ struct BlockGroup {
 };
 
 #endif
+
+/* The group `Base` in a kernel that has few registers, such as one for blocks of 1,024 threads, which has 64. On a
+ * shared queue its rare paths are functions that are not inlined (shared_call.h), and as lock owner it has fewer loads
+ * in flight. Compact groups and others can share a queue. */
+template <class Base>
+struct Compact : Base {};
+
+/* What depends on whether a group is a Compact. kCompact: whether it is. Leader: the kind of the group that consists of
+ * its leader alone. Rare<T>: the type of a T that a handle rarely uses; a compact group's is in the thread's memory. */
+template <class Group>
+struct Footprint {
+  static constexpr bool kCompact = false;
+  using Leader = ThreadGroup;
+  template <class T>
+  using Rare = T;
+};
+template <class Base>
+struct Footprint<Compact<Base>> {
+  static constexpr bool kCompact = true;
+  using Leader = Compact<ThreadGroup>;
+  template <class T>
+  using Rare = volatile T;
+};
 
 }  // namespace efa_gda
 

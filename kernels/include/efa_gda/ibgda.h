@@ -2,54 +2,67 @@
 /*
  * One-sided operations on a symmetric heap, with the order that kernels for InfiniBand expect of a reliable connection:
  * a flag that a thread sends lands after the data that was put before it. The functions of ibgda_compat.cuh (DeepEP)
- * and nvshmem.cuh (NVSHMEM) are these.
+ * and nvshmem.cuh (NVSHMEM) call ibgda_put() and ibgda_flag(), or store by ibgda_mapped() (NVLink).
  *
- * TERMS. Request, done, group: see sq.h. PE: a rank of the job. Channel: a virtual queue pair to a PE, which callers
- * of NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each reaches all PEs, so a channel is no
- * queue: the channels with the number i, of all PEs, post to queue i modulo num_queues. Flag: a value that ibgda_flag()
- * writes. Remote address: an address of this PE's heap; the functions add the difference between the heaps.
+ * TERMS. Request: see cq.h. Done, R: see requests.h. Owner: see post.h. PE: a rank of the job. Channel: a virtual queue
+ * pair to a PE, which DeepEP and NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each reaches
+ * all PEs, so a channel is no queue: the channels with the number i, of all PEs, post to queue i modulo num_queues.
+ * Flag: a value that ibgda_flag() writes. Remote address: an address of this PE's heap; the functions add the
+ * difference between the heaps.
  *
  * ORDER. The adapter executes requests in any order, and has no atomic operations. So
- *   - a flag is drained first: it is posted when all requests are done that any thread of this GPU posted before the
- *     call through channels of the same number (drain() of their queue; for Set8 and Drain through any channel, drain()
- *     of each queue). Data in GPU memory that is registered with strict ordering is then visible before the flag
- *     (signal.h, form put_signal);
+ *   - ibgda_flag() posts a flag when all requests are done that any thread of this GPU posted before the call through
+ *     channels of the same number: it calls ibgda_drain() for their queue, and for Set8 and Drain for each queue (the
+ *     requests of all channels). Data in GPU memory with strict ordering that went through the flag's queue is then
+ *     visible before the flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints,
+ *     for which signal.h requires a read-back;
  *   - an add is a write of the sum. The channel keeps the sum of each remote word (counts), so each word must have one
  *     writer: this PE, and one channel of it. The sum starts at 0. Quiet of the channel forgets its sums: the
  *     caller must zero the words at the peer after a quiet, as it must before the first add.
  * "Before" includes what another thread posted, if its call returned and the threads synchronised since.
  *
- * drain() waits for the requests [start, end): end is the number of requests that have slots, or oldest + R if that is
- * less (requests.h). Every request whose post has returned is in front of both. start is queue.done, in front of which
- * all requests are done.
+ * ibgda_drain() waits for the requests [start, end). end is the low half of reserve.word, to which close() adds the
+ * requests of each post, or oldest + R if that is less, because the words of later requests may be of an earlier lap
+ * with the same phase (requests.h). Every request whose post has returned is before both. start is the later of
+ * queue.done and tracking.oldest: all requests before either are done.
  *
  * POSTING. The thread that has queue.lock owns the queue (post.h) for one post. Owners need few registers: device.cu is
- * compiled for the 64 of blocks of 1,024 threads, in which the engine for shared queues does not fit. Threads wait for
- * the lock of one queue only, so more queues let more threads post at once.
+ * compiled for the 64 of blocks of 1,024 threads, in which a handle of a shared queue spills (docs/kernels.md, Costs).
+ * A thread waits for the lock of one queue only, so with more queues more threads post at once. Threads of one warp may
+ * own different queues. Where the warp reconverges, one thread may wait until another has posted, and so until that
+ * one's queue has free slots. That wait depends on the adapter alone, so its bound ends it.
  *
  * WORDS
  *   word              | written by                        | read by        | ordered by
- *   queue.lock        | CAS 0 to 1; release of 0          | the same       | its acquire and release
- *   queue.done        | drain(): modular maximum, by CAS, | drain()        | a fence before the CAS, an acquire; so a
- *                     | after its requests are done       |                | drain that starts later may skip them
+ *   queue.lock        | a thread that posts: CAS 0 to 1;  | the same       | acquire of the CAS, release of the store.
+ *                     | the holder: store of 0            |                | A wait for it: FAILURES
+ *   queue.done        | ibgda_drain(), to its `end`; the  | ibgda_drain(), | fence_device() before the CAS; load with
+ *                     | holder of queue.lock, if 2^30     | the holder of  | an acquire in ibgda_drain(), which may
+ *                     | behind, to tracking.oldest: CAS,  | queue.lock     | then skip the requests before it. The
+ *                     | which only raises it              |                | holder: relaxed, it only compares
  *   shared.failed     | the first thread that fails: CAS  | all calls      | relaxed; carries no data
- *   report            | that thread; status last          | host           | fence_system() before the status
- *   channel.lock      | CAS 0 to 1; release of 0          | the same       | its acquire and release
- *   channel.counts    | the thread that has the lock      | the same       | the lock
- *   channel.word      | the thread that has the lock,     | adapter        | the fence before the doorbell (sq.h). The
- *                     | when drain() has returned         |                | next drain() covers the request that reads
- *                     |                                   |                | it
+ *   report            | that thread; status last          | host           | fence_system() before the status. The host
+ *                     |                                   |                | must load it first, with an acquire
+ *   channel.lock      | a thread in ibgda_flag(): CAS 0   | the same       | as queue.lock
+ *                     | to 1; the holder: store of 0      |                |
+ *   channel.counts    | holder of channel.lock            | the same       | channel.lock
+ *   channel.word      | holder of channel.lock, after its | adapter        | the fence before the doorbell (sq.h). The
+ *                     | ibgda_drain() and before its post |                | next holder's drain covers the request
+ *                     |                                   |                | that reads the word
  *
- * FAILURES. The functions return nothing. The first failure is stored in shared.failed and in the report, and from then
- * on every call returns at once: no data is put and no flag is sent, so a peer never sees a flag whose data is missing.
+ * FAILURES. The functions return nothing. The first failure is stored in shared.failed and in the report. Each call
+ * that begins later returns at once; calls in progress end by themselves. A flag is posted only after its drain
+ * succeeded, so a peer never sees a flag whose data is missing.
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound; and the other statuses of post() and wait()
- *                               (post.h)
- *   EFA_GDA_TIMEOUT_LOCK        another thread did not release the channel, or the queue, within the bound, which begins
- *                               again when a request completes (of any queue; of that queue). The locks are not fair
- *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; adds to more than
- *                               EFA_GDA_IBGDA_COUNTS words of a channel without a quiet
- *   EFA_GDA_UNSUPPORTED         the queue has no request table; an operation that this library cannot do
+ *                               (post.h), also of a poison or an abort flag, which end the waits for locks too
+ *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock or queue.lock within the bound, which begins again
+ *                               when a request completes: of any queue for channel.lock, of that queue for queue.lock.
+ *                               This poisons no queue. The locks are not fair
+ *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; a put of more than
+ *                               kMaxEntriesPerCall requests; adds to more than EFA_GDA_IBGDA_COUNTS words of a channel
+ *                               without a quiet
+ *   EFA_GDA_UNSUPPORTED         the queue has no request table, or no RDMA; IbgdaFlag::Refused
  *   EFA_GDA_IN_USE              other device code posts to the queue
  */
 #ifndef EFA_GDA_IBGDA_H
@@ -60,14 +73,19 @@
 
 namespace efa_gda {
 
-/* One RDMA write to a PE through a channel. `lkey` is of `local`, which the adapter addresses so. */
+/* One RDMA write to PE `pe` through channel `qp`. `local` is the source as the adapter addresses it, `lkey` its
+ * region's key, `offset` that of the destination in the peer's heap. In the thread's memory, so that ibgda_post() keeps
+ * few registers while it waits for free slots. */
 struct IbgdaWrite {
   uint64_t local;
-  uint64_t remote;
+  uint64_t offset;
   uint64_t bytes;
   uint32_t lkey;
   uint32_t pe;
   uint32_t qp;
+  /* Set by ibgda_post(): the peer, and the producer index of the first entry. */
+  const efa_gda_ibgda_peer *to = nullptr;
+  uint32_t first = 0;
 };
 
 EFA_GDA_FN uint32_t ibgda_channels(const efa_gda_ibgda_state *s) {
@@ -79,7 +97,7 @@ EFA_GDA_FN efa_gda_ibgda_channel *ibgda_channel(const efa_gda_ibgda_state *s, in
   return s->channels + (uint64_t)(uint32_t)pe * channels + (uint32_t)qp % channels;
 }
 
-/* The number of a channel's queue. */
+/* The number of the queue to which a channel posts. */
 EFA_GDA_FN uint32_t ibgda_queue_number(const efa_gda_ibgda_state *s, uint32_t qp) {
   return qp % ibgda_channels(s) % s->num_queues;
 }
@@ -105,7 +123,7 @@ EFA_GDA_FN bool ibgda_begin(const efa_gda_ibgda_state *s, uint64_t remote, uint6
   return valid;
 }
 
-/* Raises queue.done to `index`. */
+/* Raises queue.done to `index`, if it is lower. The caller has seen that all requests before `index` are done. */
 EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
   fence_device();
   uint32_t done = load_relaxed(&queue->done);
@@ -118,40 +136,41 @@ EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
 
 /* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. Entries are stored by 8 bytes,
  * which every queue allows. */
-EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue,
-                                      const efa_gda_ibgda_peer &to, const IbgdaWrite *write) {
-  uint64_t most = max_entry_bytes(*queue->queue, true), remote = write->remote - s->heap + to.heap;
-  uint64_t entries = entries_per_request(write->bytes, most);
+EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue, IbgdaWrite *write) {
+  uint32_t most = (uint32_t)max_entry_bytes(*queue->queue, true);
+  if (most == 0) return EFA_GDA_UNSUPPORTED;
+  uint64_t entries = entries_per_transfer(write->bytes, most);
   if (entries > kMaxEntriesPerCall) return EFA_GDA_BAD_ARGUMENT;
   Sender<Sharing::Thread, ThreadGroup, 8> sender(queue->queue, s->timeout_ns);
-  uint32_t first = 0;
   sender.post(
       (uint32_t)entries,
       [&](uint32_t i) {
-        uint64_t at = i * most, left = write->bytes - at;
-        Memory local = {write->local + at, write->lkey, (uint32_t)(left < most ? left : most)};
-        return write_entry(to.peer, local, remote + at, to.rkey);
+        uint64_t at = (uint64_t)i * most, left = write->bytes - at;
+        Memory local = {write->local + at, write->lkey, left < most ? (uint32_t)left : most};
+        const efa_gda_ibgda_peer &to = *write->to;
+        return write_entry(to.peer, local, to.heap + write->offset + at, to.rkey);
       },
-      kPostDefault, &first);
+      kPostDefault, &write->first);
   uint32_t status = sender.close();
   /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if nobody drains. */
-  if (status == EFA_GDA_OK && first - load_relaxed(&queue->done) > 1u << 30) {
+  if (status == EFA_GDA_OK && write->first - load_relaxed(&queue->done) > 1u << 30) {
     ibgda_advance_done(queue, load_acquire(&queue->queue->tracking.oldest));
   }
   return status;
 }
 
 /* Waits for the lock of the channel's queue, and posts a write. One thread calls it. */
-EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, const IbgdaWrite *write) {
+EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, IbgdaWrite *write) {
   uint32_t number = ibgda_queue_number(s, write->qp);
   efa_gda_ibgda_queue *queue = s->queues + number;
+  write->to = s->peers + (uint64_t)number * s->num_pes + write->pe;
   Deadline deadline(queue->queue, s->timeout_ns, &queue->queue->completion.completed);
   uint32_t status = EFA_GDA_OK;
   bool done = false;
   while (!done && status == EFA_GDA_OK) {
     /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
     if (compare_swap_acquire(&queue->lock, 0, 1) == 0) {
-      status = ibgda_post_locked(s, queue, s->peers[(uint64_t)number * s->num_pes + write->pe], write);
+      status = ibgda_post_locked(s, queue, write);
       store_release(&queue->lock, 0u);
       done = true;
     } else {
@@ -185,7 +204,7 @@ EFA_GDA_COLD uint32_t ibgda_drain(efa_gda_ibgda_queue *of, uint64_t timeout_ns) 
 EFA_GDA_IBGDA_CALL void ibgda_put(const efa_gda_ibgda_state *s, uint64_t remote, uint64_t local, uint64_t bytes, int pe,
                                   int qp) {
   if (bytes == 0 || !ibgda_begin(s, remote, bytes, pe, qp)) return;
-  IbgdaWrite write = {local - s->heap + s->heap_address, remote, bytes, s->lkey, (uint32_t)pe, (uint32_t)qp};
+  IbgdaWrite write = {local - s->heap + s->heap_address, remote - s->heap, bytes, s->lkey, (uint32_t)pe, (uint32_t)qp};
   uint32_t status = ibgda_in_heap(s, local, bytes) ? ibgda_post(s, &write) : (uint32_t)EFA_GDA_BAD_ARGUMENT;
   if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ibgda_fail(s, status, pe, qp);
 }
@@ -214,7 +233,7 @@ EFA_GDA_FN uint32_t ibgda_completed(const efa_gda_ibgda_state *s) {
   return all;
 }
 
-/* Drains, and then does `flag`. The caller has the channel's lock. */
+/* Drains, and then does `flag`; Refused fails at once. The caller has the channel's lock. */
 EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_channel *channel, IbgdaFlag flag,
                                       uint64_t remote, uint64_t value, int pe, int qp) {
   if (flag == IbgdaFlag::Refused) return EFA_GDA_UNSUPPORTED;
@@ -240,12 +259,11 @@ EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgd
   }
   store_relaxed(&channel->word, value);
   uint64_t local = s->channels_address + (uint64_t)((uint8_t *)&channel->word - (uint8_t *)s->channels);
-  IbgdaWrite write = {local, remote, ibgda_flag_bytes(flag), s->channels_lkey, (uint32_t)pe, (uint32_t)qp};
+  IbgdaWrite write = {local, remote - s->heap, ibgda_flag_bytes(flag), s->channels_lkey, (uint32_t)pe, (uint32_t)qp};
   return ibgda_post(s, &write);
 }
 
-/* Waits until everything before is done, and then does `flag`. One thread calls it. Threads of one warp may call it at
- * the same time, also for one channel. `remote` must be an address of the heap for every flag. */
+/* Waits until the requests before it are done, and then does `flag` (ibgda_calls.h). One thread calls it. */
 EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag, uint64_t remote, uint64_t value,
                                    int pe, int qp) {
   if (!ibgda_begin(s, remote, ibgda_flag_bytes(flag), pe, qp)) return;
@@ -261,7 +279,7 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
       store_release(&channel->lock, 0u);
       done = true;
     } else {
-      /* Its owner may wait for the requests of any queue. */
+      /* The lock's holder may wait for the requests of any queue. */
       uint32_t now = ibgda_completed(s);
       if (now != completed) deadline.restart();
       completed = now;

@@ -16,9 +16,25 @@
 /* EFA_GDA_IBGDA_STATE: an expression of the state, for code that the host executor runs. */
 #if defined(__CUDACC__) || defined(EFA_GDA_IBGDA_STATE)
 
+#if !defined(__CUDACC_RTC__)
 #include <stddef.h>
+#endif
 
 #include "efa_gda/ibgda_calls.h"
+
+/* Names ibgda_put() or ibgda_flag() for a call. Without -rdc, ptxas gives a function registers that none of its callers
+ * has in use, and spills the callers' registers beyond the 64 of blocks of 1,024 threads. It cannot do so for a call
+ * through a pointer in constant memory, whose value it does not know, because the host may change constants. There, as
+ * with -rdc, the function saves the registers that it uses, and its callers spill none. */
+#if EFA_GDA_ON_GPU && !defined(__CUDACC_RDC__)
+#define EFA_GDA_IBGDA_CALLED(function) efa_gda::function##_pointer
+namespace efa_gda {
+static __constant__ decltype(&ibgda_put) ibgda_put_pointer = ibgda_put;
+static __constant__ decltype(&ibgda_flag) ibgda_flag_pointer = ibgda_flag;
+}  // namespace efa_gda
+#else
+#define EFA_GDA_IBGDA_CALLED(function) efa_gda::function
+#endif
 
 #ifndef EFA_GDA_COMPAT_NS
 #define EFA_GDA_COMPAT_NS deep_ep
@@ -53,7 +69,9 @@ EFA_GDA_FN void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr
   (void)message_idx;
   efa_gda::WarpGroup warp;
   warp.sync();
-  if (lane_id == 0) efa_gda::ibgda_put(ibgda_get_state(), req_rptr, req_lptr, bytes, dst_pe, qp_id);
+  if (lane_id == 0) {
+    EFA_GDA_IBGDA_CALLED(ibgda_put)(ibgda_get_state(), req_rptr, req_lptr, bytes, dst_pe, qp_id);
+  }
   warp.sync();
 }
 
@@ -64,8 +82,8 @@ EFA_GDA_FN void nvshmemi_ibgda_amo_nonfetch_add(void *rptr, const int &value, in
   if (is_local_copy) {
     efa_gda::fetch_add_relaxed(static_cast<uint64_t *>(rptr), (uint64_t)(int64_t)value);
   } else {
-    efa_gda::ibgda_flag(ibgda_get_state(), efa_gda::IbgdaFlag::Add8, reinterpret_cast<uint64_t>(rptr),
-                        (uint64_t)(int64_t)value, pe, qp_id);
+    EFA_GDA_IBGDA_CALLED(ibgda_flag)(ibgda_get_state(), efa_gda::IbgdaFlag::Add8, reinterpret_cast<uint64_t>(rptr),
+                                     (uint64_t)(int64_t)value, pe, qp_id);
   }
 }
 
@@ -76,8 +94,8 @@ EFA_GDA_FN void nvshmemi_ibgda_amo_nonfetch_add(int *rptr, const int &value, int
   if (is_local_copy) {
     efa_gda::fetch_add_relaxed(reinterpret_cast<uint32_t *>(rptr), (uint32_t)value);
   } else {
-    efa_gda::ibgda_flag(ibgda_get_state(), efa_gda::IbgdaFlag::Set4, reinterpret_cast<uint64_t>(rptr), (uint32_t)value,
-                        pe, qp_id);
+    EFA_GDA_IBGDA_CALLED(ibgda_flag)(ibgda_get_state(), efa_gda::IbgdaFlag::Set4, reinterpret_cast<uint64_t>(rptr),
+                                     (uint32_t)value, pe, qp_id);
   }
 }
 
@@ -85,14 +103,15 @@ EFA_GDA_FN void nvshmemi_ibgda_amo_nonfetch_add(int *rptr, const int &value, int
  * consume a receive at the peer, which has none. */
 EFA_GDA_FN void nvshmemi_ibgda_rma_p(int *rptr, const int value, int dst_pe, int qp_id, uint32_t imm = ~0u) {
   efa_gda::IbgdaFlag flag = imm == ~0u ? efa_gda::IbgdaFlag::Set4 : efa_gda::IbgdaFlag::Refused;
-  efa_gda::ibgda_flag(ibgda_get_state(), flag, reinterpret_cast<uint64_t>(rptr), (uint32_t)value, dst_pe, qp_id);
+  EFA_GDA_IBGDA_CALLED(ibgda_flag)(ibgda_get_state(), flag, reinterpret_cast<uint64_t>(rptr), (uint32_t)value, dst_pe,
+                                   qp_id);
 }
 
 /* Returns when all requests before it are done. It also forgets the sums of (dst_pe, qp_id): the caller must zero these
  * words at the peer before the next add, as DeepEP's notify_dispatch and cached_notify do. */
 EFA_GDA_FN void nvshmemi_ibgda_quiet(int dst_pe, int qp_id) {
   const efa_gda_ibgda_state *s = ibgda_get_state();
-  efa_gda::ibgda_flag(s, efa_gda::IbgdaFlag::Quiet, s->heap, 0, dst_pe, qp_id);
+  EFA_GDA_IBGDA_CALLED(ibgda_flag)(s, efa_gda::IbgdaFlag::Quiet, s->heap, 0, dst_pe, qp_id);
 }
 
 /* Returns where this GPU has `ptr` of PE `dst_rank` mapped, or 0: then only the adapter reaches it. */

@@ -44,28 +44,28 @@ EFA_GDA_FN uint64_t efa_gda_nvshmem_mapped(const void *dest, int pe) {
 /* The channel of a thread's puts: warps of a block use channels one after the other. */
 EFA_GDA_FN int efa_gda_nvshmem_channel_of_warp() { return (int)(threadIdx.x / 32 + blockIdx.x); }
 
-/* Puts `bytes` bytes: by stores where the peer's heap is mapped, otherwise through the adapter. Returns when they are
- * stored or rung for; efa_gda_nvshmem_quiet() waits until they are at the peer. */
+/* Puts `bytes` bytes: by stores where the peer's heap is mapped, otherwise through the channel of the adapter. Returns
+ * when they are stored or rung for; efa_gda_nvshmem_quiet() waits until they are at the peer. */
 template <class Group>
-EFA_GDA_FN void efa_gda_nvshmem_put_by(Group group, void *dest, const void *source, size_t bytes, int pe) {
+EFA_GDA_FN void efa_gda_nvshmem_put_by(Group group, void *dest, const void *source, size_t bytes, int pe, int channel) {
   group.sync();
   uint64_t mapped = efa_gda_nvshmem_mapped(dest, pe);
   if (mapped != 0) {
     efa_gda_nvshmem_copy(mapped, source, bytes, group.rank(), group.size());
   } else if (group.rank() == 0) {
     efa_gda::ibgda_put(&efa_gda_ibgda_state_d, reinterpret_cast<uint64_t>(dest), reinterpret_cast<uint64_t>(source),
-                       bytes, pe, efa_gda_nvshmem_channel_of_warp());
+                       bytes, pe, channel);
   }
   group.sync();
 }
 EFA_GDA_FN void efa_gda_nvshmem_put(void *dest, const void *source, size_t bytes, int pe) {
-  efa_gda_nvshmem_put_by(efa_gda::ThreadGroup(), dest, source, bytes, pe);
+  efa_gda_nvshmem_put_by(efa_gda::ThreadGroup(), dest, source, bytes, pe, efa_gda_nvshmem_channel_of_warp());
 }
 EFA_GDA_FN void efa_gda_nvshmem_put_warp(void *dest, const void *source, size_t bytes, int pe) {
-  efa_gda_nvshmem_put_by(efa_gda::WarpGroup(), dest, source, bytes, pe);
+  efa_gda_nvshmem_put_by(efa_gda::WarpGroup(), dest, source, bytes, pe, efa_gda_nvshmem_channel_of_warp());
 }
 EFA_GDA_FN void efa_gda_nvshmem_put_block(void *dest, const void *source, size_t bytes, int pe) {
-  efa_gda_nvshmem_put_by(efa_gda::BlockGroup(), dest, source, bytes, pe);
+  efa_gda_nvshmem_put_by(efa_gda::BlockGroup(), dest, source, bytes, pe, efa_gda_nvshmem_channel_of_warp());
 }
 
 /* The channel of a word: all adds to it go through one. */
@@ -73,8 +73,8 @@ EFA_GDA_FN int efa_gda_nvshmem_channel(const void *word) {
   return (int)(reinterpret_cast<uint64_t>(word) >> 3 & 0xffff);
 }
 
-/* Sets a word of 8 bytes behind all that this thread put or acquired before; through the adapter, behind all that this
- * GPU put before, to all PEs. */
+/* Sets a word of 8 bytes behind all that this thread put or acquired before; through the adapter, when all that this
+ * GPU put before is done, to all PEs. That does not order data of another channel's queue (ORDER in ibgda.h). */
 EFA_GDA_FN void efa_gda_nvshmem_signal(uint64_t *word, uint64_t value, int pe) {
   uint64_t mapped = efa_gda_nvshmem_mapped(word, pe);
   if (mapped != 0) {
@@ -86,11 +86,12 @@ EFA_GDA_FN void efa_gda_nvshmem_signal(uint64_t *word, uint64_t value, int pe) {
   }
 }
 
-/* Puts, and sets the word behind it. Through the adapter it waits for the put. */
+/* Puts, and sets the word behind it. Through the adapter it waits for the put. Data and word go through the word's
+ * channel, so to one endpoint of the peer, which the order between them needs (signal.h). */
 template <class Group>
 EFA_GDA_FN void efa_gda_nvshmem_put_signal_by(Group group, void *dest, const void *source, size_t bytes, uint64_t *word,
                                               uint64_t value, int pe) {
-  efa_gda_nvshmem_put_by(group, dest, source, bytes, pe);
+  efa_gda_nvshmem_put_by(group, dest, source, bytes, pe, efa_gda_nvshmem_channel(word));
   if (group.rank() == 0) efa_gda_nvshmem_signal(word, value, pe);
   group.sync();
 }

@@ -9,36 +9,44 @@
  *   status = sender.quiet();
  *   sender.close();
  *
- * All threads of the group must construct the handle and make every call together, with the same arguments; all receive
- * the same status. Each path out of the kernel must close the handle, once. kernels/examples/put_signal.cu has two
- * complete kernels.
+ * All threads of the group must construct the handle and make every call together, with the same arguments, but for
+ * `make` and pointers to results, which may be the thread's own. All receive the same status. Each path out of the
+ * kernel must close the handle, once. kernels/examples/put_signal.cu has two complete kernels.
  *
- * TERMS. Group, writer, entry, round, place, ring, quiet, poison, abort flag: see sq.h. Ticket, lock owner, combine:
- * see ticket_lock.h. To post is to place entries, or to publish them for a lock owner that places them, and to ring for
- * them, now or later (PostFlags). An owner is a group that opened its handle with Sharing::Thread, Warp or Block. The
- * handle's status is status().
+ * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, quiet, poison, abort flag: see
+ * sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To post is to
+ * place entries, or to publish them for a lock owner that places them; and to ring for them, or to leave that to a
+ * later call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
  *
- * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, at most once, so a thread can post what
- * it has in registers. It may be called although post() then fails. On a shared queue make() runs after the call has
- * its ticket, perhaps while the group owns the lock. So make() must not use the queue, wait for a group that does, or
+ * A kernel with few registers, such as one for blocks of 1,024 threads, names a compact group on a shared queue:
+ * Sender<Sharing::Device, Compact<WarpGroup>> (group.h).
+ *
+ * MAKE. The group's thread of rank (i modulo size) calls make(i) to make entry i, at most once, so a thread can post
+ * what it has in registers. make(i) may be called although post() then fails. On a shared queue it runs after the call
+ * has its ticket, perhaps while the group owns the lock. So it must not use the queue, wait for a group that does, or
  * synchronise its group. post() does not use `make` after it returns.
  *
- * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions, after which the
- * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for new errors, and wait(), wait_own() and
- * test() for errors of their requests; EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED of these three; and the
- * EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries. The EFA_GDA_IN_USE of close() does not stay
- * either: later calls return what they return after every close().
+ * STATUS. If a call returns a status other than EFA_GDA_OK, that is the handle's status from then on: each later call
+ * returns it and does nothing, except that an owner's close() releases the queue. Only these statuses leave the
+ * handle usable:
+ *   EFA_GDA_COMPLETION_ERROR: quiet() returns it once for new errors; wait(), wait_own() and test() for errors of their
+ *     requests
+ *   EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED of wait(), wait_own() and test()
+ *   EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries
+ * close() closes the handle whatever it returns. If the handle's status was EFA_GDA_OK, later calls return
+ * EFA_GDA_BAD_ARGUMENT, also if close() returned EFA_GDA_IN_USE.
  *
- * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
- * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
- * the lock is not free, because reserve.word is one ticket further. No ticket reserves the slots of the owner's entries
- * until close() adds their number to reserve.word, by CAS, and passes the lock.
+ * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor makes the group the queue's owner, if the lock is
+ * free: the leader loads lock.serving with an acquire (A1 in ticket_lock.h), and takes a ticket for no entries by a CAS
+ * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
+ * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
+ * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
  *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
  * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
  * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
  *
- * WAITS THAT RUN OUT. A call may have several waits. Each has the bound of the handle, which begins again with each
- * progress:
+ * WAITS THAT RUN OUT. A call may have several of these waits, one after another. The bound of each is the handle's
+ * timeout, and begins again with each progress:
  *   wait                                       | progress                        | at its bound
  *   for the lock (ticket_lock.h)               | a change of lock.serving; a     | EFA_GDA_TIMEOUT_LOCK
  *                                              |   request of the queue completed|
@@ -46,34 +54,39 @@
  *   for completions, in quiet()                | the same                        | EFA_GDA_TIMEOUT_COMPLETION
  *   for requests, in wait() and wait_own()     | the same                        | EFA_GDA_TIMEOUT_COMPLETION
  *   (requests.h)                               |                                 |
- * At the bound the leader poisons the queue with that status. Each wait also ends if the host raises the abort flag:
- * the leader poisons the queue with the flag's status (EFA_GDA_ABORTED for 1). The wait for the lock first reads the
- * flag later than the others (ticket_lock.h). If the queue is poisoned, the wait ends with EFA_GDA_POISONED. Two
- * exceptions:
- *   - With timeout 0, wait() and wait_own() look at the requests, poll once, look again, and return EFA_GDA_IN_FLIGHT,
- *     as test() does. They do not read the abort flag, and EFA_GDA_IN_FLIGHT does not poison the queue.
- *   - quiet() on a shared queue first waits, for at most kIdleWaitNs, until nothing is in flight. This bound does not
- *     begin again, and at it quiet() acquires the lock.
- *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
- * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
- * as the writer, if more requests completed than were posted.
+ * A wait that fails ends the call. The call returns one of these statuses, and its leader poisons the queue with it (a
+ * queue keeps its first poison):
+ *   - the status of the table, at the bound,
+ *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. The wait for the lock first reads
+ *     it later than the others (ticket_lock.h),
+ *   - EFA_GDA_BAD_COMPLETION, if the counts are wrong. For quiet(), wait(), wait_own() and test(): a poll leaves the
+ *     call waiting, and the handle has ever read a completion of another queue pair. For a wait for free slots, and
+ *     quiet() as the writer: more requests completed than were posted, or more are in flight than the ring holds.
+ * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. Two waits have another bound, at which they
+ * poison nothing:
+ *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
+ *     poll once and look again, and return EFA_GDA_IN_FLIGHT if some still are. These looks do not read the abort flag,
+ *     and EFA_GDA_IN_FLIGHT does not poison the queue.
+ *   - quiet() on a shared queue first waits, for at most kIdleWaitNs, until nothing is in flight and the lock is free.
+ *     This bound does not begin again. At it quiet() poisons nothing, and acquires the lock.
  *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket. A call that
- * finds all of its requests done, or its slots free, need not wait, so an owner's post() in that case, and its close(),
- * succeed on a poisoned queue. test(), and wait() and wait_own() with timeout 0, read the poison if requests are in
- * flight.
+ * finds all of its requests done, or its slots free, need not wait. So an owner's post(), quiet() and wait() in that
+ * case, and its flush() and close(), succeed on a poisoned queue. test(), and wait() and wait_own() with timeout 0,
+ * read the poison if requests are in flight.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
 
-#include "ticket_lock.h"
+#include "quiet.h"
+#include "shared_call.h"
 
 namespace efa_gda {
 
 /* Which groups may use the queue while the handle is open. Thread, Warp, Block: only this group, the queue's owner.
- * Device: any number of groups of the GPU, of any kinds, with handles of their own. */
+ * Device: the queue is shared by any number of groups of the GPU, of any kinds, with handles of their own. */
 enum class Sharing { Thread, Warp, Block, Device };
 
-/* The group that owns a queue with this sharing. */
+/* The group of a Sender that names none: the owner with this sharing; with Device a thread. */
 template <Sharing S>
 struct GroupOf {
   using Type = ThreadGroup;
@@ -90,10 +103,10 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Do not ring. A later call of any group on this queue rings for these entries: a post() of at least one entry
-   * without this flag, a flush() or a quiet(). So does close() of this handle and, on a queue with a request table, its
-   * wait(), wait_own() or test(). They are rung for earlier if the batch window or the free slots require it, or if
-   * this group or another combines. */
+  /* Do not ring. Each of these later calls rings for the entries: a post() of at least one entry without this flag, a
+   * flush() or a quiet(), of any group on this queue; and of this handle close() and, on a queue with a request table,
+   * wait(), wait_own() and test(). The entries are rung for earlier if the batch window or the free slots require it,
+   * or if this group or another combines. */
   kPostDefer = 1
 };
 
@@ -103,9 +116,9 @@ template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = E
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
-   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT. Every other wait with this bound
-   * poisons the queue almost at once, also the wait for the lock in wait() and wait_own() after a post that deferred
-   * its doorbell.
+   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above). Every
+   * other wait with this bound poisons the queue almost at once, also the wait for the lock in wait(), wait_own() and
+   * test() after a post that deferred its doorbell.
    *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
    * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads cannot be told apart; threads of
    * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
@@ -134,13 +147,16 @@ class Sender {
 
   EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
   /* Completions that this handle read while it waited. Valid on rank 0. */
-  EFA_GDA_FN Completions &completions() { return ring_.completions(); }
+  EFA_GDA_FN Completions completions() const {
+    if constexpr (kCompact) return completions_.copy();
+    return ring_.completions();
+  }
 
   /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts
-   * none and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. If `first` is not null, `*first` becomes the
-   * producer index of entry 0, all 32 bits of it. Entry i has the producer index `*first` + i. That is its request id;
-   * on a queue without EFA_GDA_SQ_REQ_ID_64 the request id is the low 16 bits. With Sharing::Device it may return
-   * before the doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
+   * none and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. Otherwise, if `first` is not null and the handle had
+   * not failed before, `*first` becomes the producer index of entry 0, all 32 bits of it, also if this post fails.
+   * Entry i has the producer index `*first` + i, from which its request id follows (sq.h). With Sharing::Device post()
+   * may return before the doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
@@ -161,7 +177,11 @@ class Sender {
     if constexpr (S == Sharing::Device) {
       bool defers = (flags & kPostDefer) != 0;
       ring_.set(RingOf::kDeferred, defers);
-      status = post_shared(count, make, !defers, first);
+      if constexpr (kCompact) {
+        status = post_compact(count, make, !defers, first);
+      } else {
+        status = post_shared(count, make, !defers, first);
+      }
     } else {
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
@@ -179,7 +199,7 @@ class Sender {
     if (status() != EFA_GDA_OK) return status();
     if constexpr (S == Sharing::Device) {
       ring_.set(RingOf::kDeferred, false);
-      ring_.set_status(flush_shared());
+      ring_.set_status(own_lock(false));
     } else if (ring_.next() != ring_.doorbell_index()) {
       ring_.ring();
     }
@@ -187,8 +207,9 @@ class Sender {
   }
 
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
-   * queue it first waits, at most kIdleWaitNs, until nothing is in flight. If requests are in flight at the end of that
-   * time, it acquires the lock, which stops other posters, and waits for all requests in flight.
+   * queue it first waits, at most kIdleWaitNs, until nothing is in flight and the lock is free. At that bound it
+   * acquires the lock, so that no other group's entries are placed meanwhile (posts of other groups may return early
+   * and are placed afterwards), and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
    * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
@@ -198,7 +219,7 @@ class Sender {
     if (status != EFA_GDA_OK) return status;
     if constexpr (S == Sharing::Device) {
       status = wait_until_done(false, kIdleWaitNs);
-      if (status == kNotIdle) status = quiet_as_lock_owner();
+      if (status == kNotIdle) status = own_lock(true);
     } else {
       status = wait_until_done(true, timeout_ns_);
     }
@@ -211,16 +232,21 @@ class Sender {
    * all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
-  /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored.
-   * Other groups may post meanwhile. EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes
-   * the failed one with the lowest index, on all threads. If failed->status is 0 nevertheless, statuses were
-   * overwritten (requests.h), and any request of the queue may have failed. With EFA_GDA_OK failed->status is 0; with
-   * count 0 `*failed` is not written. EFA_GDA_UNSUPPORTED: the queue has no request table. */
+  /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored,
+   * and fewer than 2^31 requests may have been posted after it. Other groups may post meanwhile.
+   *   EFA_GDA_OK: all are done, and none failed but perhaps one that an earlier quiet() of this handle has reported and
+   * whose status was overwritten (requests.h). failed->status is 0.
+   *   EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes the first failure found, in
+   * ascending order of index, on all threads. If failed->status is 0, statuses were overwritten, and any request of the
+   * queue may have failed (requests.h).
+   *   EFA_GDA_UNSUPPORTED: the queue has no request table.
+   * With any other status `*failed` is the first failure found so far, or has status 0. It is not written if the call
+   * looks at no request: with count 0, EFA_GDA_UNSUPPORTED, or a failure of the handle or of ringing. */
   EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, timeout_ns_, failed);
   }
 
-  /* The same for all requests that this handle posted and that no earlier wait_own() covered. A wait_own() that returns
+  /* wait() for all requests that this handle posted and that no earlier wait_own() covered. A wait_own() that returns
    * EFA_GDA_IN_FLIGHT covers none. */
   EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
     /* The table has the statuses of the last R requests (requests.h). The wait covers one more, so that it sees that
@@ -240,9 +266,9 @@ class Sender {
     return wait_for(first, count, 0, 0, failed);
   }
 
-  /* Closes the handle: rings for entries whose doorbell this handle deferred; an owner releases the queue. Returns the
-   * handle's status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then
-   * poisoned. Afterwards status() and each call return the handle's error or, without one, EFA_GDA_BAD_ARGUMENT. */
+  /* Closes the handle (STATUS above): unless the handle has failed, rings for entries whose doorbell it deferred; an
+   * owner releases the queue. Returns the handle's status, or EFA_GDA_IN_USE if another group took a ticket while this
+   * group owned the queue; the queue is then poisoned. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
     uint32_t result = status();
@@ -254,20 +280,26 @@ class Sender {
 
  private:
   using RingOf = Ring<Group, StoreBytes>;
+  static constexpr bool kCompact = Footprint<Group>::kCompact && S == Sharing::Device;
+  template <class T>
+  using Rare = typename Footprint<Group>::template Rare<T>;
 
   EFA_GDA_FN void take_poster_number() {
     uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
     ring_.set_poster(ring_.group().from_leader(handles) % kMaxPoster + 1);
   }
 
-  /* Includes a call in what wait_own() waits for. The range stays shorter than 2^31, so that indices can be compared.
-   * It drops its oldest requests for that; they are done, because more than R later ones were posted. */
+  /* Adds the `count` entries of a post to the range that wait_own() waits for. The range stays shorter than 2^31, so
+   * that indices can be compared. For that it drops its oldest requests, which are done, because more than R later ones
+   * were posted (LIMIT in requests.h). The queue must have a request table. */
   EFA_GDA_FN void add_own(uint32_t first, uint32_t count) {
     if (own_first_ == own_end_) own_first_ = first;
     own_end_ = first + count;
     if (own_end_ - own_first_ > 1u << 30) own_first_ = own_end_ - (1u << 29);
   }
 
+  /* wait(), wait_own() and test(). `poster`: 0, or the poster number to whose requests the wait is restricted.
+   * `bound_ns` 0: as test(). */
   EFA_GDA_FN efa_gda_status wait_for(uint32_t first, uint32_t count, uint32_t poster, uint64_t bound_ns,
                                      FailedRequest *failed) {
     if (ring_.poster() == 0 && status() == EFA_GDA_OK) return EFA_GDA_UNSUPPORTED;
@@ -279,7 +311,7 @@ class Sender {
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       result = wait_for_requests(queue_, &wait, &more);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
-      ring_.add_completions(more);
+      add_completions(more);
     }
     result = ring_.group().from_leader(result);
     ring_.group().sync();
@@ -291,15 +323,13 @@ class Sender {
     return status;
   }
 
-  /* Takes an empty ticket if the lock is free: serving is Passed at the ticket that the next call will take. The leader
-   * decides for the group. */
+  /* Makes the group the queue's owner, if the lock is free (OWNED QUEUES above). The leader decides for the group. */
   EFA_GDA_FN void acquire_queue() {
     uint64_t serving = 0, indices = 0;
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       serving = load_acquire(&queue_->lock.serving);
-      indices = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 |
-                load_relaxed(&queue_->lock.doorbell_index);
+      indices = load_relaxed(lock_indices(queue_));
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
@@ -319,8 +349,8 @@ class Sender {
   }
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
-   * has a ticket. It does so after a failure too, because the host learns from these words how many requests are in
-   * flight; the poison then keeps later groups from placing entries (Ticket::collect). */
+   * has taken a ticket. It does so after a failure too, because the host learns from these words how many requests are
+   * in flight; the poison then keeps later groups from placing entries (Ticket::collect). Called by the owner, once. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = this->status();
@@ -329,8 +359,7 @@ class Sender {
       uint64_t word = load_relaxed(&queue_->reserve.word), after = word + (ring_.next() - (uint32_t)word);
       bool alone = (word - kOneCall) << EFA_GDA_LOCK_STATE_BITS == load_relaxed(&queue_->lock.serving);
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
-        store_relaxed(&queue_->lock.doorbell_index, ring_.doorbell_index());
-        store_relaxed(&queue_->lock.confirmed_index, ring_.leader_confirmed_index());
+        store_indices(queue_, ring_);
         store_release(&queue_->lock.serving, after << EFA_GDA_LOCK_STATE_BITS);
       } else {
         status = EFA_GDA_IN_USE;
@@ -348,8 +377,9 @@ class Sender {
     return more != 0;
   }
 
+  /* post() on a shared queue: the calls of a Ticket in the order that it requires. `rings`: does not defer. */
   template <class Make>
-  EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool ring, uint32_t *first) {
+  EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
     Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, count);
     volatile uint32_t upper[16], parked[16];
     EntryShare share(upper, parked);
@@ -358,7 +388,7 @@ class Sender {
     if (first != nullptr) *first = ticket.first_slot();
     if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
     if (EFA_GDA_LIKELY(ticket.acquire_alone())) {
-      if (EFA_GDA_LIKELY(ring && ring_.is_usual(count))) {
+      if (EFA_GDA_LIKELY(rings && ring_.is_usual(count))) {
         ring_.place_usual(share.quads, count);
         ring_.ring();
         ticket.pass();
@@ -374,41 +404,95 @@ class Sender {
         outcome = ticket.wait(true, timeout_ns_);
       }
       if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
-      /* A call of several rounds is no longer in registers. */
+      /* The lock was passed to a published call. If it has several rounds, `share` has only the last. */
       if (Group::kCombines && share.begin != 0) return ticket.release_published(timeout_ns_);
     }
     efa_gda_status status = ring_.place_entries(share, share.end, count, make, timeout_ns_);
-    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(ring, timeout_ns_) : status;
+    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(rings, timeout_ns_) : status;
   }
 
-  EFA_GDA_FN efa_gda_status flush_shared() {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, 0);
-    efa_gda_status status = acquire_lock(ticket);
-    return status == EFA_GDA_OK ? ticket.release(true, timeout_ns_) : status;
-  }
-
-  /* Waits until an empty ticket owns the lock. No other group can serve it, because it has nothing to publish. */
-  EFA_GDA_FN efa_gda_status acquire_lock(Ticket<Group, StoreBytes> &ticket) {
+  /* post_shared() for a compact group. A call that it does not complete (shared_call.h) goes on in continue_call(). */
+  template <class Make>
+  EFA_GDA_FN efa_gda_status post_compact(uint32_t count, Make make, bool rings, uint32_t *first) {
+    ring_.forget();
+    PublicationSlots publication;
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication, count);
+    publication = PublicationSlots(queue_);
+    volatile uint32_t words[32];
+    EntryShare share(words + 16, words);
+    ring_.make(share, 0, ring_.end_of_round(0, count), make);
     ticket.collect();
-    ticket.acquire_if_passed();
-    if (ticket.owns_lock()) return EFA_GDA_OK;
-    return ticket.wait(false, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
+    if (first != nullptr) *first = ticket.first_slot();
+    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
+    if (EFA_GDA_LIKELY(ticket.acquire_alone() && rings && ring_.is_usual(count))) {
+      ring_.place_usual(share.quads, count);
+      ring_.ring();
+      ticket.pass();
+      return EFA_GDA_OK;
+    }
+    bool published = !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(share.quads);
+    if (published && ticket.is_served()) return EFA_GDA_OK;
+    SharedCall<Group, StoreBytes> call(ring_, ticket.state(), rings, timeout_ns_, words);
+    call.publishes = call.is_published = published;
+    efa_gda_status status;
+    for (;;) {
+      share.park();
+      call.first = share.first;
+      call.begin = share.begin;
+      call.end = share.end;
+      status = continue_call(queue_, &call);
+      if (status != kMoreRounds) break;
+      ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
+    }
+    ring_.continue_from(call.ring);
+    /* Not kept in registers for the call. */
+    ring_.read_geometry();
+    add_completions(call.more);
+    return status;
   }
 
-  EFA_GDA_FN efa_gda_status quiet_as_lock_owner() {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, 0);
-    efa_gda_status status = acquire_lock(ticket);
-    if (status != EFA_GDA_OK) return status;
-    if (ring_.next() != ring_.doorbell_index()) ring_.ring();
-    status = wait_until_done(true, timeout_ns_);
-    return status == EFA_GDA_OK ? ticket.release(false, timeout_ns_) : status;
+  /* As the lock owner with a ticket for no entries, rings for everything placed and, if `waits`, waits until every
+   * request is done. No other group can serve this call, because it has nothing to publish. Adds what it read to
+   * `all`. */
+  EFA_GDA_COLD static efa_gda_status own_lock(efa_gda_queue *queue, Group group, bool waits, uint64_t timeout_ns,
+                                              Completions *all) {
+    using Steps = SharedCallSteps<Group, StoreBytes>;
+    RingOf ring(queue, group);
+    PublicationSlots none;
+    Ticket<Group, StoreBytes> ticket(queue, ring, none, 0);
+    ticket.collect();
+    SharedCall<Group, StoreBytes> call(ring, ticket.state(), !waits, timeout_ns, nullptr);
+    if (Steps::wait(queue, &call) != TicketOutcome::Owner) return call.ticket.status_;
+    call.ring.set_free_limit(call.ring.next());
+    efa_gda_status status = EFA_GDA_OK;
+    if (waits) {
+      if (call.ring.next() != call.ring.doorbell_index()) call.ring.ring();
+      uint32_t done = EFA_GDA_OK;
+      if (ring.is_leader()) done = leader_wait_until_done(queue, true, call.ring.next(), timeout_ns, all);
+      status = for_all(group, done);
+    }
+    if (status == EFA_GDA_OK) status = continue_call(queue, &call);
+    all->add(call.more);
+    return status;
+  }
+  EFA_GDA_FN efa_gda_status own_lock(bool waits) {
+    Completions more = unread_completions();
+    efa_gda_status status = own_lock(queue_, ring_.group(), waits, timeout_ns_, &more);
+    add_completions(more);
+    return status;
   }
 
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
   static constexpr uint64_t kIdleWaitNs = 100 * 1000;
-  /* The result of that wait at its bound. No caller of this class receives it. */
-  static constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
+  EFA_GDA_FN void add_completions(const Completions &more) {
+    if constexpr (kCompact) {
+      completions_.add(more);
+      if (more.foreign) ring_.set(RingOf::kForeign, true);
+    } else {
+      ring_.add_completions(more);
+    }
+  }
   /* No completions yet, but whether the handle has read one of another queue pair. */
   EFA_GDA_FN Completions unread_completions() {
     Completions none;
@@ -416,46 +500,23 @@ class Sender {
     return none;
   }
 
-  /* Waits until every request is done. If `is_writer`, this group is the writer, so no other group can post. If not,
-   * returns kNotIdle at the bound, and does not poison the queue. Each other failure poisons it. */
+  /* The wait of quiet(): until every request is done and, unless `is_writer`, the lock is free. `is_writer`: this group
+   * is the writer, so no other group can place entries. Otherwise it returns kNotIdle at the bound, and does not poison
+   * the queue. Each other failure poisons it. */
   EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       Completions more = unread_completions();
       status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &more);
-      ring_.add_completions(more);
+      add_completions(more);
     }
-    status = ring_.group().from_leader(status);
-    ring_.group().sync();
+    return for_all(ring_.group(), status);
+  }
+  /* Returns the leader's status to all threads, after what the leader did. */
+  EFA_GDA_FN static efa_gda_status for_all(Group group, uint32_t status) {
+    status = group.from_leader(status);
+    group.sync();
     return (efa_gda_status)status;
-  }
-
-  /* Whether as many requests completed as have tickets, and the lock is free. The second condition is for an owner of
-   * the queue: its requests can complete before their number is in reserve.word. */
-  EFA_GDA_FN static bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
-    uint64_t word = load_relaxed(&queue->reserve.word);
-    return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
-  }
-
-  EFA_GDA_COLD static uint32_t leader_wait_until_done(efa_gda_queue *queue, bool is_writer, uint32_t next,
-                                                      uint64_t bound_ns, Completions *all) {
-    /* Completions do not extend the time in which a shared queue must become idle. */
-    Deadline deadline(queue, bound_ns, is_writer ? &queue->completion.completed : nullptr);
-    uint32_t status = EFA_GDA_OK;
-    while (status == EFA_GDA_OK) {
-      uint32_t posted = is_writer ? next : (uint32_t)load_relaxed(&queue->reserve.word);
-      uint32_t completed = completed_now(queue, posted, all);
-      if (is_writer ? completed == next : is_idle(queue, completed)) break;
-      /* More requests completed than were posted. Or two queues share the completion queue, so this queue's completions
-       * may be consumed by the other's pollers. */
-      bool broken = all->foreign || (is_writer && next - completed > queue->sq.num_entries);
-      status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
-    }
-    if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
-    /* Before the group uses the buffers of these requests. Counters may have been read without the fence of B2
-     * (cq.h). */
-    if (queue->counters.success != nullptr) fence_system();
-    return status;
   }
 
   efa_gda_queue *queue_;
@@ -463,9 +524,11 @@ class Sender {
   RingOf ring_;
   PublicationSlots publication_;
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
-  uint32_t own_first_ = 0, own_end_ = 0;
+  Rare<uint32_t> own_first_ = 0, own_end_ = 0;
   /* error.count when this handle last reported errors; the leader's. */
-  uint32_t reported_errors_ = 0;
+  Rare<uint32_t> reported_errors_ = 0;
+  /* A compact handle's on a shared queue. Others' are in ring_. */
+  Rare<Completions> completions_;
 };
 
 }  // namespace efa_gda

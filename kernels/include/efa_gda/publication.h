@@ -1,18 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Publication slots: where a group that waits for the ticket lock publishes its entries, and how the lock owner finds
- * them and copies them to the ring. ticket_lock.h states the terms, the words, their pairs, and when a group may
- * publish.
+ * published calls and copies them to the ring. ticket_lock.h states the words, the pairs that order them (A2, A3), and
+ * when a group may publish.
  *
- * FLAGS. The flag of entry i of a call, from 0, is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The
- * lock owner knows T, so it knows the value, without kLastSlot, that each flag must have: the first is (T + 1) << 2;
- * each further one is 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. The
- * lock owner combines whole calls, from T on, up to the first flag that does not match. A flag does not match
- *   - if its slot's call is not published: the flag is 0 or that of an earlier call in this slot,
- *   - if an empty ticket lies before that call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags
- *     of the next call. So the lock owner stops before an empty ticket; in Closing it passes the lock to that ticket's
- *     group.
- * Flags start at 0 and are never cleared: the next call that uses the slot overwrites them.
+ * TERMS. Group, producer index: see sq.h. Ticket, T, lock owner, publish, combine, state: see ticket_lock.h. Entry i of
+ * a call is the i-th, from 0; its producer index is s = (low half of the ticket) + i. Its publication slot and the
+ * flag of that have the number s modulo publication.num_entries.
+ *
+ * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The lock owner knows T,
+ * so it knows the value, without kLastSlot, that each flag from T's first slot on must have to match: the first
+ * (T + 1) << 2, each further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has
+ * kLastSlot. The lock owner combines the whole calls from T on whose flags match. A flag does not match
+ *   - if its entry is not published yet: the flag is 0 or that of an earlier call in this slot,
+ *   - if T or another ticket before its call is empty: an empty ticket has no slot and no flag, but it adds 2^32 to the
+ *     flags of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
+ * Flags start at 0 and are never cleared: the next call that is published in the slot overwrites them.
+ *   Example, with 64-bit words as (high half, low half). Call A has ticket (7, 10) and two entries, a flush the empty
+ *   ticket (8, 12), call B ticket (9, 12) and one entry. T is A's ticket.
+ *     slot | flag >> 2 | kLastSlot | the lock owner expects
+ *     10   | (7, 11)   |           | (7, 11): T + 1
+ *     11   | (7, 12)   | set       | (7, 12): one more
+ *     12   | (9, 13)   | set       | (8, 13): 2^32 + 1 more, because A has ended. B's flag does not match
+ *   The lock owner combines A. T is then the flush's ticket.
+ *
+ * A SCAN is one execution of scan_published(): the lock owner finds the published calls from T on. A reading
+ * loads the flags of the flag window once (a compact group perhaps only its first parts, kFlagsAtOnce). The window is
+ * the first kFlagsPerThread * size slots from T on: 32 for a thread, 512 for a warp. (A block combines as its leader
+ * alone, a thread.) A scan has 1 to 1 + kMaxRereadings readings, and finds calls in the last one only.
  */
 #ifndef EFA_GDA_PUBLICATION_H
 #define EFA_GDA_PUBLICATION_H
@@ -26,17 +41,20 @@ constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
 /* The low bit of a publication flag: the slot is its call's last. */
 constexpr uint64_t kLastSlot = 1;
-/* The most entries of a call that may return early: no more than the flag window of any kind of lock owner. */
+/* The most entries of a call that may return early: as many as the smallest flag window has slots. */
 constexpr uint32_t kMaxEarlyReturnEntries = 32;
 
-/* Flags that each thread of a lock owner reads at once. The flag window of a group is the slots whose flags one reading
- * loads: the first kFlagsPerThread * size from T on. */
+/* Flags that each thread of a lock owner loads in one reading. */
 template <class Group>
 constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-/* Further readings of the flag window in one scan, for calls that arrive or are not published yet. */
+/* Of these, the flags that each thread has in flight at once. A compact group reads the flag window in parts of so many
+ * flags for each thread, and reads a further part only if all flags before it match. */
+template <class Group>
+constexpr int kFlagsAtOnce = Footprint<Group>::kCompact ? 8 : kFlagsPerThread<Group>;
+/* The most readings of one scan after the first, for calls that arrive or are not published yet. */
 constexpr int kMaxRereadings = 2;
 
-/* The publication slots' geometry. */
+/* The publication slots' geometry; not valid on a queue without publication slots. */
 struct PublicationSlots {
   uint8_t *entries;
   uint64_t *flags;
@@ -51,89 +69,129 @@ struct PublicationSlots {
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
 };
 
-/* The flag of entry i of the call with this ticket (shifted), without kLastSlot. */
+/* Ring::store_share() for a compact group's share, whose quads are parked. share.upper must follow share.parked in
+ * memory. Stores quad by quad, for which few registers suffice. */
+template <class Group, int StoreBytes, class Store>
+EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const EntryShare &share, uint32_t first,
+                             uint32_t count, uint32_t slot, uint32_t mask, Store store) {
+  const volatile uint32_t *words = share.parked;
+  Group group = ring.group();
+  uint32_t quads = 1u << (ring.entry_shift() - 4);
+  EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < quads; k++, words += 4) {
+    uint32_t i = entry_number(group, k & 3) - first, s = slot + i, number = quad_number(group, k & 3) + (k & 4);
+    Quad quad = {words[0], words[1], words[2], words[3]};
+    set_ring_fields(quad, number, (s & ring.num_entries()) != 0, s, ring.has_wide_ids());
+    if (i < count) store(((s & mask) << ring.entry_shift()) + 16 * number, quad);
+  }
+}
+
+/* The flag of entry i of the call with this ticket (shifted, low bits 0), without kLastSlot. */
 EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
   return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS);
 }
 
-/* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
- * them. flags[k] of the thread of rank r is the flag of the (k * size + r)-th slot after T's first. Without kLastSlot
- * and in units of 1 << 2, it matches if it is 1 more than that of the slot before, or 2^32 + 1 more if the slot before
- * is its call's last. */
-template <class Group>
-EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread<Group>], uint64_t &serving) {
-  constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
-  uint32_t rank = group.rank(), size = group.size(), slots = 0, calls = 0, ended = 0;
-  uint32_t last[kFlagsPerThread], match[kFlagsPerThread];
-  /* All votes first: each has a long latency, and none depends on another's result. */
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+/* What match_flags() has found so far, the same on all threads. */
+struct MatchedFlags {
+  /* The whole calls whose flags match, and their slots. */
+  uint32_t slots = 0, calls = 0;
+  /* Flags that have kLastSlot, and whether all flags match. */
+  uint32_t ended = 0;
+  bool no_gap = true;
+};
+
+/* Matches the flags of size * Count slots (FLAGS), from slot number `first` * size on, counted from T's first slot.
+ * `found` must be the result for all slots before, and becomes the result for these as well. flags[k] of the thread of
+ * rank r is the flag of slot number (first + k) * size + r. `serving` is T as lock.serving holds it, in state 0. */
+template <class Group, int Count>
+EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_t serving, uint32_t first,
+                            MatchedFlags &found) {
+  uint32_t rank = group.rank(), size = group.size(), ended = found.ended;
+  uint32_t last[Count], match[Count];
+  /* All votes on kLastSlot first: each has a long latency, and none depends on another's result. */
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
     uint64_t ended_before = ended + bits_in(last[k] & ((1u << rank) - 1));
     match[k] = group.vote((flags[k] & ~kLastSlot) ==
-                          flag_of(serving, k * size + rank + ended_before * kOneCall));
+                          flag_of(serving, (first + k) * size + rank + ended_before * kOneCall));
     ended += bits_in(last[k]);
   }
-  bool no_gap = true;
-  ended = 0;
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
     uint32_t ready = low_ones(match[k]);
     uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
-    if (no_gap && ends != 0) {
-      slots = k * size + bit_width(ends);
-      calls = ended + bits_in(ends);
+    if (found.no_gap && ends != 0) {
+      found.slots = (first + k) * size + bit_width(ends);
+      found.calls = found.ended + bits_in(ends);
     }
-    no_gap = no_gap && ready >= size;
-    ended += bits_in(last[k]);
+    found.no_gap = found.no_gap && ready >= size;
+    found.ended += bits_in(last[k]);
   }
-  serving += (slots + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
-  return slots;
 }
 
-/* Returns the number of slots of the whole calls that are published from `serving` on, at most a flag window, and
- * advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring. After a reading
- * of the flag window, it either reads again at once, to wait for calls that arrive, or matches the flags:
- *   outstanding at this reading                            | without `linger` | with `linger`
- *   none                                                   | matches          | reads again
- *   changed since the reading before (before the first: 0) | matches          | reads again
- *   the same as at the reading before, or a window or more | matches          | matches
- * It returns what matched if that is all that is outstanding or more than three quarters of a flag window; otherwise it
- * reads again. After kMaxRereadings further readings it matches and returns in any case. */
-template <class Group, int StoreBytes>
-EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
-                                   const PublicationSlots &publication, bool linger, uint64_t &serving) {
-  constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
-  Group group = ring.group();
+/* Scans (A SCAN). All threads of `group` call it, and receive the same result. `serving` is T as lock.serving
+ * holds it, in state 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the leader loads
+ * their number in each reading. After a reading, the scan does the first of these that applies:
+ *   1. It reads again, because calls are arriving. For that, `linger` must be true, the scan must have read again fewer
+ *      than kMaxRereadings times, and fewer entries than a flag window must be outstanding: none, or another number
+ *      than in the reading before (0 before the first reading).
+ *   2. It returns the whole calls whose flags match. For that, these must have all outstanding entries or more than
+ *      three quarters of a flag window, or the scan must have read again kMaxRereadings times.
+ *   3. It reads again, because calls are not published yet.
+ * If it returns calls, all threads have acquired the entries (A2). */
+template <class Group>
+EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, uint32_t next,
+                                       const PublicationSlots &publication, bool linger, uint64_t serving) {
+  constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>, kFlagsAtOnce = efa_gda::kFlagsAtOnce<Group>;
   uint32_t outstanding_before = 0;
   for (int rereadings = 0;; rereadings++) {
-    uint64_t flags[kFlagsPerThread], after = serving;
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
-      flags[k] = load_relaxed(publication.flag(ring.next() + k * group.size() + group.rank()));
+    MatchedFlags found;
+    uint32_t outstanding = 0;
+    bool reads_again = false;
+    EFA_GDA_NO_UNROLL for (int first = 0; first < kFlagsPerThread && found.no_gap; first += kFlagsAtOnce) {
+      uint64_t flags[kFlagsAtOnce];
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsAtOnce; k++) {
+        flags[k] = load_relaxed(publication.flag(next + (first + k) * group.size() + group.rank()));
+      }
+      if (first == 0) {
+        uint32_t reserved = group.rank() == 0 ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
+        outstanding = group.from_leader(reserved) - next;
+        bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
+        reads_again = more_arrive && outstanding < kFlagsPerThread * group.size() && rereadings < kMaxRereadings;
+        if (reads_again) break;
+      }
+      match_flags(group, flags, serving, first, found);
     }
-    uint32_t reserved = ring.is_leader() ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
-    uint32_t outstanding = group.from_leader(reserved) - ring.next();
-    bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
     outstanding_before = outstanding;
-    if (more_arrive && outstanding < kFlagsPerThread * group.size() && rereadings < kMaxRereadings) continue;
-    uint32_t count = match_flags(group, flags, after);
+    if (reads_again) continue;
+    uint32_t count = found.slots;
     if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rereadings >= kMaxRereadings) {
-      /* Acquires the flags (A2): each thread those that it read, and after the sync all of them. */
+      /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. */
       if (count != 0) {
         fence_device();
         group.sync();
       }
-      serving = after;
-      return count;
+      return found;
     }
   }
 }
 
-/* Copies published entries to the ring, quad by quad, so that stores of neighbouring threads cover whole lines. One
- * iteration goes as far as neither the ring nor the publication slots wrap. */
+/* scan_published() for a compact group, as a function that is not inlined. Returns the number of slots in the low half
+ * and that of calls in the high half: what these calls add to reserve.word. */
+template <class Group>
+EFA_GDA_COLD uint64_t scan_published_apart(const efa_gda_queue *queue, Group group, uint32_t next,
+                                           PublicationSlots publication, bool linger, uint64_t serving) {
+  MatchedFlags found = scan_published(queue, group, next, publication, linger, serving);
+  return (uint64_t)found.calls << 32 | found.slots;
+}
+
+/* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
+ * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2), or
+ * its own group must have published them (then the syncs of publish_flags() order them). There must be room for them in
+ * the ring and in the batch window. One iteration ends where the ring or the publication slots wrap. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {
   /* Quads that each thread reads before it stores the first of them. */
-  constexpr int kQuadsPerThread = 16;
+  constexpr int kQuadsPerThread = Footprint<Group>::kCompact ? 8 : 16;
   uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
   while (count != 0) {
     uint32_t to_ring_end = ring.slots_to_end(slot),

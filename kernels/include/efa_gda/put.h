@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The body of the put kernels: a block owns the queue, posts `count` requests, waits for their completions and writes
- * the result.
+ * The body of the put kernels: a block owns the queue (post.h), posts `count` transfers, waits for their completions
+ * (unless EFA_GDA_PUT_NO_WAIT) and writes the result. A transfer has one or more entries, each a request. queue.h
+ * describes arguments and result (efa_gda_put_args, efa_gda_put_result). Each wait is one of post.h, with the bound
+ * timeout_ns.
  */
 #ifndef EFA_GDA_PUT_H
 #define EFA_GDA_PUT_H
@@ -10,12 +12,14 @@
 
 namespace efa_gda {
 
-/* Entries of a request of `bytes` bytes: each has at most `max_bytes`, and an empty request has one. */
-EFA_GDA_FN uint64_t entries_per_request(uint64_t bytes, uint64_t max_bytes) {
+/* Entries of a transfer of `bytes` bytes: each has at most `max_bytes`, which must not be 0; an empty transfer has
+ * one. */
+EFA_GDA_FN uint64_t entries_per_transfer(uint64_t bytes, uint64_t max_bytes) {
   return bytes <= max_bytes ? 1 : (bytes - 1) / max_bytes + 1;
 }
 
-/* The most bytes of one entry: as many as its 32-bit length field can hold; for RDMA requests at most max_rdma_size. */
+/* The most bytes of one entry: as many as its 32-bit length field can hold; for RDMA requests at most max_rdma_size,
+ * which is 0 on a queue without RDMA. */
 EFA_GDA_FN uint64_t max_entry_bytes(const efa_gda_queue &q, bool rdma) {
   return rdma && q.max_rdma_size < 0xffffffffu ? q.max_rdma_size : 0xffffffffu;
 }
@@ -38,20 +42,20 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
     return EFA_GDA_BAD_ARGUMENT;
   }
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
-  uint64_t entries = entries_per_request(a.bytes, max_entry_bytes(q, !message && !inlined));
+  uint64_t entries = entries_per_transfer(a.bytes, max_entry_bytes(q, !message && !inlined));
   if (a.count > ~(uint64_t)0 / entries) return EFA_GDA_BAD_ARGUMENT;
   uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
   if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
 }
 
-/* Makes entry `index` of the `entries` entries of request `request`. The request's last entry carries the
- * immediate. */
-EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t index, uint64_t entries,
+/* Makes entry `index` of the `entries` entries of transfer `transfer`. If the transfer has an immediate
+ * (efa_gda_put_flags), its last entry carries it. */
+EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t transfer, uint64_t index, uint64_t entries,
                            uint64_t max_bytes) {
   uint64_t offset = index * max_bytes, bytes_left = a.bytes - offset;
-  uint64_t local = a.local_address + request * a.local_stride + offset;
-  uint64_t remote = a.remote_address + request * a.remote_stride + offset;
+  uint64_t local = a.local_address + transfer * a.local_stride + offset;
+  uint64_t remote = a.remote_address + transfer * a.remote_stride + offset;
   Memory memory = {local, a.lkey, (uint32_t)(bytes_left < max_bytes ? bytes_left : max_bytes)};
   const uint8_t *bytes = reinterpret_cast<const uint8_t *>(local);
   Entry e;
@@ -65,7 +69,7 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
     case EFA_GDA_OP_SEND:
     case EFA_GDA_OP_SEND_IMM:
       if ((a.flags & EFA_GDA_PUT_TWO_PIECES) != 0) {
-        Memory second = {a.second_address + request * a.local_stride, a.second_lkey, a.second_bytes};
+        Memory second = {a.second_address + transfer * a.local_stride, a.second_lkey, a.second_bytes};
         e = send_entry(a.peer, memory, second);
       } else {
         e = send_entry(a.peer, memory);
@@ -78,7 +82,7 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
   bool wanted = a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM || (a.flags & EFA_GDA_PUT_IMMEDIATE) != 0;
   if (last && wanted && a.op != EFA_GDA_OP_READ) {
     bool counts = (a.flags & EFA_GDA_PUT_COUNT_IMMEDIATE) != 0;
-    set_immediate(e, a.immediate + (counts ? (uint32_t)request : 0));
+    set_immediate(e, a.immediate + (counts ? (uint32_t)transfer : 0));
   }
   return e;
 }
@@ -86,8 +90,8 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
 /* Executes a put. All threads of the block must call it. */
 template <int StoreBytes = EFA_GDA_STORE_BYTES>
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
-  /* The block checks for errors after each post of this many entries, so it does not post a million requests with a
-   * wrong key. */
+  /* After each post of this many entries the block looks whether its waits for free slots have read an error, so that
+   * it does not post a million requests with a wrong key. */
   constexpr uint64_t kEntriesPerPost = 256;
   BlockGroup block;
   efa_gda_status status = check_put(a);
@@ -97,7 +101,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
     Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
     uint64_t max_bytes = max_entry_bytes(*a.queue, rdma);
-    uint64_t entries = entries_per_request(a.bytes, max_bytes), total = a.count * entries;
+    uint64_t entries = entries_per_transfer(a.bytes, max_bytes), total = a.count * entries;
     bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
     status = sender.status();
     while (status == EFA_GDA_OK && posted < total && !failed) {
@@ -122,7 +126,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   result->request_id = completions.first_error_id;
   result->posted = posted;
   result->completed = completions.sends;
-  /* The status comes last, for a host that polls it. */
+  /* The status comes last, for a host that polls it, and that loads it with an acquire before the other members. */
   fence_system();
   store_system(&result->status, status);
 }

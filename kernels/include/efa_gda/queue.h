@@ -5,12 +5,13 @@
  * compilers.
  *
  * The host that makes a queue must allocate it with its alignment (128 bytes), zero all of it, and then fill in the
- * members marked "Geometry". They are constant while device code can use the queue. The members marked "Engine" start
- * at zero. While device code can use the queue, only the device library writes them, as sq.h, ticket_lock.h, cq.h,
- * requests.h and rq.h state, and the host may read them at any time: a snapshot of a hung queue is a copy of this
- * struct. When a queue moves between host and GPU, the host copies them with their values. If the GPU's are lost, the
- * host sets error.poison to EFA_GDA_NOT_RUN; if the inbox is lost, it sets receive.taken to completion.inboxed and adds
- * the difference to completion.lost; if the request table is lost, it zeroes `requests`.
+ * members marked "Geometry". These are constant while device code can use the queue. The members marked "Engine" start
+ * at zero. While device code can use the queue, only the device library writes them, as sq.h, ticket_lock.h, post.h,
+ * cq.h, requests.h and rq.h state, and the host may read them at any time: a snapshot of a hung queue is a copy of this
+ * struct. When a queue moves between host and GPU, the host copies the "Engine" members. If the GPU's copy of them is
+ * lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the inbox are lost, it adds
+ * completion.inboxed - receive.taken to completion.lost and sets receive.taken to completion.inboxed. If the contents
+ * of the request table are lost, it zeroes the member `requests`: the queue then has no table.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -42,43 +43,45 @@ typedef long long int64_t;
  * its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
  * The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
- * reads: a request that completed and, for the ticket lock, also a change of lock.serving (rq.h and signal.h state
- * theirs). So a slow adapter ends a wait only if nothing completes for a whole bound, and a wait ends at its bound
- * after the last progress. */
+ * reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
+ * what counts as progress there; for the first wait of quiet() on a shared queue nothing does, post.h.) So a slow
+ * adapter ends a wait only if nothing completes for as long as the bound. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
-  /* The bound of a wait for completions ran out. On the send side this poisons the queue. On the receive side (rq.h)
-   * this status and the next two do not. */
+  /* The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
+   * leader has poisoned the queue; the calls of rq.h poison nothing. */
   EFA_GDA_TIMEOUT_COMPLETION = 1,
-  /* The bound of a wait for free slots of the send or receive queue ran out: too few requests completed. */
+  /* The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,
-  /* The bound of a wait for the ticket lock, or for receive.lock, ran out: the lock's owner did not pass it on. */
+  /* The bound of a wait for the ticket lock, for receive.lock or for a lock of ibgda.h ran out. */
   EFA_GDA_TIMEOUT_LOCK = 3,
-  /* A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's
-   * first one. Does not poison the queue. */
+  /* A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
+   * error.completion_status and error.request_id describe the queue's first one. Does not poison the queue. */
   EFA_GDA_COMPLETION_ERROR = 4,
   /* The queue was poisoned before; error.poison has the reason. */
   EFA_GDA_POISONED = 5,
-  /* The host set the abort flag to 1. A wait of the send side that reads the flag poisons the queue. */
+  /* The host set the abort flag to 1. A wait of the send side that ends so poisons the queue. */
   EFA_GDA_ABORTED = 6,
   /* An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
    * a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0. */
   EFA_GDA_BAD_ARGUMENT = 7,
-  /* The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
-   * entries written by stores of 16 bytes. */
+  /* The queue lacks a feature: inline write, RDMA, a receive queue, an inbox, a request table, or entries written by
+   * stores of 16 bytes. */
   EFA_GDA_UNSUPPORTED = 8,
-  /* A completion of another queue pair, or more completions than requests. */
+  /* A completion of another queue pair; or more completions than requests, or more requests in flight than the send
+   * queue has slots: the counts are wrong. */
   EFA_GDA_BAD_COMPLETION = 9,
   /* A doorbell record ran backwards, or more than min(sq.num_entries, sq.max_batch) entries past the last doorbell, or
    * covered an entry that was not written. The doorbell proxy did not ring for it, and rings this queue no more. */
   EFA_GDA_BAD_RECORD = 10,
-  /* The queue is no longer rung: its doorbell proxy has stopped or has detached the queue. */
+  /* The doorbell proxy has stopped or has detached the queue: it no longer rings for the queue, or no longer relays its
+   * completions. */
   EFA_GDA_PROXY_STOPPED = 11,
   /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
    * of a poison: another group took a ticket while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
-  /* Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
-   * failure. */
+  /* Sender::test or, for a handle whose timeout is 0 on a queue with a request table, wait(), wait_own() and the
+   * sending functions of signal.h: not all of the requests are done. Not a failure. */
   EFA_GDA_IN_FLIGHT = 13,
   /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
    * poison the queue. */
@@ -116,9 +119,9 @@ enum efa_gda_sq_flags {
 
 /* Geometry: the send queue of the adapter, or a staging ring from which the doorbell proxy copies. */
 struct efa_gda_sq {
-  /* Slot 0, at the poster's address: num_entries * entry_size bytes, write-only. */
+  /* Slot 0, at its address for device code: num_entries * entry_size bytes, write-only. */
   uint8_t *buffer;
-  /* Takes the low 16 bits of the producer index, zero-extended (see EFA_GDA_SQ_RECORD). */
+  /* Takes the low 16 bits of the producer index, zero-extended; with EFA_GDA_SQ_RECORD all 32 bits. */
   volatile uint32_t *doorbell;
   /* 64 or 128 bytes. */
   uint32_t entry_size;
@@ -131,7 +134,7 @@ struct efa_gda_sq {
   uint32_t flags;
 };
 
-/* Geometry: the receive queue. */
+/* Geometry: the receive queue. Its doorbell takes the low 16 bits of receive.posted, zero-extended. */
 struct efa_gda_rq {
   uint8_t *buffer;
   volatile uint32_t *doorbell;
@@ -139,15 +142,15 @@ struct efa_gda_rq {
   uint32_t entry_size;
   /* A power of two; 0: the queue has no receive queue. */
   uint32_t num_entries;
-  /* Not used. */
+  /* max_batch and flags are not used. */
   uint32_t max_batch;
   uint32_t flags;
 };
 
 /* Geometry: the completion queue. */
 struct efa_gda_cq {
-  /* Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
-   * further request counts as completed, so waits end at their bound, unless counters.wrap is 0. */
+  /* Null where device code cannot read it. Such a queue needs completion counters. Once its error counter has counted
+   * an error, no further request counts as completed, so waits end at their bound, unless counters.wrap is 0. */
   uint8_t *buffer;
   /* Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
    * none. */
@@ -160,10 +163,11 @@ struct efa_gda_cq {
 
 /* Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted -
  * success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
- * others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
- * counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- * else may complete on it. On a queue with counters whose wrap is 0, the counters never wrap, and device code does not
- * read the completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning. */
+ * others. With only `error` null, failed requests are never counted, and waits for them run out.
+ *   `wrap` must be 0 or a power of two of at least 4 * sq.num_entries. If it is not 0, each counter must wrap at `wrap`
+ * or at a multiple of it. The completion queue is then read for errors only; it must have at least 2 * sq.num_entries
+ * entries, and nothing else may complete on it. If it is 0, the counters never wrap, and device code does not read the
+ * completion queue: an error only counts as a completion (cq.h). Without counters, `wrap` has no meaning. */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;
@@ -171,7 +175,7 @@ struct efa_gda_counters {
 };
 
 /* Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
- * (ticket_lock.h). Optional: without them groups wait for the lock one by one. */
+ * (ticket_lock.h). Optional: without them each waiting group must acquire the lock itself. */
 struct efa_gda_publication {
   /* num_entries * entry_size bytes of the send queue's entries, 16-byte aligned. */
   uint8_t *entries;
@@ -183,7 +187,7 @@ struct efa_gda_publication {
 };
 
 /* Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
- * for take_received (rq.h). Optional: without it they are only counted. */
+ * for take_received() (rq.h). Optional: without it they are only counted. */
 struct efa_gda_inbox {
   /* num_entries * EFA_GDA_INBOX_ENTRY bytes, 16-byte aligned. */
   uint8_t *entries;
@@ -195,7 +199,7 @@ struct efa_gda_inbox {
 #define EFA_GDA_INBOX_ENTRY 32
 
 /* Geometry: the request table, in memory of the GPU (requests.h): with it a group can wait for its own requests, and
- * receives the errors of its own requests. Optional, and only without completion counters: they say how many requests
+ * is given the errors of its own requests. Optional, and only without completion counters: they say how many requests
  * completed, and the table needs to know which. A queue with a table needs a completion queue that device code
  * reads. */
 struct efa_gda_requests {
@@ -204,14 +208,16 @@ struct efa_gda_requests {
   /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
   uint16_t *posters;
   /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
-   * start at zero if the first request has index 0; the host refuses a table once the queue has posted. */
+   * start at zero, which is right only if the first request has index 0. So the host refuses a table once the queue has
+   * posted. */
   uint32_t num_entries;
   uint32_t reserved;
 };
 
 /* Engine: the reserve word. */
 struct efa_gda_reserve_words {
-  /* 2^32 * calls + entries so far: one atomic add hands out both a ticket and a range of slots. */
+  /* 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
+   * queue's present owner are missing: its close() adds them (post.h). */
   uint64_t word;
 };
 
@@ -219,23 +225,26 @@ struct efa_gda_reserve_words {
 #define EFA_GDA_LOCK_STATE_BITS 2
 
 /* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- * Ticket() loads all three words in one instruction, although the indices may be older than `serving` (A1), and
- * pass_lock() stores the two indices as one word of 64 bits. */
+ * Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
+ * all stores and loads of the two indices by device code are of 64 bits, as one word. */
 struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
   /* A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
-   * state; 0: the lock is passed to this ticket, whose group owns it once it has taken the ticket. */
+   * state; 0 or 2: the lock is passed to this ticket, whose group owns it once it has read that (exceptions: STATES in
+   * ticket_lock.h). */
   uint64_t serving;
-  /* Doorbell producer index: the value of the last doorbell. */
+  /* Doorbell producer index: the value of the last doorbell before the lock was last passed, or an earlier one (A1).
+   * The writer keeps the present value in registers. So this word is behind while a group is the writer; it stays
+   * behind if that group fails or ends without passing the lock. */
   uint32_t doorbell_index;
-  /* Confirmed producer index: a doorbell value that reaches the adapter before everything stored after the fence that
-   * confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD. */
+  /* Confirmed producer index, of the same moment: a doorbell value that reaches the adapter before everything stored
+   * after the fence that confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD. */
   uint32_t confirmed_index;
 };
 
 /* Engine: errors of the queue. */
 struct efa_gda_error_words {
   /* Requests of this send queue that completed with a status other than 0, modulo 2^32. Failed receives are not
-   * counted. It stays 0 on a queue with counters whose wrap is 0 or whose cq.buffer is null. */
+   * counted. It stays 0 on a queue whose cq.buffer is null, or with counters whose wrap is 0. */
   uint32_t count;
   /* 1: completion_status and request_id are valid. 2: they are being written. */
   uint32_t reported;
@@ -254,7 +263,8 @@ struct efa_gda_completion_words {
   uint32_t lock;
   /* The consumer index: completions read or, with counters, passed over unread, modulo 2^32. */
   uint32_t consumed;
-  /* Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it. */
+  /* Requests that pollers have counted as completed, successfully or not, modulo 2^32. Waits of the send side see
+   * progress by it. */
   uint32_t completed;
   /* Posted receives whose completions were read, modulo 2^32. */
   uint32_t received;
@@ -292,10 +302,12 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
   /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
-   * be null. Looks without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in
-   * which they ring for deferred entries do. The host changes it between 0 and 1, by CAS; the proxy stores a status
-   * over either. A host that detaches the queue from its proxy replaces EFA_GDA_PROXY_STOPPED by the value before, by
-   * CAS. The value 1 ends waits with EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
+   * be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). Looks
+   * without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in which they ring
+   * for deferred entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the
+   * host stores that status too when such a queue comes back from its GPU. A status stays. A detach stores none to the
+   * flag of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with
+   * EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
@@ -331,9 +343,10 @@ enum efa_gda_put_flags {
   EFA_GDA_PUT_AGGREGATE = 1 << 0,
   /* End when everything is rung for, without waiting for completions. */
   EFA_GDA_PUT_NO_WAIT = 1 << 1,
-  /* Each request carries the immediate, for operations other than reads. */
+  /* The last request of each transfer carries the immediate, for every operation but a read. EFA_GDA_OP_WRITE_IMM and
+   * EFA_GDA_OP_SEND_IMM carry it without this flag. */
   EFA_GDA_PUT_IMMEDIATE = 1 << 2,
-  /* Request i carries immediate + i. */
+  /* Where transfer i carries an immediate, it is immediate + i. This flag alone adds none. */
   EFA_GDA_PUT_COUNT_IMMEDIATE = 1 << 3,
   /* A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address. */
   EFA_GDA_PUT_TWO_PIECES = 1 << 4
@@ -343,18 +356,20 @@ enum efa_gda_put_flags {
 struct efa_gda_put_result {
   /* enum efa_gda_status */
   uint32_t status;
-  /* enum efa_io_comp_status of the first error completion; 0 otherwise. */
+  /* enum efa_io_comp_status of the first error completion that this put read; 0 if it read none. */
   uint32_t completion_status;
-  /* Request id of the first error completion. */
+  /* Request id of that completion. */
   uint64_t request_id;
-  /* Entries posted by this put, and completions of the send queue that it read, of whichever requests. A request of
-   * more than max_rdma_size bytes has several entries. */
+  /* Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
+   * failure, up to 256 more may have been posted. */
   uint64_t posted;
+  /* Completed requests that this put counted, of whichever group. Stays 0 on a queue with counters whose wrap is 0. */
   uint64_t completed;
 };
 
-/* Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both
- * sides. */
+/* Arguments of efa_gda_put_kernel: `count` transfers of `bytes` bytes, transfer i at address + i * stride on both
+ * sides. An RDMA transfer, other than an inline write, of more than max_rdma_size or 2^32 - 1 bytes has several
+ * requests, any other transfer one. */
 struct efa_gda_put_args {
   struct efa_gda_queue *queue;
   struct efa_gda_put_result *result;
@@ -375,7 +390,7 @@ struct efa_gda_put_args {
   uint32_t reserved;
   /* Bound of each wait, from its last progress (enum efa_gda_status). */
   uint64_t timeout_ns;
-  /* See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride. */
+  /* See EFA_GDA_PUT_TWO_PIECES. Transfer i's is at second_address + i * local_stride. */
   uint64_t second_address;
   uint32_t second_lkey;
   uint32_t second_bytes;

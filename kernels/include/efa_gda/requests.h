@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The request table: which requests are done, how each ended, and which handle posted it. With it a group waits for its
- * own requests, whichever thread reads the completion queue, and receives the errors of its own requests. It waits
- * without the ticket lock, so other groups post on meanwhile.
+ * own requests, whichever thread reads the completion queue, and is given the errors of its own requests. It waits
+ * without the ticket lock, so other groups can post meanwhile.
  *
- * A queue has a request table if requests.num_entries is not 0; the host decides that when it makes the queue. Without
- * a table, wait(), wait_own() and test() of a handle without an error return EFA_GDA_UNSUPPORTED, and nothing below
- * happens. A queue with completion counters has none: only the completion queue says which request completed, and such
- * a queue reads it for errors alone (cq.h).
+ * A queue has a request table if requests.num_entries is not 0; the host decides that before the queue's first request.
+ * Without a table, wait(), wait_own() and test() of a handle without an error return EFA_GDA_UNSUPPORTED, and nothing
+ * below happens. A queue with completion counters has none: only the completion queue says which request completed, and
+ * such a queue reads it for errors alone (cq.h).
  *
- * TERMS. Group, handle, call, writer, publish, poison, producer index: see sq.h. Reader: cq.h. T: ticket_lock.h.
- *   R              requests.num_entries, a power of two, at least 4 and N + P, at most 32768.
- *   P, N           publication.num_entries, sq.num_entries.
+ * TERMS. Group, handle, call, writer, next, publish, poison, abort flag, producer index: see sq.h. Reader, poll: cq.h.
+ * Flag, of a publication slot: publication.h. T: ticket_lock.h. A waiting group is one in wait(), wait_own() or test().
+ *   R              requests.num_entries, a power of two, at least 4, N, and N + publication.num_entries; at most 32768.
+ *   N              sq.num_entries.
+ *   P              the most publication slots that the queue may have, now or on another executor: max(N, 64), but at
+ *                  most R - N. The host executor has none.
  *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
  *   lap            of request i: i / R. The requests of the next lap use the same words again.
  *   phase          bit 15 of a word. The phase of a lap is 1 if the lap is even and 0 if it is odd (table_phase() in
  *                  cq.h). A request id has at least 16 bits and R is at most 2^15, so the id in a completion gives the
  *                  word and the phase.
  *   poster number  of a handle: 1 to 32767. The handle takes it from the counter tracking.handles when it is opened.
- *   done           of a request: the reader has stored its done word, or that of a later lap. Until then the request
- *                  is in flight.
+ *   done           of a request: the reader has stored its done word, which a later lap's may have replaced since.
+ *                  Until then the request is in flight.
  *   oldest         tracking.oldest. All requests before it are done. The request at it may be done too.
  *
  * WORDS
@@ -31,39 +34,46 @@
  *                    | phase and poster number, before   |                          |
  *                    | the request's flag or doorbell    |                          |
  *   tracking.oldest  | writer's leader                   | the writer, waiting      | R2, R3
- *                    |                                   |   groups                 |
+ *                    |                                   |   groups, ibgda.h        |
  *   tracking.handles | leaders that open handles: add    | the same                 | relaxed; carries no data
- * Each word is stored on its own, with 16 bits (the two counters with 32). A load may have four neighbouring words
- * (load_relaxed_four); each of them is whole, but they may be of different ages. Done and posters are two arrays,
- * because they have different writers.
+ * Each word is stored on its own: done and posters with 16 bits, the words of `tracking` with 32. One load may read
+ * four neighbouring words (load_relaxed_four); each of them is whole, but they may be of different ages. Done and
+ * posters are two arrays, because they have different writers.
  *
  * PAIRS
- *   R1  The reader loads completions, executes fence_system(), and then stores their done words. A waiting leader loads
- *       them, relaxed or with an acquire, until it has seen all of its requests done, and then executes fence_device();
- *       its group synchronises (wait_for() in post.h).
- *       Visible: that the adapter no longer reads or writes the buffers of these requests; for a read, its bytes.
+ *   R1  The reader loads completions, executes fence_system(), and then stores the requests' done words. A waiting
+ *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
+ *       fence_device(); its group synchronises (wait_for() in post.h).
+ *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
+ *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and executes a fence between
- *       learning that and the store: publish() (ticket_lock.h) fences before it stores poster words and flags; a
- *       writer that stores poster words fences whenever it has computed a new limit (wait_for_free_slots() in sq.h).
- *       A waiting leader loads its poster word with an acquire, or relaxed and then executes fence_device(), and loads
- *       `oldest` afterwards. If the word is of the next lap, it finds its request before `oldest`.
+ *       the loads that show this (LIMIT) and the store: publish() (ticket_lock.h) fences before it stores poster words
+ *       and flags; a writer that stores poster words fences whenever it has computed a new limit (wait_for_free_slots()
+ *       in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed and then executes
+ *       fence_device(), and loads `oldest` afterwards. If the word is of the next lap, it finds that i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
- *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, and the
- *       poster words, of all requests before `oldest`.
+ *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
+ *       words and the poster words, of all requests before `oldest`.
+ *       Before its scan the writer executes fence_device(), and then loads `oldest` and the done words. The fence
+ *       acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done words are
+ *       not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and does not
+ *       mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An `oldest`
+ *       that it loads before that fence may be old; it then only makes the limit stricter.
  *
  * LIMIT. The writer keeps, at each store to the ring,
  *     next + entries to be written <= oldest + R - P.
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
- * `oldest`, like `completed`, only grows, so a cached limit is never too high. There it also advances `oldest`, by
- * scanning done words, when this limit is the stricter one. If requests complete nearly in order, about
- * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation in which
- * this limit is the stricter one scans. A post within the cached limit does no work for it.
+ * `oldest`, like `completed`, only grows, so a cached limit is never too high. If this limit is the stricter one,
+ * limit_by_table() first advances `oldest`, by scanning done words. If requests complete nearly in order, about
+ * R - P - N requests are posted between two scans. While request `oldest` is in flight, each call of limit_by_table()
+ * in which this limit is the stricter one scans. A post within the cached limit does no work for it.
  *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
  * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
- * WHAT THE WORDS SAY about request i, which was posted. "Differs": the word's phase is not that of i's lap. Rows with
- * "<=" hold for an `oldest` that was loaded after the word, rows with "> i" for one that was loaded before it, and rows
- * with "> i + R" for either.
+ * WHAT THE WORDS SAY about request i, which was posted: to the group that posted it or a later request, and to a
+ * group that has loaded an `oldest` > i - R with an acquire (ibgda.h): both see the done word of request i - R.
+ * "Differs": the word's phase is not that of i's lap. Rows with "<=" hold for an `oldest` that was loaded after the
+ * word, rows with "> i" for one that was loaded before it. Rows with "> i + R" hold for both.
  *   done[i mod R]      | oldest    | request i is
  *   phase of i's lap   | <= i + R  | done; the low 8 bits of the word are its status (enum efa_io_comp_status)
  *   phase of i's lap   | >  i + R  | done; the word may be that of a request an even number of laps later, which has
@@ -78,39 +88,43 @@
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
- * look_ahead() loads words only, passes requests by the first line of each half, and end_wait() judges the result by an
- * `oldest` that is loaded afterwards. look_closely() loads `oldest` before and after the words, and repeats if `oldest`
- * passed i in between: the words are then perhaps older than the second value.
+ * look_ahead() loads no `oldest`. It passes a request by the first row of each half, and end_wait() then finds by a
+ * later `oldest` whether the second row could apply instead. look_closely() loads `oldest` before and after the words.
+ * If `oldest` passed i between its two loads and a word differs, it loads all again: the word may have been loaded
+ * before it was stored, so "differs" does not show that it was overwritten.
  *
- * OVERWRITTEN STATUSES. The status of request i is overwritten by request i + R: a group that waits for a request only
- * after R later ones may find none. The request is done. If error.count has not changed since the handle was opened or
- * its quiet() last returned, no request of the queue failed meanwhile, and the wait succeeds. Otherwise it returns
- * EFA_GDA_COMPLETION_ERROR. FailedRequest is then the first failed request that this wait found. Its status is 0, which
- * names no request, if it found none, or if what it found may be of two laps later: one of the requests waited for may
- * have failed, or any other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
- * looks at no status, and succeeds.
+ * OVERWRITTEN STATUSES. Request i + R overwrites the status of request i, which is done by then. So a group that waits
+ * for a request only after R later ones may find no status for it. FailedRequest is the first failed request that the
+ * wait found, in ascending order of index. Its status is 0, which names no request, if the wait found none, or if that
+ * one's word may be of two laps later. If FailedRequest names a request, the wait returns EFA_GDA_COMPLETION_ERROR. If
+ * it names none and a status was overwritten, the wait compares error.count with its value when the handle was opened
+ * or its quiet() last returned. Equal: no request of the queue has failed since, an earlier failure was reported by
+ * a quiet() of the handle, and the wait succeeds. Different: one of the requests waited for may have failed, or any
+ * other request of the queue, and the wait returns EFA_GDA_COMPLETION_ERROR. A wait for no requests (count 0, or
+ * wait_own() without new requests) looks at no status, and succeeds.
  *
- * CALLS. The column "rings": the call first rings for entries that are not rung for (Sender::flush). An owner of the
+ * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush). An owner of the
  * queue always does, and needs no lock. A group that shares the queue does so only if its last post deferred the
- * doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots, with the
- * statuses of ticket_lock.h; at their bounds these waits poison the queue.
- *   call           | rings | bound counts from               | at its end
- *   wait, wait_own | yes   | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which
- *                  |       |   and from each request of the  |   the leader poisons the queue, because the adapter may
- *                  |       |   queue that completes          |   still access the buffers
- *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
- *   a handle whose |       |                                 |
- *   timeout is 0   |       |                                 |
- *   post, if LIMIT | what  | as in free_slots.h: each        | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
- *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
- *   entries        | placed|                                 |
+ * doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots (WAITS THAT RUN
+ * OUT in ticket_lock.h); at their bounds these waits poison the queue.
+ *   call           | bound counts from               | at its end
+ *   wait, wait_own | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which the
+ *                  |   and from each request of the  |   leader poisons the queue, because the adapter may still
+ *                  |   queue that completes          |   access the buffers
+ *   test; waits of | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
+ *   a handle whose |                                 |
+ *   timeout is 0   |                                 |
+ *   post, if LIMIT | as in free_slots.h: each        | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the queue:
+ *   allows no more |   request that completes        |   no request completed, request `oldest` included
+ *   entries        |                                 |
  * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
- * if the host raises the abort flag: the leader poisons the queue with the flag's status. A call without a bound does
- * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If a poll of the call
- * leaves requests in flight, and the handle has read a completion of another queue pair, in this call or before, the
- * call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends at its bound
- * although other groups continue to post, because they can post only as many requests as LIMIT allows.
+ * if the abort flag is raised: the leader poisons the queue with the flag's status. The look of a call without a
+ * bound does not read the flag; the waits in which it first rings for deferred entries of a shared queue do. So a loop
+ * of test() over a request that never completes ends only when the queue is poisoned. If a poll of the call leaves
+ * requests in flight, and the handle has read a completion of another queue pair, in this call or before, the call
+ * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
+ * request that completes restarts its bound: other groups can post only as many requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,
  * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.
@@ -135,11 +149,13 @@ struct RequestWait {
   uint32_t next, end;
   /* Poster number; 0: all of the requests. */
   uint32_t poster;
-  /* error.count when the handle was opened, or when its quiet() last returned. */
+  /* error.count when the handle was opened, or when its quiet() last looked for new errors. ibgda.h passes 0: the count
+   * before the queue's first request. */
   uint32_t known_errors;
   /* Bound of the wait; 0: looks once, polls once and looks again. */
   uint64_t bound_ns;
-  /* Found so far: the failed request with the lowest index, and whether a status was overwritten. */
+  /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten. end_wait()
+   * drops a failure whose word may be of two laps later, without looking for the next. */
   FailedRequest failed;
   bool overwritten;
 
@@ -237,8 +253,8 @@ EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
   } while (wait.next != wait.end && look_closely(queue, wait));
 }
 
-/* Returns how the requests ended. `wait` must have at least one request, and all must be done; `first` was the first.
- * */
+/* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one; `first` was the
+ * first. */
 EFA_GDA_FN efa_gda_status end_wait(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
   /* R1. */
   fence_device();
@@ -278,12 +294,15 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
 }
 
 /* Returns how many of `free_slots` entries from `next` on the table allows (LIMIT above). If that is fewer than
- * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table, and next -
- * oldest must be at most R - P (LIMIT). */
+ * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table. */
 EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32_t free_slots) {
-  uint32_t most = queue->requests.num_entries - queue->publication.num_entries;
+  uint32_t table = queue->requests.num_entries, entries = queue->sq.num_entries, slots = entries < 64 ? 64 : entries;
+  uint32_t most = table - entries < slots ? entries : table - slots;
   uint32_t oldest = load_relaxed(&queue->tracking.oldest);
-  if (most - (next - oldest) < free_slots) {
+  if (next - oldest > most || most - (next - oldest) < free_slots) {
+    /* R3. */
+    fence_device();
+    oldest = load_relaxed(&queue->tracking.oldest);
     RequestWait done(oldest, next - oldest, 0, 0, 0);
     look_ahead(queue->requests, done);
     if (done.next != oldest) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Rounds of entries: makes each thread's share of a round, exchanges quads among the lanes of a full warp, and passes
- * on each quad with the offset of its slot. It accesses no word of the queue.
+ * Rounds of entries: makes each thread's share of a round, exchanges quads among the lanes of a full warp, and hands
+ * each quad, with the offset of its slot, to a function of the caller that stores it. It accesses no word of the queue
+ * and orders no accesses.
  *
- * TERMS. Entry, quad, round, producer index: see sq.h.
+ * TERMS. Group, entry, quad, round, producer index: see sq.h. Full warp, transpose(): see group.h.
  */
 #ifndef EFA_GDA_ROUND_H
 #define EFA_GDA_ROUND_H
@@ -15,18 +16,20 @@ namespace efa_gda {
 
 /* One thread's share of a round of entries. */
 struct EntryShare {
-  /* The first 64 bytes of entries. A full warp's are transposed. */
+  /* Four quads of the first 64 bytes of the round's entries; quad_number() and entry_number() state which. */
   Quad quads[4];
-  /* The round: entries [begin, end) of the call. The thread of rank r has entry first + r if that is among them.
-   * `first` is a multiple of the group's size. */
+  /* Entries [begin, end) of the post(): the round, or the part of it that is placed now. The thread of rank r has made
+   * entry first + r, if that is in the round. `first` is a multiple of the group's size, and stays the same while the
+   * round is placed in parts. */
   uint32_t first, begin, end;
-  /* 16 words each of this thread's memory. `upper`: the second 64 bytes, on queues with entries of 128. `parked`:
-   * `quads` during a wait; null if no wait of the caller comes between make() and the stores. Volatile, so that the
-   * compiler keeps neither in registers. */
+  /* 16 words each of this thread's memory. `upper`: four quads of the second 64 bytes of the same entries, on queues
+   * with entries of 128. `parked`: `quads` during a wait; null if the caller does not wait between make() and the
+   * stores. Volatile, so that the compiler keeps neither in registers. */
   volatile uint32_t *upper, *parked;
 
   EFA_GDA_FN EntryShare(volatile uint32_t *upper_half, volatile uint32_t *parked_quads)
       : upper(upper_half), parked(parked_quads) {}
+  /* Copies `quads` to `parked`, which must not be null; unpark() copies them back. */
   EFA_GDA_FN void park() {
     EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
       parked[4 * k] = quads[k].x;
@@ -42,7 +45,9 @@ struct EntryShare {
   }
 };
 
-/* After transpose(), a thread's k-th quad is quad quad_number(group, k) of the round's entry entry_number(group, k). */
+/* After make_quads(), the k-th of this thread's four quads is quad quad_number(group, k) of the entry that the thread
+ * of rank entry_number(group, k) made. In a full warp transpose() has exchanged quads; other threads have the quads of
+ * their own entries. */
 template <class Group>
 EFA_GDA_FN uint32_t entry_number(const Group &group, uint32_t k) {
   return group.in_full_warp() ? group.rank() - group.lane() + Transpose::source_lane(group.lane(), k) : group.rank();
@@ -52,8 +57,9 @@ EFA_GDA_FN uint32_t quad_number(const Group &group, uint32_t k) {
   return group.in_full_warp() ? Transpose::quad(group.lane()) : k;
 }
 
-/* Makes this thread's entry i, if it `has_entry`, with the queue's `hints`, and exchanges its first 64 bytes. All
- * threads call `visit`: with the entry or, if they have none, with an empty one. */
+/* If this thread `has_entry`, makes its entry by `make(i)`; if not, it takes an entry of zeroes, because the exchange
+ * needs all lanes. Adds `hints`, the queue's, calls `visit` with the whole entry, and stores its first 64 bytes to
+ * `quads`, exchanged in a full warp. All threads of the group must call it together. */
 template <class Group, class Make, class Visit>
 EFA_GDA_FN void make_quads(const Group &group, uint32_t hints, Quad (&quads)[4], uint32_t i, bool has_entry, Make make,
                            Visit visit) {
@@ -65,7 +71,8 @@ EFA_GDA_FN void make_quads(const Group &group, uint32_t hints, Quad (&quads)[4],
   if (group.in_full_warp()) group.transpose(quads);
 }
 
-/* Exchanges the second 64 bytes, one word of each quad at a time, for which few registers suffice. */
+/* Exchanges share.upper in a full warp, as make_quads() does the first 64 bytes, but one word of each quad at a time,
+ * for which few registers suffice. All lanes of a full warp must call it together, and no other threads. */
 template <class Group>
 EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   EFA_GDA_NO_UNROLL for (int word = 0; word < 4; word++) {
@@ -76,10 +83,11 @@ EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   }
 }
 
-/* Calls `store(offset, quad)` for each of `quads`, of the first 64 bytes of entries, that belongs to the entries of the
- * threads of rank first_rank to first_rank + count - 1. They have the producer indices from `slot` on. The entry of
- * producer index s receives the phase bit (s & num_entries) != 0 in quad 0, and the request id: with `wide_ids` s, in
- * quads 0 and 1, otherwise the low 16 bits of s, in quad 0. The slot's offset is (s & mask) << shift. */
+/* Calls `store(offset, quad)` for each of this thread's `quads` (of make_quads()) whose entry was made by a thread of
+ * rank first_rank to first_rank + count - 1. The entry of rank first_rank + i has the producer index s = slot + i. In
+ * quad 0 it gets the phase bit (s & num_entries) != 0; num_entries is the ring's. It gets the request id: with
+ * `wide_ids` s, in quads 0 and 1, otherwise the low 16 bits of s, in quad 0. `offset` is that of the quad in a memory
+ * of mask + 1 slots of 1 << shift bytes, the ring or publication slots, where the entry is in slot s & mask. */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,
                             uint32_t slot, uint32_t mask, uint32_t shift, uint32_t num_entries, bool wide_ids,

@@ -3,16 +3,24 @@
  * The receive queue: posts buffers for messages of peers, and takes completions of receives from the inbox.
  *
  * One thread makes each call, not a group. Any number of threads may call at the same time: receive.lock lets one at a
- * time post or take. Completions of receives come through the completion queue of the sends. Whichever thread polls it
- * (cq.h) copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of
- * them for one doorbell, so there is no batch window, and rq.max_batch is not used.
+ * time post or take. If several threads of one warp call, the holder must run on while the others wait for the lock.
+ * CUDA's execution model promises that (forward progress of each thread); no test on a GPU has shown it for this lock.
+ * Completions of receives come through the same completion queue as those of requests. Whichever thread polls it (cq.h)
+ * copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of them for
+ * one doorbell, so there is no batch window, and rq.max_batch is not used.
+ *   The buffer of a posted receive belongs to the adapter until take_received() has returned its completion (B3 in
+ * cq.h). If the queue has no inbox, or the inbox dropped the completion, the caller cannot tell when that one buffer is
+ * free. All buffers are free when completion.received, loaded with an acquire (B2 in cq.h), equals receive.posted while
+ * no thread is in post_receives().
  *
- * TERMS. Poison, abort flag: see sq.h. Reader, send, receive, unsolicited, inbox: see cq.h. Here the holder is
- * the thread that holds receive.lock.
+ * TERMS. Poison, abort flag: see sq.h. Request, poll, reader, receive, posted receive, unsolicited, inbox: see cq.h.
+ * The holder is the thread that holds receive.lock. To post is to write receives to the ring and to ring for them. To
+ * take is to copy completions out of the inbox.
  *
- * A queue with completion counters must have no receives: its counters count sends only, and its completion queue is
- * read for errors alone (cq.h). The host must keep this; the functions do not check it. On such a queue posts succeed
- * until the ring is full, and takes run to their bound.
+ * A queue with completion counters whose wrap is not 0 must have no receives: its counters count requests only, and its
+ * completion queue is read for errors alone (cq.h). The host must ensure this; the functions do not check it. On each
+ * queue with counters post_receives() succeeds until the ring is full, and take_received() runs to its bound.
+ * fi_xpu_post.h posts receives, with receive.lock, on queues whose wrap is 0, and counts free slots by itself.
  *
  * WORDS
  *   word                   | written by                    | read by     | ordered by
@@ -24,7 +32,8 @@
  *                          |                               | waiters for | relaxed; progress of the lock
  *                          |                               |   the lock  |
  *   receive.doorbell_index | holder                        | host        | relaxed; for snapshots only
- *   receive.taken          | holder                        | reader      | store_release; the reader's load_acquire,
+ *   receive.taken          | holder                        | next holder | receive.lock
+ *                          |                               | reader      | store_release; the reader's load_acquire,
  *                          |                               |             |   before it writes the inbox entry again
  *                          |                               | waiters for | relaxed; progress of the lock
  *                          |                               |   the lock  |
@@ -36,13 +45,13 @@
  *
  * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives have no tickets
  * and later calls do not depend on this one. Each wait also ends if the queue is poisoned, with EFA_GDA_POISONED, or if
- * the host raises the abort flag, with EFA_GDA_ABORTED if the flag is 1 and otherwise with the status whose value it
+ * the abort flag is raised, with EFA_GDA_ABORTED if the flag is 1 and otherwise with the status whose value it
  * has.
  *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
  * each progress that it reads: for the lock a change of `posted` or `taken`, for a slot a change of `received`. The
- * wait for a completion ends with the first one. The waits for slots of one post_receives() call share one Deadline. At
- * the bound the call looks once more; if it finds the lock free, a slot or a completion, it goes on. A call that need
- * not wait reads neither poison nor abort flag, and succeeds on a poisoned queue.
+ * wait for a completion ends with the first one. At the bound the call looks once more; if it finds the lock free, a
+ * slot or a completion, it goes on. A call that need not wait reads neither poison nor abort flag, and succeeds on a
+ * poisoned queue.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
@@ -52,8 +61,10 @@
  * meanwhile, perhaps to their bound. post_receives() polls while it waits, so completions go to the inbox while no
  * thread can take them; a full inbox drops further ones (completion.lost).
  *
- * A kernel that reads a message in the GPU's memory needs the completion queue in that memory as well: a completion in
- * host memory may overtake the message's bytes (check CUDA-007 of gda-probe, docs/checks.md).
+ * A kernel that has taken a completion may load the message only if the completion proves that the message is visible
+ * (signal.h, RECEIVING SIDE, step 2). For a message in the GPU's memory, the completion queue must be in that memory as
+ * well, because a completion in host memory may overtake the message's bytes; and the GPU's
+ * GPU_DIRECT_RDMA_WRITES_ORDERING must be at least 100 (check CUDA-007 of gda-probe, docs/checks.md).
  */
 #ifndef EFA_GDA_RQ_H
 #define EFA_GDA_RQ_H
@@ -68,7 +79,7 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
   efa_gda_status status = EFA_GDA_OK;
   uint32_t seen = 0;
   while (status == EFA_GDA_OK && compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
-    /* Both only grow. */
+    /* Both only grow, so the sum changes with either. */
     uint32_t moved = load_relaxed(&queue->receive.posted) + load_relaxed(&queue->receive.taken);
     if (moved != seen) deadline.restart();
     seen = moved;
@@ -77,8 +88,8 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
   return status;
 }
 
-/* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. The
- * completion of the i-th receive carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
+/* Posts `count` receives of local.length bytes, receive i, from 0 on, at local.address + i * stride, and rings for
+ * them. Its completion carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
  * `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written once the
  * lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is more than
  * 65,535, or local.key has more than 24 bits. */
@@ -91,10 +102,10 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   if (local.length > 0xffff || (local.key & ~(uint32_t)EFA_IO_RX_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   efa_gda_status status = lock_receive(queue, timeout_ns);
   if (status != EFA_GDA_OK) return status;
-  Deadline deadline(queue, timeout_ns, &queue->completion.received);
   uint32_t slot = load_relaxed(&queue->receive.posted);
   if (first != nullptr) *first = slot;
   while (*posted < count) {
+    Deadline deadline(queue, timeout_ns, &queue->completion.received);
     uint32_t free_slots;
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
       poll(queue, kMaxPoll, &completions);
@@ -127,8 +138,8 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
 
 /* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
  * completion until its bound, for further ones until a poll reads no receive. Copies EFA_GDA_INBOX_ENTRY bytes of each
- * to `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
- * taken; the inbox keeps the others. EFA_GDA_UNSUPPORTED: the queue has no inbox. */
+ * to `out`, in global memory (not local or shared), 8-byte aligned, with `max` times as many bytes. `*taken` becomes
+ * the number of completions taken; the inbox keeps the others. EFA_GDA_UNSUPPORTED: the queue has no inbox. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                         Completions &completions, uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;

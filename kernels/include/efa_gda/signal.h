@@ -15,28 +15,36 @@
  *   form                     | steps                                     | needs
  *   put_signal, signal_own   | post the data; wait until these requests  | regions with strict ordering, the default;
  *                            | are done; post the signal                 | data and word in one GPU, or both in host
- *                            |                                           | memory (below);
+ *                            |                                           | memory (RECEIVING SIDE, step 2);
  *                            |                                           | data and signal to one endpoint of the peer
- *   put_signal_read_back,    | post the data; wait; post an RDMA read of | data and signal to endpoints of one
- *   signal_own_read_back     | the last bytes that the data wrote, to    | adapter of the peer; RDMA reads
- *                            | the endpoint of the data; wait; post the  |
- *                            | signal                                    |
- * A tick usually needs the second form: writes of data tick the counter of their own endpoint too, so the counter that
- * is only a signal belongs to another endpoint. With the first form, data and tick go to one endpoint, and the receiver
- * counts the data's writes as well.
+ *   put_signal_read_back,    | post the data; wait; post a read-back: an | data and signal to endpoints of one
+ *   signal_own_read_back     | RDMA read, at the endpoint of the data,   | adapter of the peer; RDMA reads
+ *                            | of bytes that the data wrote; wait; post  |
+ *                            | the signal                                |
+ * A tick usually needs the second form: each write of data ticks the counter of the endpoint to which it goes, so a
+ * counter that only signals tick belongs to another endpoint. With the first form, data and tick go to one endpoint,
+ * and the value that the receiver waits for must include the ticks of the data's writes.
  * The first form rests on what libfabric states for EFA since 2.7 (fi_efa(7), FI_EFA_MR_RELAXED_ORDERING): with a
  * region of the default, strict ordering, a completion with status 0 guarantees that later operations to the same
  * endpoint appear at the target after the completed one. FI_EFA_MR_RELAXED_ORDERING gives this up: a completion then
  * proves nothing about visibility. The second form does not need this guarantee: over PCIe, a read request does not
- * pass earlier writes of the same adapter to the same memory, so bytes that the read returned prove that the data has
- * reached the memory. Neither form orders requests of different adapters (rails): each rail needs its own signal.
+ * pass earlier writes of the same adapter to the same memory. So when the read-back, of any bytes of the data in one
+ * memory, is done, all of the data in that memory has reached it. Neither form orders requests of different adapters
+ * (rails): each rail needs its own signal.
  *   The waits are those of requests.h. On a queue without a request table the functions call quiet() instead, which
  * waits for the requests of all groups; an error of another group then keeps the signal back.
  *   If a data request or the read-back failed, no signal is posted: the functions return EFA_GDA_COMPLETION_ERROR, and
- * `*failed` becomes the failed request. If its status is 0, it names none, and any request of the queue may have failed
- * (requests.h). Without a request table
- * `*failed` is not written. After any status but EFA_GDA_OK the caller must not repeat signal_own(): it would post the
- * signal without waiting for the data again.
+ * `*failed` becomes the first failed request that the wait found. If its status is 0, it names none, and any request of
+ * the queue may have failed (requests.h). Without a request table `*failed` is not written. After this status the
+ * caller must not call signal_own() or signal_own_read_back() for this data: they may post the signal without waiting
+ * for the data again.
+ *   EFA_GDA_IN_FLIGHT (timeout 0, with a request table) means that the data is posted and the signal is not. After the
+ * first form the caller may then call signal_own() until it returns another status, but not put_signal(), which would
+ * post the data again.
+ * Each signal_own_read_back() that finds the earlier requests done posts a further read-back, and may return
+ * EFA_GDA_IN_FLIGHT for it, so the second form needs a handle with a bound.
+ *   After any other failure the handle refuses all calls. Exception: EFA_GDA_BAD_ARGUMENT for more than
+ * kMaxEntriesPerCall data requests; nothing was then posted, and the handle can be used.
  *   The functions return EFA_GDA_OK when the signal is posted. Its own failure is reported by the next wait that covers
  * it.
  *
@@ -56,29 +64,35 @@
  *      host memory     | host memory | yes           | yes            | one adapter's writes to host memory become
  *                      |             |               |                |   visible in order; the loads after the fence
  *                      |             |               |                |   read it again
- *      a GPU           | host memory | no            | if ordering    | two paths: without the read-back, the word may
- *      host memory     | a GPU       | no            |   >= 100, or   |   be visible before the data has reached its
- *                      |             |               |   200 for      |   memory
- *                      |             |               |   another GPU  |
+ *      this GPU        | host memory | no            | if ordering    | two paths: without the read-back, the word may
+ *      host memory     | this GPU    | no            |   >= 100       |   be visible before the data has reached its
+ *                      |             |               |                |   memory
+ *      another GPU     | host memory | no            | if ordering    | the same
+ *      host memory     | another GPU | no            |   >= 200       |
  *      one GPU         | another GPU | no            | no             | two paths, and no rule for a read-back is known
  *      by one adapter  | by another  | no            | no             | nothing orders two adapters: send one signal
  *                      |             |               |                |   through each
  *      100 is OWNER, 200 ALL_DEVICES. Host memory is mapped into this GPU. With ordering 0 (NONE) wait_until() proves
  *      nothing for data in a GPU: the host must wait for the word and call cuFlushGPUDirectRDMAWrites before it starts
- *      the kernel that reads the data. With a tick, the word is the counter: the memory in which the host placed it
- *      counts. The adapter counts a write after it has executed it.
+ *      the kernel that reads the data. With a tick, "word in" is the memory in which the host placed the counter. The
+ *      adapter counts a write after it has executed it.
+ *      For the bytes of an RDMA read or of a receive, the completion is the word: "word in" is the memory of the
+ *      completion queue, and "first form" says whether the completion proves that the bytes are visible. Their region
+ *      must have strict ordering.
  * Data must not be loaded through the read-only cache (ld.global.nc, __ldg, const __restrict__): no fence orders that.
  *
  * WORDS
  *   word              | written by                      | read by           | ordered by
  *   word at the peer  | adapter of the peer             | a waiting leader  | 1 and 2 above
- *   SignalWord        | the thread of rank 0 that posts | adapter           | the fence before the doorbell (sq.h)
+ *   SignalWord        | the thread that makes the entry | adapter           | the fence before the doorbell (sq.h)
+ *                     | (rank 0 in the functions below) |                   |
  *
- * A WAIT THAT RUNS OUT. wait_until() returns EFA_GDA_TIMEOUT_SIGNAL. The bound counts from the beginning of the wait,
- * and again from each change of the word. The wait also ends if the host raises the abort flag of the queue, with the
- * status that the flag holds, or if the queue is poisoned, with EFA_GDA_POISONED. Whatever its status, wait_until()
- * poisons nothing, because no request of the queue is concerned. The sending functions end as wait(), quiet() and
- * post() do.
+ * A WAIT THAT RUNS OUT. wait_until() returns EFA_GDA_TIMEOUT_SIGNAL. The bound counts from the first time that the wait
+ * reads the clock, and again from each change of the word. The wait also ends if the queue is poisoned, with
+ * EFA_GDA_POISONED, or if the abort flag is raised, with EFA_GDA_ABORTED if the flag is 1 and otherwise with the
+ * status whose value it has. If the word satisfies the comparison by then, wait_until() returns EFA_GDA_OK. Whatever
+ * its status, wait_until() poisons nothing, because no request of the queue is concerned. The sending functions end as
+ * wait(), quiet() and post() do.
  */
 #ifndef EFA_GDA_SIGNAL_H
 #define EFA_GDA_SIGNAL_H
@@ -95,9 +109,9 @@ struct SignalTarget {
   uint64_t address;
 };
 
-/* A word of the poster's registered memory, through which a value travels if the queue's entries cannot carry it: where
- * the kernel stores it, and how the adapter reads it. It must not be used again until the signal's request is done. A
- * queue whose entries carry inline writes (can_write_inline) does not use it. */
+/* 8 bytes of the poster's registered memory, from which the adapter reads the value if the queue's entries cannot carry
+ * it: `pointer` for the kernel, `address` and `key` for the adapter. The caller must not use them again until the
+ * signal's request is done. A queue whose entries carry inline writes (can_write_inline) does not use them. */
 struct SignalWord {
   uint64_t *pointer;
   uint64_t address;
@@ -131,12 +145,13 @@ EFA_GDA_FN Entry tick_signal(const efa_gda_peer &peer, const Memory &local, uint
   return write_entry(peer, local, remote, rkey);
 }
 
-/* What the signal comes after. Call: the data that the function posts itself. Own: also all requests that the handle
- * posted since its last wait_own(). */
+/* What the signal comes after. Call: the data that the function itself posts. Own: all requests that the handle posted
+ * and that no earlier wait_own() covered. */
 enum class SignalAfter { Call, Own };
 
-/* Posts `steps` calls, each when the requests of the one before are done: `count` entries of make(0, i), then one entry
- * of make(step, 0) for each later step. With SignalAfter::Own it waits by wait_own() before step 1.
+/* Posts in `steps` steps, each when the requests of the step before are done: in step 0 `count` entries of make(0, i),
+ * in each later step one entry of make(step, 0). With SignalAfter::Own, which has count 0, the wait before step 1 is
+ * wait_own().
  * One loop, so that the kernel has one copy of post(). */
 template <class AnySender, class Make>
 EFA_GDA_FN efa_gda_status post_in_steps(AnySender &sender, SignalAfter after, uint32_t count, uint32_t steps, Make make,
@@ -164,8 +179,8 @@ EFA_GDA_FN efa_gda_status put_signal(AnySender &sender, uint32_t count, Data dat
   return post_in_steps(sender, SignalAfter::Call, count, 2, make, failed, signal_request);
 }
 
-/* The same for regions with relaxed ordering, or data and word in different memories: before the signal it posts
- * read_back(), an RDMA read of the last bytes that the data wrote, and waits for it. */
+/* The same for regions with relaxed ordering, or data and word in different memories: when the data requests are done,
+ * it posts read_back(), an RDMA read of bytes that the data wrote, and waits for it before it posts the signal. */
 template <class AnySender, class Data, class ReadBack, class Signal>
 EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count, Data data, ReadBack read_back,
                                                Signal signal, FailedRequest *failed = nullptr,
@@ -174,10 +189,9 @@ EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count
   return post_in_steps(sender, SignalAfter::Call, count, 3, make, failed, signal_request);
 }
 
-/* The signal for data that the handle has posted before: waits for all requests that it posted since its last
- * wait_own(), and posts signal(). If a wait_own() (without a request table: a quiet()) for this data, or an earlier
- * signal_own(), returned a status other than EFA_GDA_OK, the caller must not signal: this call no longer waits for
- * those requests. For regions with strict ordering. */
+/* The signal for data that the handle has posted before: waits by wait_own() (without a request table by quiet()), and
+ * posts signal(). If such a wait for this data, or an earlier signal_own(), returned EFA_GDA_COMPLETION_ERROR, the
+ * caller must not signal: this call no longer waits for those requests. For regions with strict ordering. */
 template <class AnySender, class Signal>
 EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedRequest *failed = nullptr,
                                      uint32_t *signal_request = nullptr) {
@@ -230,7 +244,7 @@ EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const 
 
 /* Waits until the word, of 4 or 8 bytes (uint32_t, uint64_t), satisfies the comparison. All threads of the group call
  * it. `queue`: the queue whose abort flag and poison end the wait; no request is posted to it. `*seen` becomes the
- * value of the word, on all threads. `wrap`: see satisfies(). */
+ * last value that was read of the word, on all threads, whatever the status. `wrap`: see satisfies(). */
 template <class Group, class Word>
 EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, const volatile Word *word, Until until,
                                      Word value, uint64_t timeout_ns, Word *seen = nullptr, Word wrap = 0) {

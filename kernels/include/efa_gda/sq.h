@@ -7,75 +7,85 @@
  * TERMS. cq.h, ticket_lock.h, post.h and rq.h use them too.
  *   group           the threads that make each call together: one thread, a full warp (all 32 lanes) or a block
  *                   (group.h). Its leader is the thread of rank 0.
- *   handle          a group's Sender (post.h), with its copy of Ring (below).
- *   call            what takes one ticket: a post() of at least one entry or a flush() on a shared queue, the wait of a
- *                   quiet() that acquires the lock, or the constructor of an owner's handle.
- *   entry           64 or 128 bytes that describe one request. Its processing hints are those that make() sets and the
- *                   queue's. Its request id is its producer index with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits
- *                   of that.
+ *   handle          a group's Sender (post.h), which contains a Ring (below). Each thread has a copy of both.
+ *   entry           64 or 128 bytes that describe one request. The caller's make() makes it (post.h). The library adds
+ *                   the queue's processing hints, the phase bit and the request id.
  *   quad            16 bytes of an entry.
+ *   producer index  number of an entry, modulo 2^32, from 0 for the queue's first. Entry s is in slot s modulo
+ *                   num_entries of the ring (sq.buffer), with the phase bit (s / num_entries) modulo 2. Its request id
+ *                   is s with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits of s. A parameter named `slot` is the
+ *                   producer index of the entry in that slot. Indices are compared by their difference modulo 2^32.
+ *                   Those that are compared are less than 2^31 apart, so a wrap changes nothing. Exception:
+ *                   free_limit_ of a handle that was not the writer for long (resume()).
+ *   next            producer index of the next entry to place.
+ *   ticket          what a call takes from reserve.word: its position in the order of calls, and the slots of its
+ *                   entries. The ticket lock passes to tickets in ascending order, past those of combined calls; the
+ *                   group that receives the lock is the lock owner (ticket_lock.h).
+ *   owner           a group that has a queue for itself from Sender's constructor to close() (post.h). All that time
+ *                   it has the ticket lock, with a ticket for no entries. A queue without an owner is shared.
+ *   writer          the only group that may write ring slots and the doorbell at this time: a shared queue's lock
+ *                   owner, or the queue's owner.
+ *   call            a post() of at least one entry, a flush(), the wait of a quiet() that acquires the lock, or the
+ *                   constructor of an owner's handle. It takes one ticket; but an owner's post() and flush() take none.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A post() has one
- *                   or more rounds; a flush, a quiet and the constructor of an owner's handle have none.
+ *                   or more rounds, any other call none.
  *   place           to write an entry to its slot in the ring.
  *   ring (verb)     to store a producer index into the doorbell. The doorbell covers each entry before that producer
  *                   index: these entries are rung for.
- *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies
- *                   them to the ring (ticket_lock.h).
- *   quiet           of a queue: no request that was posted before is in flight. quiet() waits for that.
- *   poison          the status in error.poison. If it is not 0, the queue is out of service.
- *   abort flag      a word of host memory, at efa_gda_queue::abort. The host, or its doorbell proxy, sets it to end all
- *                   waits.
- *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
- *                   its lock owner (ticket_lock.h). An owned queue's writer is its owner, from Sender's constructor to
- *                   close(). For all that time it owns the queue's ticket lock, with a ticket for no entries.
- *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
- *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is the free_limit_ of
- *                   a handle that was the writer long ago: resume() drops it.
- *   next            producer index of the next entry to place.
+ *   publish         to write a call's entries to publication slots, from which the lock owner, usually another group,
+ *                   copies them to the ring (ticket_lock.h).
+ *   in flight       of a request: posted (post.h), and its completion is not counted yet (cq.h).
+ *   quiet           of a queue: no request that was posted before a call of quiet() is in flight. quiet() waits for
+ *                   that.
+ *   poison          to take a queue out of service for ever: to store a status in error.poison. Also that status.
+ *   proxy           the doorbell proxy: a host thread that reads a queue's doorbell record and rings the adapter. If
+ *                   the slots are a staging ring, it also copies the entries to the adapter.
+ *   abort flag      the word of host memory to which efa_gda_queue::abort points. The host or the proxy sets it to end
+ *                   all waits that have a bound.
  *
  * WORDS
  *   word                 | written by                   | read by              | ordered by
- *   ring slots           | writer, each thread a share  | adapter or proxy     | the fence of step 3, then the doorbell
- *   doorbell             | writer's leader              | adapter or proxy     | after the fence of step 3
+ *   ring slots           | writer, each thread a share  | adapter or proxy     | step 3 of RINGING. Reuse: `completed`
+ *   doorbell             | writer's leader              | adapter or proxy     | the same
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
- *   lock.confirmed_index | it passes the lock           |                      |   follows; older ones are harmless
- *                        |                              |                      |   (ticket_lock.h, A1)
- *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire (on a queue with
- *                        |                              |                      |   counters whose wrap is 0: none,
- *                        |                              |                      |   COUNTERS in cq.h), then a group
- *                        |                              |                      |   sync, before a thread reuses a slot
- *   error.poison         | a leader, by CAS from 0; the | all groups           | relaxed; it orders no other word
+ *   lock.confirmed_index | it passes the lock           |                      |   follows; the reader may see older
+ *                        |                              |                      |   values, which do no harm (A1 in
+ *                        |                              |                      |   ticket_lock.h)
+ *   completion.completed | pollers (cq.h)               | writer's leader      | B2 (cq.h): its load_acquire, then a
+ *                        |                              |                      |   group sync, before a thread writes a
+ *                        |                              |                      |   slot again. With counters whose wrap
+ *                        |                              |                      |   is 0: COUNTERS in cq.h
+ *   error.poison         | a leader, by CAS from 0; the | all groups           | nothing
  *                        | host, if words were lost     |                      |
  *                        | with the GPU's context       |                      |
+ *   abort flag           | host, proxy                  | leaders that wait    | nothing
  *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
  *   tracking.oldest      | them (R2, R3)
- * A leader poisons the queue when a wait ended at its bound (exceptions: post.h, WAITS THAT RUN OUT) or by the abort
- * flag. It poisons it with EFA_GDA_BAD_COMPLETION when a poll leaves quiet(), wait(), wait_own() or test() waiting and
- * the handle has read a completion of another queue pair, and when a wait for free slots, or quiet() as the writer,
- * finds more completions than requests. It poisons it with EFA_GDA_IN_USE when close() finds that an owner of the queue
- * was not alone. "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that
- * reads the slots if they are a staging ring. While a group is the writer, it keeps the two lock words in registers
- * (doorbell_index_, confirmed_index_).
+ * post.h states when a leader poisons the queue (WAITS THAT RUN OUT, OWNED QUEUES). While a group is the writer, it
+ * keeps the two lock words in registers (doorbell_index_, confirmed_index_), and stores them only when it passes the
+ * lock.
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
  *   1. writes the entries, each thread its share: with plain stores of 16 bytes, or with st.mmio.relaxed.sys of 8
  *      bytes (store_to_ring()),
  *   2. synchronises the group,
- *   3. executes fence_system() (fence.acq_rel.sys): the leader; in a warp all lanes, which costs the same,
+ *   3. executes fence_system() (fence.acq_rel.sys): the leader, or in a warp all lanes, which costs the same
+ *      (kAllThreadsFence in group.h),
  *   4. stores `next` into the doorbell: the leader.
  * The fence is cumulative. It orders before step 4 everything that happens before it:
  *   - the entries of all threads of the group, by step 2,
- *   - what earlier writers stored, doorbells included: the lock is passed with a release and received with an acquire,
+ *   - what earlier writers stored, doorbells included: each passed the lock with a release, and the next one acquired
+ *     it, at the latest by this fence (A1 in ticket_lock.h),
  *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself.
  * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. To ring, the
  * writer executes no fence after the doorbell: only the next doorbell has to come after this one, and step 3 of the
  * next ring orders the two.
  *
- * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell it has received. A doorbell value
- * is confirmed when a fence_system() has completed after its store: everything stored after this fence reaches the
- * adapter after that doorbell. The writer keeps, at each store to the ring,
- *     next + entries to be written - confirmed_index <= max_batch.
+ * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell that it has received. A doorbell
+ * value is confirmed for a thread when its store happens before a fence_system() of that thread: everything that the
+ * thread stores after this fence reaches the adapter after that doorbell. confirmed_index is the latest confirmed
+ * value. Before the writer stores n entries from `next` on, it makes sure that
+ *     next + n - confirmed_index <= max_batch.
  * Step 3 of a ring confirms the previous doorbell. If that is not enough, the writer rings for what it has placed. If
  * everything placed is rung for, it executes one more fence, which confirms the last doorbell, so that confirmed_index
  * = next. Then max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with
@@ -84,18 +94,19 @@
  *   doorbell of the previous call, and one in its ring. If each call has 2 entries, it costs one: the fence in a call's
  *   ring confirms the doorbell of the previous call, so the next call's 2 entries fit.
  * A thread that did not execute the fence may rely on it only after the next group sync. Therefore Ring has two
- * variables: leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
+ * variables: leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group. If all
+ * threads fence, the two are equal.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
- * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
- * batch window; confirmed_index is written, and compared with a window of 2^31 entries (fits_batch_window()), which
- * never binds. Completions prove more: each completed request was covered by a doorbell that the adapter received, so
- * the adapter has received a doorbell of at least `completed`. Therefore, with a doorbell record, capacity
- * (free_slots.h) is min(num_entries, max_batch). It implies
- *     next + entries to be written - completed <= max_batch.
+ * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed, and no batch
+ * window is kept: the window is set to kNoBatchWindow, so that the comparison with confirmed_index always holds.
+ * Completions take its place. If `completed` requests have completed, one of them has an index of at least
+ * completed - 1, and the adapter received a doorbell that covers it. So with a doorbell record the writer keeps
+ *     next + n - completed <= max_batch:
+ * capacity (free_slots.h) is min(num_entries, max_batch).
  *
- * WAITS. The only wait is that for free slots (free_slots.h).
+ * WAITS. make_room() is the only function here that waits, for free slots. free_slots.h states how that wait ends.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -115,7 +126,11 @@ namespace efa_gda {
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
 /* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
- * completions_ and the bit kForeign of options_, which only the leader's copy holds.
+ * the rank in group_, and for completions_ and the bit kForeign of options_, which only the leader's copy holds.
+ * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
+ * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
+ * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
+ * place, ring or wait: from resume() or resume_from() until it passes the lock, or until one of its waits has failed.
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a call of a function that is
  * not inlined adds to what the function uses. Therefore an owner waits for free slots before it makes entries; after a
  * wait the geometry is read again; small values share options_; and the functions on the way to a poll keep what they
@@ -124,7 +139,8 @@ template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:
   /* Bits of options_ for Sender. kOwnsQueue: the group owns the queue. kDeferred: the last post of a shared handle left
-   * its doorbell to a later call. kForeign: the handle has read a completion of another queue pair. */
+   * its doorbell to a later call, and the handle has not flushed since. kForeign: the handle has read a completion of
+   * another queue pair. */
   static constexpr uint32_t kOwnsQueue = 16, kDeferred = 32, kForeign = 64;
 
   EFA_GDA_FN Ring(efa_gda_queue *queue, Group group)
@@ -152,17 +168,23 @@ class Ring {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
-  /* Starts at the ticket `word`, which lock.serving holds or held. Until its first poll the handle knows of no free
-   * slot. */
+  /* Prepares a new handle for resume(). `word` is a ticket that lock.serving holds or held. Until its first poll the
+   * handle knows of no free slot. */
   EFA_GDA_FN void open(uint64_t word) {
     next_ = free_limit_ = (uint32_t)word;
     call_number_ = (uint32_t)(word >> 32);
   }
 
-  /* Makes this group the writer, as the call whose ticket is `word`, with the lock words that the previous writer left.
-   * Drops the cached limit on free slots if it is not within num_entries_ of next_, or if the queue had
-   * kMaxCallsOfLimit calls since the last resume(): producer indices may then have wrapped. An owner is one call with
-   * any number of entries; a handle is not used after one that posted 2^31 or more (docs/kernels.md). */
+  /* To be called when this group becomes the writer, with the ticket `word` and the lock words that the previous writer
+   * left. Since the handle's last call, other groups may have posted past its cached limit on free slots. The limit is
+   * kept only if it is from next_ to next_ + num_entries_, and if fewer than kMaxCallsOfLimit tickets were taken since
+   * the last resume(): these have fewer than 2^32 entries, so producer indices have not wrapped. Otherwise it becomes
+   * next_. In two cases a limit that is too high is kept nevertheless:
+   *   - The handle was idle during about 2^30 calls (up to kMaxCallsOfLimit more) that posted about 2^32 entries (up to
+   *     num_entries_ more or fewer), or during multiples of these numbers. `word` has no bits to tell. The writer may
+   *     then overwrite entries of requests in flight. The library accepts that.
+   *   - An owner posts any number of entries with one ticket. So the caller must not use a shared handle again after an
+   *     owner that posted 2^31 entries or more (docs/kernels.md). */
   EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
     next_ = (uint32_t)word;
     doorbell_index_ = doorbell_index;
@@ -171,8 +193,8 @@ class Ring {
     if (free_limit_ - next_ > num_entries_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
     call_number_ = call_number;
   }
-  /* Continues as the writer in place of `other`, the ring of another group on the same queue. The leader of that group
-   * calls this. */
+  /* Continues as the writer in place of `other`, the ring of a group on the same queue that is the writer. The leader
+   * of that group calls this, on its ring as a one-thread group. This ring knows of no free slot. */
   template <class Other>
   EFA_GDA_FN void resume_from(const Ring<Other, StoreBytes> &other) {
     next_ = free_limit_ = other.next();
@@ -180,13 +202,28 @@ class Ring {
     confirmed_index_ = leader_confirmed_index_ = other.leader_confirmed_index();
   }
 
+  /* Zeroes what the next resume() overwrites, so that no register keeps it until then. */
+  EFA_GDA_FN void forget() { next_ = doorbell_index_ = confirmed_index_ = leader_confirmed_index_ = 0; }
+  /* Takes over what the copy `other` of this ring has changed as the writer. */
+  EFA_GDA_FN void continue_from(const Ring &other) {
+    next_ = other.next_;
+    doorbell_index_ = other.doorbell_index_;
+    confirmed_index_ = other.confirmed_index_;
+    leader_confirmed_index_ = other.leader_confirmed_index_;
+    free_limit_ = other.free_limit_;
+    call_number_ = other.call_number_;
+  }
+
   EFA_GDA_FN uint32_t next() const { return next_; }
   EFA_GDA_FN uint32_t doorbell_index() const { return doorbell_index_; }
   EFA_GDA_FN uint32_t leader_confirmed_index() const {
     return Group::kAllThreadsFence ? confirmed_index_ : leader_confirmed_index_;
   }
+  /* The cached limit on free slots (free_slots.h): next() may grow up to it. */
   EFA_GDA_FN uint32_t free_limit() const { return free_limit_; }
   EFA_GDA_FN void set_free_limit(uint32_t limit) { free_limit_ = limit; }
+  EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
+  EFA_GDA_FN bool has_wide_ids() const { return has(kWideIds); }
   EFA_GDA_FN bool has_publication_slots() const { return has(kPublicationSlots); }
   /* Binary logarithm of an entry's size. */
   EFA_GDA_FN uint32_t entry_shift() const { return has(kWideEntries) ? 7 : 6; }
@@ -200,10 +237,11 @@ class Ring {
   EFA_GDA_FN void set_status(efa_gda_status status) {
     options_ = (options_ & ~(0xffu << kStatusShift)) | (uint32_t)status << kStatusShift;
   }
-  /* Stores this thread's poster word, if its rank is in [first, first + count), the ranks of entries that go to the
-   * slots from `slot` on. Returns whether it stored one. */
-  EFA_GDA_FN bool mark_posted(uint32_t first, uint32_t count, uint32_t slot) const {
-    uint32_t i = group_.rank() - first;
+  /* On a queue with a request table, stores the poster words of `count` entries: the thread of rank first_rank + i
+   * stores that of producer index slot + i. The caller must have fenced as R2 (requests.h) says. Returns whether this
+   * thread stored one. */
+  EFA_GDA_FN bool mark_posted(uint32_t first_rank, uint32_t count, uint32_t slot) const {
+    uint32_t i = group_.rank() - first_rank;
     bool stores = !EFA_GDA_LIKELY(poster() == 0) && i < count;
     if (stores) store_poster(queue_->requests, slot + i, poster());
     return stores;
@@ -211,12 +249,13 @@ class Ring {
   EFA_GDA_FN Group group() const { return group_; }
   EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
   /* Completions that the leader read while it waited. Valid on the leader. */
-  EFA_GDA_FN Completions &completions() { return completions_; }
+  EFA_GDA_FN const Completions &completions() const { return completions_; }
   EFA_GDA_FN void add_completions(const Completions &more) {
     completions_.add(more);
     if (more.foreign) options_ |= kForeign;
   }
 
+  /* Step 1, for one quad; the calling thread's. */
   EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
       store_quad(to, quad);
@@ -225,16 +264,17 @@ class Ring {
     }
   }
 
-  /* The end of a round that begins at entry `begin` of a call of `count` entries. */
+  /* The end of the round that begins at entry `begin` of a post() of `count` entries. A round ends at a multiple of the
+   * group's size, or at `count`. */
   EFA_GDA_FN uint32_t end_of_round(uint32_t begin, uint32_t count) const {
     uint32_t most = group_.size() - begin % group_.size();
     return count - begin < most ? count : begin + most;
   }
 
-  /* Makes this thread's share of the round [begin, end) of a call, at most end_of_round(): the thread of rank i mod
-   * size makes entry i by `make(i)`. A full warp then exchanges quads among its lanes (Transpose), so that each of its
-   * stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces. store_share() adds
-   * the phase and the request id. */
+  /* Makes this thread's share of the round [begin, end) of a post(): the thread of rank i modulo size makes entry i by
+   * `make(i)`. `end` must be at most what end_of_round() returns. A full warp then exchanges quads among its lanes
+   * (Transpose), so that each of its stores covers whole lines: entries that several warps store quad by quad reach
+   * PCIe in pieces. store_share() adds the phase and the request id. */
   template <class Make>
   EFA_GDA_FN void make(EntryShare &share, uint32_t begin, uint32_t end, Make make) {
     uint32_t first = begin - begin % group_.size(), i = first + group_.rank();
@@ -249,25 +289,28 @@ class Ring {
     share.end = end;
   }
 
-  /* Calls `store(offset, quad)` for each quad of this share that belongs to the `count` entries from share.first +
-   * `first` on, which go to the slots from `slot` on. `offset` is in bytes from slot 0 and wraps by `mask`. Sets phase
-   * and request id (the slot's producer index). */
+  /* Calls `store(offset, quad)` for each quad of this share that belongs to an entry made by the threads of rank
+   * first_rank to first_rank + count - 1, of which the first has the producer index `slot`. Sets phase and request id
+   * in the quads. The memory to which they go, the ring or the publication slots, has mask + 1 slots; `offset` is in
+   * bytes from its first. */
   template <class Store>
-  EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first, uint32_t count, uint32_t slot, uint32_t mask,
-                              Store store) const {
-    store_quads(group_, share.quads, first, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
+  EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first_rank, uint32_t count, uint32_t slot,
+                              uint32_t mask, Store store) const {
+    store_quads(group_, share.quads, first_rank, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
     if (!has(kWideEntries)) return;
     EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 4; k++) {
       const volatile uint32_t *words = share.upper + 4 * k;
-      uint32_t i = entry_number(group_, k) - first, s = slot + i;
+      uint32_t i = entry_number(group_, k) - first_rank, s = slot + i;
       Quad quad = {words[0], words[1], words[2], words[3]};
       if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(group_, k), quad);
     }
   }
 
-  /* Waits until there are free slots for `*count` entries. If the cached limit does not allow them, it first rings for
-   * what was placed, and reduces `*count` to the batch window and to the capacity (free_slots.h), so that it waits for
-   * no more than these. Returns the status. */
+  /* Waits until there are free slots for `*count` entries, and returns the status. If the cached limit allows them, it
+   * does nothing, even if they exceed the batch window: place() splits them. Otherwise it reduces `*count` to the batch
+   * window and to the capacity (free_slots.h), rings for everything placed, and waits for that many. If the status is
+   * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`, or if that is null to
+   * completions(). */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);
@@ -277,21 +320,22 @@ class Ring {
     return wait_for_free_slots(*count, timeout_ns, all);
   }
 
+  /* Whether `count` more entries fit the batch window without a further fence. */
   EFA_GDA_FN bool fits_batch_window(uint32_t count) const {
     return next_ + count - confirmed_index_ <= batch_window_;
   }
 
-  /* place() for entries that fit the batch window: code of its own, because one loop for both cases is a tenth
-   * slower. */
+  /* place() for entries of which the caller knows that they fit the batch window: code of its own, because one loop for
+   * both cases is a tenth slower. */
   template <class Write>
   EFA_GDA_FN void place_at_once(uint32_t count, Write write) {
     write(0u, count, next_);
     next_ += count;
   }
 
-  /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes n of them, from entry
-   * `done` on, to the slots from `slot` on; all threads call it. Entries that exceed the batch window are written in
-   * chunks. After each chunk but the last it rings and confirms that doorbell. */
+  /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes the n entries from the
+   * `done`-th of these on to the slots from `slot` on; all threads call it. Entries that exceed the batch window are
+   * written in chunks: after each chunk but the last, place() rings and confirms that doorbell. */
   template <class Write>
   EFA_GDA_FN void place(uint32_t count, Write write) {
     uint32_t n = count;
@@ -310,18 +354,20 @@ class Ring {
     }
   }
 
-  /* Places the round in `share`, for which there must be free slots. */
+  /* Places the entries [share.begin, share.end), for which there must be free slots. */
   EFA_GDA_FN void place_share(const EntryShare &share) {
     place(share.end - share.begin, [&](uint32_t done, uint32_t n, uint32_t slot) {
-      uint32_t first = share.begin - share.first + done;
-      mark_posted(first, n, slot);
-      store_share(share, first, n, slot, num_entries_ - 1,
+      uint32_t first_rank = share.begin - share.first + done;
+      mark_posted(first_rank, n, slot);
+      store_share(share, first_rank, n, slot, num_entries_ - 1,
                   [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
     });
   }
 
-  /* Places the entries of a call in rounds. `share` holds the round [0, made); `made` may be 0. Other rounds are made
-   * when there are free slots for them. */
+  /* Places the `count` entries of a post(). `share` holds the round [0, made), which the caller has made; `made` may be
+   * 0. Each further round is made when there are free slots for it. If make_room() allows only a part of a round, that
+   * part is placed before the next wait. Each wait, also the first, parks the round [0, made) if a part of it is not
+   * placed; so share.parked must not be null unless `made` is 0. */
   template <class Make>
   EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t made, uint32_t count, Make make,
                                           uint64_t timeout_ns) {
@@ -352,13 +398,17 @@ class Ring {
   }
   EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const { return num_entries_ - (slot & (num_entries_ - 1)); }
 
-  /* Whether a call of `count` entries is a usual one: of one round that fits the free slots, on a queue with entries of
-   * 64 bytes, a doorbell of the adapter and no request table, by a handle without an error. Usual calls have code of
-   * their own with few branches, because a warp's instructions between two fences bound its rate. */
+  /* Whether a post() of `count` entries is a usual one: of one round that the cached limit allows, on a queue with
+   * entries of 64 bytes, a doorbell of the adapter and no request table, by a handle without an error. Usual posts have
+   * code of their own with few branches, because a warp's instructions between two fences bound its rate. */
   EFA_GDA_FN bool is_usual(uint32_t count) const {
-    return (options_ & (kWideEntries | kRecord | ~0u << kPosterShift | 0xffu << kStatusShift)) == 0 &&
-           count - 1 < group_.size() && free_limit_ - next_ >= count;
+    return (options_ & kUnusual) == 0 && count - 1 < group_.size() && free_limit_ - next_ >= count;
   }
+  /* The same, whether the cached limit allows the entries or not. */
+  EFA_GDA_FN bool is_usual_with_slots(uint32_t count) const {
+    return (options_ & kUnusual) == 0 && count - 1 < group_.size();
+  }
+  /* The round of a usual post. make_usual() requires is_usual_with_slots(count), place_usual() is_usual(count). */
   template <class Make>
   EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
     make_quads(group_, options_ >> kHintsShift, quads, group_.rank(), Group::kSingleThread || group_.rank() < count,
@@ -375,14 +425,16 @@ class Ring {
     }
   }
 
-  /* Orders the stores of placed entries before all that later writers store, also as the adapter sees it. */
+  /* Steps 2 and 3 of a ring, for a writer that passes the lock without ringing: orders the stores of placed entries
+   * before all that later writers store, also as the adapter sees it. */
   EFA_GDA_FN void order_placed() const {
     group_.sync();
     if (executes_fences()) fence_system();
   }
 
-  /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell. The sync lets all threads rely
-   * on the fence of the previous ring(), so it makes confirmed_index_ equal to leader_confirmed_index_. */
+  /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell, for the threads that execute
+   * it. After the sync all threads may rely on the fence of the ring() before, so confirmed_index_ becomes equal to
+   * leader_confirmed_index_. */
   EFA_GDA_FN void ring() {
     group_.sync();
     confirmed_index_ = leader_confirmed_index();
@@ -394,7 +446,7 @@ class Ring {
   }
 
  private:
-  /* place_usual() for a call that exceeds the batch window. All of the call is ready before the first chunk, so that
+  /* place_usual() for entries that exceed the batch window. All of them are ready before the first chunk, so that
    * little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
     uint32_t offsets[4];
@@ -415,15 +467,17 @@ class Ring {
    * poster number. */
   static constexpr uint32_t kWideIds = 1, kRecord = 2, kWideEntries = 4, kPublicationSlots = 8;
   static constexpr int kStatusShift = 7, kHintsShift = 15, kPosterShift = 17;
+  static constexpr uint32_t kUnusual = kWideEntries | kRecord | ~0u << kPosterShift | 0xffu << kStatusShift;
   static_assert(EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK >> (kPosterShift - kHintsShift) == 0 &&
                     (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kForeign < 1 << kStatusShift,
                 "the fields of options_ do not overlap");
+  /* See resume(). */
   static constexpr uint32_t kMaxCallsOfLimit = 1 << 16;
   static_assert((uint64_t)kMaxCallsOfLimit * kMaxEntriesPerCall <= (uint64_t)1 << 32,
                 "producer indices do not wrap while the limit is used");
 
   EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
-  /* The leader has confirmed the doorbell of `index`. */
+  /* The threads that execute fences have confirmed the doorbell value `index`. */
   EFA_GDA_FN void confirm_for_leader(uint32_t index) {
     leader_confirmed_index_ = index;
     if (Group::kAllThreadsFence) confirmed_index_ = index;
@@ -437,7 +491,7 @@ class Ring {
     confirmed_index_ = leader_confirmed_index_ = doorbell_index_;
   }
 
-  /* Rings and fences until `n` more entries fit the batch window. The caller must ask for at most a whole window. */
+  /* Rings and fences until `n` more entries fit the batch window. `n` must be at most batch_window_. */
   EFA_GDA_FN void open_batch_window(uint32_t n) {
     while (batch_window_ != kNoBatchWindow && next_ + n - confirmed_index_ > batch_window_) {
       if (!Group::kAllThreadsFence && next_ + n - leader_confirmed_index_ <= batch_window_) {
@@ -451,7 +505,7 @@ class Ring {
     }
   }
 
-  /* `all`: where the completions read are added; null: to completions_. */
+  /* The wait of make_room(): sets free_limit_ anew, also if it fails. Everything placed must be rung for. */
   EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns, Completions *all) {
     uint64_t result = 0;
     if (is_leader()) {
@@ -460,9 +514,9 @@ class Ring {
       if (all == nullptr) add_completions(more);
     }
     result = group_.from_leader(result);
-    /* Orders the leader's acquire of `completed` before all threads' stores to the slots that it freed. */
+    /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
-    /* R2 (requests.h): precedes the poster words that the new limit allows. */
+    /* R2 (requests.h): before the poster words that the new limit allows. */
     if (poster() != 0) fence_device();
     free_limit_ = next_ + (uint32_t)result;
     read_geometry();
@@ -479,7 +533,7 @@ class Ring {
   uint32_t next_, doorbell_index_, confirmed_index_;
   /* Equal to confirmed_index_ if all threads of the group fence. */
   uint32_t leader_confirmed_index_;
-  /* next_ may grow up to `free_limit_`. `call_number_`: the high half of the ticket of the last resume(). */
+  /* `free_limit_`: see free_limit(). `call_number_`: the high half of the ticket of the last resume(). */
   uint32_t free_limit_, call_number_;
   Completions completions_;
 };

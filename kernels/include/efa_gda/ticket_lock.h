@@ -1,162 +1,162 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The ticket lock of a shared send queue, with flat combining: any number of groups take tickets, one group at a time
- * owns the lock and is the queue's writer (sq.h), and groups that wait publish their entries so that the lock owner can
- * place and ring for them. This file decides which group is the writer; sq.h states what the writer does, and combine.h
- * how the lock owner combines and why a published call may return early.
+ * The ticket lock of a shared send queue, with flat combining. Groups take tickets. One group at a time owns the lock
+ * and is the queue's writer (sq.h). A group that waits for the lock may publish its entries; the lock owner then places
+ * them and rings for them. publication.h states how the lock owner finds published calls, combine.h how it combines
+ * them and why a published call may return early.
  *
- * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, poison, abort flag: see sq.h. The low
+ * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, writer, poison, abort flag: see sq.h. The low
  * and the high half of a 64-bit word are its low and its high 32 bits.
- *   ticket         the value of reserve.word before the call adds 2^32 + n to it, where n is the call's number of
- *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
- *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
- *   next ticket    of a ticket t with n entries: t + 2^32 + n. It need not have been taken yet.
- *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or
- *                  will take it. Calls with tickets before T are served: their entries are in the ring. They are rung
- *                  for as well, unless the call deferred its doorbell.
- *   lock owner     the group that is the writer now. Not to be confused with the owner of a queue, a group that opened
- *                  its handle with Sharing::Thread, Warp or Block (post.h) and alone uses the queue.
- *   publish        to write a call's entries to publication slots, complete with phase and request id, and to store
- *                  their flags (publication.h). A group publishes its own call only, and only before it owns the lock.
- *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
- *   return early   to return success from a published call before it is rung for. A group does so only if it has read
- *                  the state Open (STATES) after it published.
+ *   ticket         of a call of n entries: the value of reserve.word before the call's leader adds 2^32 + n to that
+ *                  word. Tickets are unique and ascend. The low half is the producer index of the call's first entry.
+ *                  A flush, a quiet and the constructor of an owner's handle have an empty ticket: n = 0.
+ *   next ticket    of a ticket t of n entries: t + 2^32 + n. Perhaps no group has taken it yet.
+ *   T              the ticket in lock.serving. T is at most reserve.word; if they are equal, no group has taken T yet.
+ *                  T's group is the group that has taken T or that will take it.
+ *   served         of a call: its ticket is before T. All its entries are then in the ring, and rung for unless the
+ *                  call deferred its doorbell.
+ *   queue's owner  a group that opened its handle with Sharing::Thread, Warp or Block (post.h). It owns the lock from
+ *                  the constructor to close(), and neither publishes nor combines.
+ *   lock owner     the group that owns the lock. Below, it shares the queue unless the text names a queue's owner.
+ *   publish        to write a call's entries, complete with phase and request id, and then their flags to publication
+ *                  slots (publication.h). A group publishes only its own call, and only before it owns the lock.
+ *   combine        to place calls from their publication slots and to ring for them. Only the lock owner combines. It
+ *                  combines calls of other groups, and its own only in release_published() (THE LOCK OWNER).
+ *   return early   of a published call: to return EFA_GDA_OK although its group has not seen it served. The group must
+ *                  have read the state Open (STATES) after it published.
  *   end            the value of reserve.word that a combining lock owner loads after it has stored Closing. Each call
- *                  that returns early because of this owner's Open, or an earlier owner's, has a ticket before `end`,
+ *                  that returns early because of an Open of this owner or of an earlier one has a ticket before `end`,
  *                  also a call that returns after the load (combine.h).
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
- *   reserve.word          | every group, by fetch_add;    | every group         | relaxed, the CAS acq_rel; carries no
- *                         | owners of a queue, by CAS     |                     |   data. F1, F2 (combine.h) order it
- *   lock.serving          | the lock owner                | every group         | A1, A3
- *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). A Ticket
- *   lock.confirmed_index  | it passes the lock            |                     |   loads serving and these two in 16
- *                         |                               |                     |   bytes; an owner of a queue loads
- *                         |                               |                     |   them after its acquire of serving
+ *   reserve.word          | leaders, by fetch_add;        | leaders             | relaxed, the CAS acq_rel; carries no
+ *                         | queue's owners, by CAS        |                     |   data. F1, F2 (combine.h) order it
+ *   lock.serving          | the lock owner; a queue's     | leaders; all        | A1, A3
+ *                         | owner, in close()             | threads in Sender() |
+ *   lock.doorbell_index,  | the same, just before it      | leaders; used by    | relaxed: may be older than serving
+ *   lock.confirmed_index  | passes the lock               | the next lock owner |   (A1)
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
- *   error.poison          | a leader, by CAS from 0; the  | every group         | relaxed; it carries no data
+ *   error.poison          | a leader, by CAS from 0; the  | leaders             | relaxed; it carries no data
  *                         | host, if words are lost       |                     |
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
- *   A1  The lock owner passes the lock: its group synchronises, then its leader stores serving with a release
- *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
- *       (read_lock, share_lock_words).
+ *   A1  The lock owner passes the lock: its group synchronises, then its leader stores the two indices relaxed, and
+ *       serving with a release (pass_lock; release_queue() in post.h). The leader of the next lock owner loads serving
+ *       with an acquire, then its group synchronises (wait; acquire_queue() in post.h).
  *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
  *       (requests.h). Completion words have pairs of their own (cq.h).
- *       A group to which the lock is already passed when it takes its ticket has loaded serving relaxed (Ticket()).
- *       The next fence of its leader makes that load an acquire: the fence of acquire(), of the batch window, of its
- *       ring, or of release(), which fences whenever it does not ring. Before that fence, of what earlier lock owners
- *       wrote, the group stores only ring slots and poster words, and loads only tracking.oldest (limit_by_table()).
- *       These accesses depend on the load of T by a branch. That they therefore follow it is an assumption about the
- *       GPU and not an axiom of PTX (docs/fidelity.md).
- *       If release() passes on entries that are not rung for, the group synchronises, and then each thread that
- *       executes the group's fences (kAllThreadsFence in group.h) executes a system fence. PTX does not require the
- *       system scope: the next owner's ring fences at that scope, and fences are cumulative. The library keeps it
- *       until a real adapter has been tested without it.
- *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. That is harmless: with
- *       an older doorbell_index the owner stores the same doorbell value once more; with an older confirmed_index it
- *       fences earlier than it must.
- *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device() and
- *       stores its flag relaxed. The fence makes that store a release; R2 of requests.h uses the same fence. On a queue
- *       with a request table the thread stores its poster word after that fence, and fences again before the flag. The
- *       lock owner loads flags relaxed, then fences, then synchronises its group (scan_published).
+ *       The exception: if the lock is passed to a group already when it takes its ticket, its leader has loaded serving
+ *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
+ *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release() fences if
+ *       it does not ring. Until then, of the words that earlier lock owners wrote, the group uses the two indices,
+ *       stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
+ *       R3). These stores and the load depend on the load of serving by a branch. That they therefore follow it is an
+ *       assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
+ *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. With an older
+ *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
+ *       on: the host then counts too many entries as not rung for. With an older confirmed_index it fences earlier than
+ *       it must. The protocol needs neither to be exact.
+ *       If release() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX does not
+ *       require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps it until a
+ *       real adapter has been tested without it.
+ *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
+ *       store executes fence_device() and stores it relaxed (publish_flags). The fence makes that store a release; R2
+ *       of requests.h uses it too. On a queue with a request table the thread stores its poster word after that fence,
+ *       and fences again before the flag. The threads of the lock owner load flags relaxed and fence, then their group
+ *       synchronises (scan_published).
  *       Visible: the published entries, and their poster words.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
- *       If a group places its own published call from registers, no group reads that call's publication slots. The
- *       next store of serving with a later T orders their reuse (table below).
- * All stores of serving are by the leader of the lock owner. The second column names the fence that makes each a
- * release:
- *   Open at its own ticket (acquire)              | fence_device() just before
- *   Open at its own ticket (release_published)    | the fence at the beginning of release_published()
- *   Open at the next ticket (combine)             | the fence of the ring before, or that of release()
- *   Open or Closing, with T advanced (combine)    | the fence of the ring before
- *   Closing (close_lock)                          | that of the store of serving before it
- *   Passed, PassedMustCombine (pass_lock)         | the store is a release
- *   Passed, by close() of a queue's owner (post.h)| the store is a release
+ *       If a group that has published its call places it from registers, no group reads the published entries. Earlier
+ *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
+ *       past the call's ticket lets the slots be used again.
+ * Only the leader of the group that owns the lock stores serving. This fence makes each of its stores a release:
+ *   Open at its own ticket                     | the fence just before, in acquire() or begin_with_published()
+ *   Open at the next ticket (combine)          | the fence of the ring before, or that of release()
+ *   Open or Closing, with T advanced (combine) | the fence of the ring before
+ *   Closing (close_lock)                       | that of the store of serving before it
+ *   Passed, PassedMustCombine                  | the store is a release (pass_lock; release_queue() in post.h)
  *
- * STATES. The low two bits of lock.serving are the state, the others T. A later group is a group with a ticket past T,
- * or with ticket T if another group owns the lock.
- *   state             | lock owner                  | later groups
- *   Passed            | T's group, once it has read | may publish, and wait. No call from T on has returned early. The
- *                     | this                        |   lock is free if no group has taken T: serving ==
- *                     |                             |   reserve.word << 2
- *   PassedMustCombine | T's group, once it has read | may publish, and wait. Calls after T, but not T, may have
- *                     | this                        |   returned early, so T's group must combine
- *   Open              | a group O, which combines   | may publish, and return early. O then combines the call, or
- *                     | calls from T on             |   passes the lock in PassedMustCombine
- *   Closing           | a group O, which combines   | may publish, and wait
- *                     | calls from T on             |
- * Only the lock owner stores serving. T's group owns the lock from the moment at which it reads one of the first two
- * states with its own ticket, whether it has published its call or not. Two exceptions: a group that reads a poison
- * when it takes its ticket abandons the ticket, even if the lock is passed to it; and a group whose wait for the lock
- * failed reads the lock once more but does not act on it, even if the lock was passed to it meanwhile.
- *   The lock owner first places its call, the first round from registers and each further round after it has made it.
- * Then it either
- *   - passes the lock to the next ticket in state Passed, after it has rung (unless the call deferred its doorbell), or
- *   - combines. It combines if it received the lock in PassedMustCombine, or if its last load of reserve.word showed
- *     later tickets with entries and the queue has publication slots: their groups could otherwise only wait. Empty
- *     tickets have nothing to combine.
- *     A block does not look for later tickets, because it has no vote to scan flags with. When it must combine, its
- *     leader does so as a one-thread group.
- * Exception: a call of several rounds that its group published before it owned the lock is no longer in registers. The
- * group places it from its publication slots, as the first call that it combines (release_published).
+ * STATES. The low two bits of lock.serving are the state, the others T.
+ *   state             | lock owner                  | calls from T on, but for the lock owner's
+ *   Passed            | T's group, once it has read | may be published, and wait. None has returned early
+ *                     |   this; until then no group |
+ *   PassedMustCombine | the same                    | may be published, and wait. Calls after T, but not T, may have
+ *                     |                             |   returned early, so T's group must combine
+ *   Open              | a group O, which will       | may be published, and return early: O combines them, or passes
+ *                     |   combine or combines       |   the lock in PassedMustCombine
+ *   Closing           | the same group O            | may be published, and wait. Some may have returned early
+ * In Open T is O's ticket until O's own entries are rung for, then a later ticket. In Closing it is a later ticket. The
+ * lock is free if it is Passed and no group has taken T: serving == reserve.word << 2.
+ *   T's group owns the lock from the moment at which it reads Passed or PassedMustCombine with its own ticket, whether
+ * it has published its call or not. Three exceptions: a group that reads a poison when it takes its ticket abandons the
+ * ticket, even if the lock is passed to it; a group whose wait for the lock failed reads the lock once more but does
+ * not act on it; and a queue's owner reads the state before it takes its ticket, and owns the lock from its CAS.
  *
- * A CALL THAT WAITS. The group of a call to which the lock was not passed when it took its ticket loads serving
- * (wait()). Then it acts on the first of these cases that applies; after cases 4 and 5 it begins again at case 1. To
- * load serving here is the leader's load with an acquire, followed by a group sync. wait() decides; publish() does what
- * case 4 says, and leader_wait_for_change() what case 5 says.
+ * THE LOCK OWNER
+ *   1. If it sees that other groups wait (others_wait), stores Open when it acquires the lock. It sees that if its last
+ *      load of reserve.word, before it acquired, shows later tickets with entries, and the queue has publication slots.
+ *      Empty tickets have nothing to combine. A block never sees it: it has no vote to scan flags with.
+ *   2. Places its call's entries: those of the first round from registers, those of each further round after it has
+ *      made them. For that it may wait for free slots. A flush and a quiet have no entries. A quiet rings, and waits
+ *      until all requests in the ring are done.
+ *   3. If it stored Open in step 1, or received the lock in PassedMustCombine: rings, and combines (combine.h), a block
+ *      as its leader alone, which is a one-thread group. Otherwise: rings, unless the call defers its doorbell, and
+ *      passes the lock to the next ticket in Passed.
+ * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
+ *   A call of several rounds that was published before its group owned the lock is no longer in registers. Instead of
+ * steps 2 and 3 the group then combines, its own call first (release_published).
+ *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
+ *
+ * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
+ * (wait): the leader loads it with an acquire, then the group synchronises. The group acts on the first of these cases
+ * that applies. After cases 4 and 5 it begins again at case 1. outcome() decides which case it is.
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
  *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. Each
  *      kind of lock owner finds a call of at most kMaxEarlyReturnEntries entries in one scan. The limit on slots bounds
  *      how many entries are ahead of a call that returned early.
- *   4. The call has entries and is not published, the queue has publication slots, and the call's slots are among the
- *      first publication.num_entries slots from T on: the group publishes the call, its leader executes F1 (combine.h),
- *      and the group loads serving. The calls that last used these publication slots have tickets before T, and no
- *      group reads the slots for them any more (A3). A block publishes only calls of one round.
- *   5. Otherwise the group loads serving until it changes.
+ *   4. The call has entries and is not published, the queue has publication slots, the call's slots are among the
+ *      first publication.num_entries slots from T on, and the group is not a block or the call has one round: the group
+ *      publishes the call, its leader executes F1 (combine.h), and the group loads serving. The calls that last used
+ *      these publication slots have tickets before T, and no group reads the slots for them any more (A3).
+ *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
- *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
- *                                          |   the host raises the abort flag: the flag's status, with which the
- *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED.
- *                                          |   The flag is first read kAbortPollNs (100 us) after the clock
- *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h); the lock is not passed again, except
- *                                          |   by close() of a queue's owner (post.h)
- *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is not passed again, except
- *   completions                            |   by close() of a queue's owner
- * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
- * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
- * the clock is at the 32nd load after the last change of lock.serving, because each change begins a new Deadline. So a
- * waiting group poisons the queue with EFA_GDA_TIMEOUT_LOCK only if neither word has changed for the length of the
- * bound. While requests complete, the wait ends nevertheless: finitely many calls have earlier tickets, and each needs
- * finitely many requests to complete. The lock owner waits for nothing else: combine() ends after at most
- * kMaxOpenRounds rounds in Open and, in Closing, at most one round for each call before `end`. An owner of a queue
- * (post.h) keeps the lock until close(); a group that shares the queue by mistake waits on while the owner's requests
- * complete.
- *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
- * change. Exception: a group that before that comes to case 1, 2 or 3 goes on as without the poison. A call that had
- * returned early is perhaps never rung for. Its group learns that from its next post(), flush() or quiet(), or from a
- * wait for these requests; close() of a shared handle looks at the poison only if its last post deferred the doorbell.
+ *   for the lock                           | EFA_GDA_TIMEOUT_LOCK
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h)
+ *   of quiet() as lock owner, for requests | EFA_GDA_TIMEOUT_COMPLETION (quiet.h)
+ * At the bound the leader poisons the queue with that status. If the abort flag is raised before, the leader poisons
+ * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
+ * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
+ *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
+ * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 loads
+ * of serving without a change, and the abort flag at least kAbortPollNs (100 us) later: while serving changes more
+ * often, neither bound nor flag ends the wait. The wait ends also if requests complete all the time: finitely many
+ * calls have earlier tickets, and each needs finitely many requests to complete. A lock owner waits only for free slots
+ * and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in Closing, at most one for
+ * each call before `end`. A queue's owner keeps the lock until close(). A call of another group, which is a mistake
+ * then, waits while the owner's requests complete.
+ *   A waiting group looks for a poison after 32 loads of serving without a change, and after each further 32. Between
+ * these looks it acts on cases 1 to 4 as without a poison. A call that had returned early is perhaps never rung for.
+ * Its group learns that from its next post(), flush() or quiet(), or from a wait for these requests; close() of a
+ * shared handle looks at the poison only if it has to ring for deferred entries.
  *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
- * may still place and ring for its entries. A lock owner whose wait for free slots failed must not call release(). If
- * combine() fails in release(), the owner's own entries are all rung for, although the call returns the failure; if it
- * fails in release_published(), they may not be.
+ * may still place and ring for its entries. If combine() fails in release(), the lock owner's own entries are all rung
+ * for, although the call returns the failure; if it fails in release_published(), they may not be.
  *
- * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
- *
- * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
- * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
- * calls modulo 2^30. Tickets are compared by signed difference. At any time the calls that are not served are at most
- * one waiting call of each group, and those that returned early within the limit of case 3: together far fewer than
- * 2^29. A flag of an earlier lap matches again only if the producer index and the number of calls modulo 2^30 both
- * recur.
+ * WRAP-AROUNDS. Entries carry from reserve.word's low half into the high half every 2^32 entries; a ticket is one
+ * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, and tickets are
+ * compared by signed difference. The tickets that are not served belong to waiting calls, one of each group, and to
+ * calls that returned early, which case 3 limits: together far fewer than the 2^29 tickets that the comparison allows.
+ *   Flags are not cleared. A flag of an earlier call matches again for a later entry of the same sum ticket + i, modulo
+ * 2^62 (the same producer index, about 2^30 calls later), if nothing was published in the slot meanwhile. The lock
+ * owner could then place the old entry. The library accepts that.
  */
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
@@ -165,46 +165,56 @@
 
 namespace efa_gda {
 
-/* How the wait of a ticket ended. */
-enum class TicketOutcome {
-  /* The group owns the lock. */
-  Owner,
-  /* The call is served, or may return early. */
-  Served,
-  /* The call may be published. */
-  MayPublish,
-  /* The wait failed; Ticket::status says how. */
-  Failed
-};
+/* What a reading of the lock means for a call, and how its wait ended. Owner: the lock is passed to the call; after
+ * wait() the group owns it. Served: the call is served, or may return early. MayPublish: the group may publish the
+ * call. Failed, only from wait(): Ticket::status() says how. None, never from wait(): the group must wait. */
+enum class TicketOutcome { Owner, Served, MayPublish, Failed, None };
 
-/* The lock as a leader last read it. */
+/* The lock as a leader last read it; share_lock_words() copies it to the other threads. */
 struct LockReading {
   uint64_t serving = 0;
   /* doorbell_index in the low half, confirmed_index in the high half. */
   uint64_t indices = 0;
-  /* Low half of reserve.word. */
+  /* Low half of reserve.word. Valid on all threads if the group can combine, otherwise on the leader. */
   uint32_t reserved = 0;
 };
 
-/* One call's ticket. All threads of the group construct it and call each function together. Order of calls: Ticket(),
- * collect(); in post_shared() acquire_alone(); acquire_if_passed(), unless that returned true; then, unless
- * owns_lock(), wait(), and if that returns MayPublish publish() and wait() again. The lock owner calls
- * release_published() if it has published more than one round; otherwise it places the call's entries and calls
- * release(). If acquire_alone() returned true and the group has rung for the entries, it may call pass() in place of
- * release(). */
+/* What a Ticket keeps between its functions. SharedCall (shared_call.h) keeps it in the thread's memory. */
+struct TicketState {
+  /* Entries of the call. */
+  uint32_t count_ = 0;
+  /* From collect() on shifted, as lock.serving holds it; before that, on the leader, as reserve.word held it. */
+  uint64_t ticket_ = 0;
+  LockReading lock_;
+  /* must_combine_: the group received the lock in PassedMustCombine. */
+  bool owns_lock_ = false, must_combine_ = false;
+  /* Not EFA_GDA_OK: the ticket must not be used. */
+  efa_gda_status status_ = EFA_GDA_OK;
+};
+
+/* One call's ticket. All threads of the group construct it and call each public function together, in this order:
+ *   1. Ticket(), collect().
+ *   2. In a post(), acquire_alone(). If it returns false in a usual post() (Ring::is_usual_with_slots) of a compact
+ *      group, publish_usual(); if that returns true, is_served(); if that returns true, the call ends.
+ *   3. acquire_if_passed(), unless the group owns the lock or has published.
+ *   4. Unless owns_lock(), wait(). If it returns MayPublish, publish() and wait() again. If it returns Served or
+ *      Failed, the call ends.
+ *   5. The lock owner calls release_published() if it has published more than one round. Otherwise it places the call's
+ *      entries and calls release(); or pass(), if acquire_alone() returned true and the group has rung for the entries.
+ * continue_call() (shared_call.h) does steps 3 to 5 with parts of these functions. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
-class Ticket {
+class Ticket : private TicketState {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* A published call may return early only if its slots are among the first kMaxEntriesAhead * size() slots from T on;
-   * size() is that of the waiting group. For a thread and a warp that is two of its flag windows (publication.h). */
+  /* Case 3 of A CALL THAT WAITS. Times size(), it is two flag windows (publication.h) of a thread or a warp. */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
 
-  /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
-   * collect() waits for them. */
+  /* Takes a ticket for `count` entries, at most kMaxEntriesPerCall, and reads the lock. The accesses are in flight
+   * together, for one round trip; collect() waits for them. */
   EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, uint32_t count)
-      : queue_(queue), ring_(ring), publication_(publication), count_(count), ticket_(0), status_(EFA_GDA_OK) {
+      : queue_(queue), ring_(ring), publication_(publication) {
+    count_ = count;
     if (ring.is_leader()) {
       ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + zero_by_thread());
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
@@ -212,6 +222,11 @@ class Ticket {
       load_relaxed_pair(&queue->lock.serving, lock_.serving, lock_.indices);
     }
   }
+  /* Continues with a ticket whose state() was `state`. */
+  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, const TicketState &state)
+      : TicketState(state), queue_(queue), ring_(ring), publication_(publication) {}
+  EFA_GDA_FN const TicketState &state() const { return *this; }
+
   /* Gives all threads what the leader read. */
   EFA_GDA_FN void collect() {
     Group group = ring_.group();
@@ -219,27 +234,28 @@ class Ticket {
     share_lock_words(group, lock_);
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
   }
-  /* Makes the group the lock owner if the lock is passed to this ticket in Passed and others_wait() is false. This is
-   * acquire_if_passed() for the usual case, with few branches. */
+  /* acquire_if_passed() for the usual case, with few branches: acquires the lock only if it is passed to this ticket in
+   * Passed and others_wait() is false. Returns whether it did. */
   EFA_GDA_FN bool acquire_alone() {
     if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && lock_.serving == ticket_ && !others_wait())) return false;
     owns_lock_ = true;
     resume();
     return true;
   }
-  /* Makes the group the lock owner if the lock is passed to this ticket. */
+  /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
   EFA_GDA_FN void acquire_if_passed() {
     if (status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving)) acquire();
   }
 
   EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
-  /* Passes the lock to the next ticket, in Passed. */
+  /* Passes the lock to the next ticket, in Passed. The lock owner's leader must have fenced since Ticket() (A1). */
   EFA_GDA_FN void pass() { pass_lock(queue_, ring_, next_ticket() | kPassed); }
+  /* The producer index of the call's first entry. */
   EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_LOCK_STATE_BITS); }
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
-  /* Waits until the group owns the lock or another group serves the call, or, if the group has not published the call,
-   * until it may. */
+  /* Waits until case 1, 2, 3 or 4 of A CALL THAT WAITS applies. In case 2 it makes the group the lock owner. If it
+   * fails, the queue is poisoned. `published`: the group has published the whole call. */
   EFA_GDA_FN TicketOutcome wait(bool published, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
     Group group = ring_.group();
@@ -248,20 +264,10 @@ class Ticket {
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     for (;;) {
-      uint64_t serving = lock_.serving;
-      if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
-      if (is_passed_to(ticket_, serving)) {
-        acquire();
-        return TicketOutcome::Owner;
-      }
-      /* Slots from T's first to this call's last. */
-      uint32_t ahead = first_slot() + count_ - (uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS);
-      if (published && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
-          ahead <= kMaxEntriesAhead * group.size()) {
-        return TicketOutcome::Served;
-      }
-      if (can_publish && ahead <= publication_.mask + 1) return TicketOutcome::MayPublish;
-      uint32_t status = group.rank() == 0 ? leader_wait_for_change(serving, timeout_ns) : EFA_GDA_OK;
+      TicketOutcome now = outcome(published, can_publish);
+      if (now == TicketOutcome::Owner) acquire();
+      if (now != TicketOutcome::None) return now;
+      uint32_t status = group.rank() == 0 ? leader_wait_for_change(lock_.serving, timeout_ns) : EFA_GDA_OK;
       share_lock_words(group, lock_);
       status = group.from_leader(status);
       if (status != EFA_GDA_OK) {
@@ -272,69 +278,146 @@ class Ticket {
     }
   }
 
-  /* Publishes the call, of which `share` holds the first round: makes its further rounds. Then executes F1. */
+  /* Publishes the call if case 4 applies now, and returns whether it did. It must be a usual post()
+   * (Ring::is_usual_with_slots), whose only round is in `quads`. */
+  EFA_GDA_FN bool publish_usual(const Quad (&quads)[4]) {
+    Group group = ring_.group();
+    if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
+    read_lock();
+    if (outcome(false, true) != TicketOutcome::MayPublish) return false;
+    store_quads(group, quads, 0, count_, first_slot(), publication_.mask, 6, ring_.num_entries(), ring_.has_wide_ids(),
+                [&](uint32_t offset, const Quad &quad) { store_quad_local(publication_.entries + offset, quad); });
+    publish_flags(0, count_);
+    return true;
+  }
+  /* Reads the lock. Returns whether the published call is served, or may return early. */
+  EFA_GDA_FN bool is_served() {
+    read_lock();
+    return outcome(true, false) == TicketOutcome::Served;
+  }
+
+  /* Publishes the call: the first round, which `share` holds, and further rounds as it makes them. Not for a compact
+   * group, because make() does not park. */
   template <class Make>
   EFA_GDA_FN void publish(EntryShare &share, Make make) {
-    Group group = ring_.group();
-    const PublicationSlots &publication = publication_;
-    for (;;) {
-      uint32_t slot = first_slot() + share.first, n = share.end - share.first;
-      auto store = [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); };
-      ring_.store_share(share, 0, n, slot, publication.mask, store);
-      /* A thread's release below covers what all threads stored before this sync. */
-      group.sync();
-      if (group.rank() < n) {
-        uint32_t i = share.first + group.rank();
-        /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
-        fence_device();
-        if (ring_.mark_posted(0, n, slot)) fence_device();
-        store_relaxed(publication.flag(slot + group.rank()), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
-      }
-      if (EFA_GDA_LIKELY(share.end == count_)) break;
+    while (!EFA_GDA_LIKELY(publish_round(share))) {
       ring_.make(share, share.end, ring_.end_of_round(share.end, count_), make);
     }
-    group.sync();
-    /* F1. */
-    if (ring_.is_leader()) fence_device_ordered();
+  }
+  /* Publishes the round in `share`; a compact group must have parked it. If it is the call's last, executes F1 and
+   * returns true. The group must publish a call's rounds in order, the first after wait() returned MayPublish. */
+  EFA_GDA_FN bool publish_round(const EntryShare &share) {
+    const PublicationSlots &publication = publication_;
+    uint32_t slot = first_slot() + share.first, n = share.end - share.first;
+    auto store = [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); };
+    if constexpr (Footprint<Group>::kCompact) {
+      store_parked(ring_, share, 0, n, slot, publication.mask, store);
+    } else {
+      ring_.store_share(share, 0, n, slot, publication.mask, store);
+    }
+    return publish_flags(share.first, n);
   }
 
   /* Places the call that the group published before it owned the lock, from its publication slots, rings, combines, and
    * passes the lock. A block never calls this: it publishes no call of several rounds. */
   EFA_GDA_FN efa_gda_status release_published(uint64_t timeout_ns) {
-    /* Groups that acquire the Open of combine() then also see what the previous lock owner released. */
+    return combine_from(begin_with_published(), count_, timeout_ns);
+  }
+  /* The first half of release_published(). Returns the ticket with which combine() must begin. */
+  EFA_GDA_FN uint64_t begin_with_published() const {
+    /* So that groups that acquire the Open of combine() see what the previous lock owner released. */
     if (ring_.is_leader()) fence_device();
-    return combine_from(ticket_, count_, timeout_ns);
+    return ticket_;
   }
 
-  /* Ends the group's time as lock owner, after the call's entries are placed: rings for them if `rings` or if it
-   * combines, combines if it must or if other groups wait, and passes the lock. */
+  /* Step 3 of THE LOCK OWNER: ends the group's time as lock owner. The group must have placed the call's entries.
+   * `rings`: the call does not defer its doorbell. */
   EFA_GDA_FN efa_gda_status release(bool rings, uint64_t timeout_ns) {
+    if (EFA_GDA_LIKELY(release_alone(rings))) return EFA_GDA_OK;
+    return combine_from(next_ticket(), 0, timeout_ns);
+  }
+  /* The same if the group does not have to combine, and returns true. Otherwise rings for all entries in the ring and
+   * returns false; the group still owns the lock, and the caller must combine from next_ticket() on. */
+  EFA_GDA_FN bool release_alone(bool rings) {
     bool combines = must_combine_ || others_wait(),
          rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
     if (!rang) {
-      /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). For deferred entries, which a
-       * later call rings for, PTX needs only a device fence. The system fence stays until a real adapter has been
-       * tested without it. */
+      /* A1: makes the relaxed load of serving an acquire, and passes on entries that are not rung for. */
       if (ring_.next() != ring_.doorbell_index()) {
         ring_.order_placed();
       } else if (ring_.is_leader()) {
         fence_device();
       }
     }
-    if (EFA_GDA_LIKELY(!combines)) {
-      pass();
-      return EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(!combines)) pass();
+    return !combines;
+  }
+  EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
+
+  /* Calls combine(); if the group is a block, its leader alone does, as a one-thread group. Returns what combine()
+   * does, on all threads; for a block the low half is its old limit on free slots. `ring` is in the thread's memory. */
+  EFA_GDA_FN static uint64_t combine_as(efa_gda_queue *queue, const RingOf *ring, const PublicationSlots &publication,
+                                        uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *more) {
+    if constexpr (Group::kCombines) {
+      return combine(queue, ring, publication, serving, own, timeout_ns, more);
+    } else {
+      Group group = ring->group();
+      uint64_t result = 0;
+      group.sync();
+      if (ring->is_leader()) {
+        using Leader = typename Footprint<Group>::Leader;
+        Ring<Leader, StoreBytes> leader_ring(queue, Leader());
+        leader_ring.resume_from(*ring);
+        result = combine(queue, &leader_ring, publication, serving, own, timeout_ns, more);
+      }
+      /* Each thread keeps its old limit on free slots: the other threads have not fenced for the new one (R2). */
+      return group.from_leader(result & ~(uint64_t)0 << 32) | ring->free_limit();
     }
-    return combine_from(next_ticket(), 0, timeout_ns);
   }
 
  private:
-  /* Loads the lock's words with an acquire. */
+  /* Stores the flags of the `n` entries from entry `first` on, one round, whose entries the group has stored. If they
+   * are the call's last, executes F1 and returns true. */
+  EFA_GDA_FN bool publish_flags(uint32_t first, uint32_t n) {
+    Group group = ring_.group();
+    uint32_t slot = first_slot() + first;
+    /* A thread's release below covers what all threads stored before this sync. */
+    group.sync();
+    if (group.rank() < n) {
+      uint32_t i = first + group.rank();
+      /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
+      fence_device();
+      if (ring_.mark_posted(0, n, slot)) fence_device();
+      store_relaxed(publication_.flag(slot + group.rank()), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
+    }
+    if (!EFA_GDA_LIKELY(first + n == count_)) return false;
+    group.sync();
+    /* F1. */
+    if (ring_.is_leader()) fence_device_ordered();
+    return true;
+  }
+
+  /* Which case of A CALL THAT WAITS the lock's words, as last read, make of the call. `can_publish`: what case 4
+   * requires applies, except for the limit on slots. */
+  EFA_GDA_FN TicketOutcome outcome(bool published, bool can_publish) const {
+    uint64_t serving = lock_.serving;
+    if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
+    if (is_passed_to(ticket_, serving)) return TicketOutcome::Owner;
+    /* Slots from T's first to the call's last. */
+    uint32_t ahead = first_slot() + count_ - (uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS);
+    if (published && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
+        ahead <= kMaxEntriesAhead * ring_.group().size()) {
+      return TicketOutcome::Served;
+    }
+    return can_publish && ahead <= publication_.mask + 1 ? TicketOutcome::MayPublish : TicketOutcome::None;
+  }
+
   EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
     lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
     load_acquire_pair(&queue->lock.serving, lock.serving, lock.indices);
   }
+  /* Copies what the leader read to all threads, and completes the acquire for them. */
   EFA_GDA_FN static void share_lock_words(Group group, LockReading &lock) {
     lock.serving = group.from_leader(lock.serving);
     lock.indices = group.from_leader(lock.indices);
@@ -342,6 +425,7 @@ class Ticket {
     group.sync();
   }
 
+  /* Whether the state is Passed or PassedMustCombine, and T is `ticket`. */
   EFA_GDA_FN static bool is_passed_to(uint64_t ticket, uint64_t serving) {
     return (serving & ~(uint64_t)kPassedMustCombine) == ticket;
   }
@@ -352,17 +436,16 @@ class Ticket {
     share_lock_words(ring_.group(), lock_);
   }
 
-  /* Loads of serving after each of its changes before the clock is read: most waits end earlier. */
+  /* Loads of serving without a change before leader_wait_long(): most waits end earlier. */
   static constexpr uint32_t kLoadsWithoutClock = 31;
 
-  /* Reads the lock until serving is not `before`. */
+  /* Reads the lock until serving is not `before`, or until the wait fails. Leaves the newest reading in lock_. */
   EFA_GDA_FN efa_gda_status leader_wait_for_change(uint64_t before, uint64_t timeout_ns) {
-    uint32_t loads = 0;
-    do {
+    for (uint32_t loads = 0; loads != kLoadsWithoutClock; loads++) {
       leader_read_lock(queue_, lock_);
       if (lock_.serving != before) return EFA_GDA_OK;
       pause();
-    } while (++loads != kLoadsWithoutClock);
+    }
     efa_gda_status status = leader_wait_long(queue_, before, timeout_ns);
     leader_read_lock(queue_, lock_);
     return status;
@@ -371,7 +454,6 @@ class Ticket {
    * to that slow; so the first loads do without. */
   EFA_GDA_COLD static efa_gda_status leader_wait_long(const efa_gda_queue *queue, uint64_t before,
                                                       uint64_t timeout_ns) {
-    /* A new one each time that the lock has moved. */
     Deadline deadline(queue, timeout_ns, &queue->completion.completed, Deadline::kAbortPollNs);
     efa_gda_status status = EFA_GDA_OK;
     while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
@@ -380,10 +462,7 @@ class Ticket {
     return status;
   }
 
-  EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
-
-  /* Whether this group should combine: its kind can (Group::kCombines), and the tickets that other groups had taken
-   * after this one, when the leader last read reserve.word, have entries. */
+  /* Step 1 of THE LOCK OWNER. */
   EFA_GDA_FN bool others_wait() const {
     return Group::kCombines && lock_.reserved != first_slot() + count_ && ring_.has_publication_slots();
   }
@@ -392,37 +471,22 @@ class Ticket {
     ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32));
   }
 
-  /* Makes the group the lock owner, and opens the lock if others_wait(). */
+  /* Makes the group the lock owner, and stores Open if others_wait(). The lock must be passed to this ticket. */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
     must_combine_ = (lock_.serving & kPassedMustCombine) != 0;
     resume();
     if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
-      /* Groups that acquire the Open below then also see what the previous lock owner released. */
+      /* So that groups that acquire this Open see what the previous lock owner released. */
       fence_device();
       store_relaxed(&queue_->lock.serving, ticket_ | kOpen);
     }
   }
 
-  /* Calls combine(), as one thread if the group is a block. */
   EFA_GDA_FN efa_gda_status combine_from(uint64_t serving, uint32_t own, uint64_t timeout_ns) {
-    Group group = ring_.group();
     Completions more;
-    uint64_t result = 0;
-    if constexpr (Group::kCombines) {
-      RingOf ring = ring_;
-      result = combine(queue_, &ring, publication_, serving, own, timeout_ns, &more);
-    } else {
-      group.sync();
-      if (ring_.is_leader()) {
-        Ring<ThreadGroup, StoreBytes> leader_ring(queue_, ThreadGroup());
-        leader_ring.resume_from(ring_);
-        result = combine(queue_, &leader_ring, publication_, serving, own, timeout_ns, &more);
-      }
-      /* Each thread keeps its old limit; the new one is dropped, because the other threads have not fenced for it
-       * (R2). */
-      result = group.from_leader(result & ~(uint64_t)0 << 32) | ring_.free_limit();
-    }
+    RingOf ring = ring_;
+    uint64_t result = combine_as(queue_, &ring, publication_, serving, own, timeout_ns, &more);
     ring_.add_completions(more);
     ring_.set_free_limit((uint32_t)result);
     return (efa_gda_status)(result >> 32);
@@ -431,12 +495,6 @@ class Ticket {
   efa_gda_queue *queue_;
   RingOf &ring_;
   const PublicationSlots &publication_;
-  uint32_t count_;
-  /* As lock.serving holds it: shifted. */
-  uint64_t ticket_;
-  LockReading lock_;
-  bool owns_lock_ = false, must_combine_ = false;
-  efa_gda_status status_;
 };
 
 }  // namespace efa_gda

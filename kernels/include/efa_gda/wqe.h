@@ -28,8 +28,9 @@ struct Memory {
   uint32_t length;
 };
 
-/* Indices of an entry's words. The meta descriptor: request id and control, destination and length, immediate, address
- * handle and hints, qkey. Then the data, which depends on the operation. */
+/* Indices of an entry's words. The meta descriptor: bits 15:0 of the request id and control, destination and length,
+ * immediate, address handle and hints, qkey, and bits 63:16 of a 64-bit request id in the upper half of word 6 and in
+ * word 7. Then the data, which depends on the operation. */
 constexpr int kWordControl = 0, kWordLength = 1, kWordImmediate = 2, kWordHandle = 3, kWordQkey = 4,
               kWordIdMiddle = 6, kWordIdHigh = 7, kWordData = 8, kWordRdmaLocal = 12;
 constexpr uint32_t kControl1Shift = 16, kControl2Shift = 24;
@@ -37,6 +38,7 @@ constexpr uint32_t kControl1Shift = 16, kControl2Shift = 24;
 static_assert(sizeof(efa_io_tx_meta_desc) == 4 * kWordData, "data follows the meta descriptor");
 static_assert(sizeof(efa_io_tx_wqe) == 64 && sizeof(efa_io_tx_wqe_128) == 128, "two entry sizes");
 
+/* An entry without data. `length`: the number of its local buffers or, of an inline request, its bytes. */
 EFA_GDA_FN Entry empty_entry(uint32_t op, const efa_gda_peer &peer, uint32_t length) {
   Entry e;
   EFA_GDA_UNROLL for (int i = 0; i < 32; i++) e.word[i] = 0;
@@ -65,7 +67,7 @@ EFA_GDA_FN void set_remote(Entry &e, uint64_t address, uint32_t rkey, uint32_t l
   e.word[kWordData + 3] = (uint32_t)(address >> 32);
 }
 
-/* Bytes of any alignment that nobody else stores to during the call. */
+/* Bytes of any alignment that no other thread stores to during the call. */
 struct OwnBytes {
   const uint8_t *start;
   uint32_t length;
@@ -205,8 +207,8 @@ EFA_GDA_FN void set_ring_fields(Quad &quad, uint32_t i, bool phase, uint64_t id,
   }
 }
 
-/* A receive of local.length bytes, at most 65535. `first` and `last`: the buffer is the first and the last of the
- * receive. */
+/* A receive of local.length bytes; a length above 65,535 is reduced to that (post_receives() refuses it before).
+ * `first` and `last`: the buffer is the first and the last of the receive. */
 EFA_GDA_FN Quad receive_descriptor(const Memory &local, uint16_t id, bool first, bool last) {
   Quad d;
   d.x = (uint32_t)local.address;
