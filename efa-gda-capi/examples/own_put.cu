@@ -65,6 +65,6 @@ int main() {
 
   TRY(efa_gda_mapped_close(queue));
   bool arrived = status == EFA_GDA_OK && std::memcmp(source, target, sizeof source) == 0;
-  std::printf(arrived ? "the bytes arrived\n" : "status %u (docs/statuses.md)\n", status);
+  std::printf(arrived ? "the bytes arrived\n" : "status %u (docs/kernels.md)\n", status);
   return !arrived;
 }

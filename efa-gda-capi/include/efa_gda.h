@@ -42,8 +42,8 @@
  * libfabric, rdma-core, the CUDA driver and NVRTC are loaded at run time, when they are first needed.
  *
  * Not in this version: endpoints that the caller opened, because libfabric posts to an endpoint's queues with indices
- * of its own, which cannot be shared with kernels; and signals that the host sends (put_signal is device code,
- * signal.h).
+ * of its own, which cannot be shared with kernels; queues through libfabric's FI_XPU instead of its GDA operations
+ * (docs/device-apis.md states why); and signals that the host sends (put_signal is device code, signal.h).
  */
 #ifndef EFA_GDA_H
 #define EFA_GDA_H
@@ -158,10 +158,10 @@ int efa_gda_domain_open_verbs(const char *device, uint32_t flags, efa_gda_domain
 int efa_gda_domain_borrow(struct fid_domain *fid, struct fi_info *info, efa_gda_domain **domain);
 
 /*
- * Closes the handle, and the domain itself if efa_gda_domain_open opened it.
+ * Closes the handle, and the domain itself if efa_gda_domain_open or efa_gda_domain_open_verbs opened it.
  *
- * Errors: BUSY while a region, a counter or a queue of the domain is open; FABRIC if libfabric cannot close the
- * domain, which closes the handle all the same.
+ * Errors: BUSY while a region, a counter or a queue of the domain is open; FABRIC if libfabric or rdma-core cannot
+ * close the domain, which closes the handle all the same.
  * Threads: one by one.
  */
 int efa_gda_domain_close(efa_gda_domain *domain);
@@ -448,8 +448,9 @@ int efa_gda_mapped_begin_launch(efa_gda_mapped *queue, struct efa_gda_queue **de
  */
 int efa_gda_mapped_end_launch(efa_gda_mapped *queue);
 
-/* Requests that the library posts, for example to test a path or to send control messages. Request i has `bytes`
- * bytes, from offset local_offset + i * bytes of `local`, and for RDMA from remote_address + i * bytes. */
+/* `count` transfers that the library posts, for example to test a path or to send control messages. Transfer i has
+ * `bytes` bytes, from offset local_offset + i * bytes of `local`, and for RDMA from remote_address + i * bytes. It is
+ * one request; an RDMA transfer that is longer than a request may be is several. */
 struct efa_gda_work {
   size_t size;
   /* From efa_gda_mapped_insert_peer. */
@@ -462,9 +463,9 @@ struct efa_gda_work {
   uint32_t rkey;
   /* enum efa_gda_op (efa_gda/queue.h). 0 is an RDMA write. */
   uint32_t op;
-  /* Bytes of each request. */
+  /* Bytes of each transfer. */
   uint64_t bytes;
-  /* The number of requests. */
+  /* The number of transfers. */
   uint64_t count;
   /* The bound of each wait, from its last progress, in nanoseconds; 0 selects EFA_GDA_DEFAULT_TIMEOUT_NS. */
   uint64_t timeout_ns;
@@ -474,13 +475,13 @@ struct efa_gda_work {
 };
 
 /*
- * Posts the requests on the processor that drives the queue, and waits for their completions. `work->size` must be
+ * Posts the transfers on the processor that drives the queue, and waits for their completions. `work->size` must be
  * set.
  *
  * Errors: ARGUMENT for bytes outside the region or beyond a limit of the queue, an unknown `op`, or a region without
  * the access that `op` needs; UNSUPPORTED; BUSY during a launch. For these, nothing was posted. COMPLETION if a
  * request completed with an error: the requests that were posted before have completed, and the text has the number of
- * requests that were not posted. The text names a request by its id, which counts the queue's entries from 0 in the
+ * transfers that were not posted. The text names a request by its id, which counts the queue's entries from 0 in the
  * adapter's width (16 bits for some), not by i. DEVICE if a wait timed out, which poisons the queue, or if it was
  * poisoned before. GPU and GPU_LOST.
  * Threads: one by one.
@@ -579,11 +580,13 @@ int efa_gda_mapped_wait(efa_gda_mapped *queue, uint64_t timeout_ns);
 
 struct efa_gda_progress {
   size_t size;
-  /* Entries that were reserved, the doorbell producer index, and entries that completed, each modulo 2^32. */
+  /* Entries that were reserved, the doorbell producer index, and requests that completed, each modulo 2^32. A kernel's
+   * group that owns the queue or its ticket lock stores the first two when it closes its Sender or passes the lock. */
   uint32_t reserved;
   uint32_t doorbell_index;
   uint32_t completed;
-  /* Requests whose doorbell was rung and that have not completed. */
+  /* doorbell_index - completed, at least 0: requests whose doorbell was rung and that have not completed. It is too low
+   * while a group that has rung owns the queue or its ticket lock. */
   uint32_t in_flight;
   /* The number of completions with an error; status (enum efa_io_comp_status) and request id of the first one. */
   uint32_t errors;
@@ -617,8 +620,8 @@ int efa_gda_mapped_snapshot(efa_gda_mapped *queue, char *text, size_t size, size
                             struct efa_gda_queue *state);
 
 /*
- * With `raise` other than 0, ends the queue's waits, in kernels and in other threads, until it is called with 0. An
- * aborted wait for requests poisons the queue, which a call with 0 does not undo.
+ * With `raise` other than 0, ends the queue's waits that have a bound, in kernels and in other threads, until it is
+ * called with 0. An aborted wait of the send side poisons the queue, which a call with 0 does not undo.
  * Threads: any, also during another call on the queue.
  */
 int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);

@@ -43,8 +43,8 @@ struct nvshmemt_efa_gda_device_state {
   /* For efa_gda_mapped_address, efa_gda_mapped_insert_peer, efa_gda_mapped_retain, efa_gda_mapped_poll. */
   efa_gda_mapped *mapped;
   /* The struct for kernels, at an address of the processor that drives the queue. Valid until fini. The application
-   * copies it to its own __device__ symbol (cudaMemcpyToSymbol), because symbols of a library that was loaded without
-   * RTLD_GLOBAL are not visible to its kernels. */
+   * copies this pointer, not the struct, to its own __device__ symbol (cudaMemcpyToSymbol), because symbols of a library
+   * that was loaded without RTLD_GLOBAL are not visible to its kernels. */
   struct efa_gda_queue *queue;
   /* The GPU, as CUDA counts; -1: the host's processor. */
   int32_t gpu;

@@ -89,7 +89,7 @@ fn operations(bits: u64) -> Result<CountedOperations, Fault> {
 }
 
 fn being_closed() -> Fault {
-    Fault::argument("the counter is being closed")
+    Fault::closing("counter")
 }
 
 /// Opens a counter for a processor.
@@ -103,7 +103,12 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
         (Opened::Verbs { domain, .. }, Processor::Host) => {
             let bytes = STRIDE + size_of::<u64>();
             let words = Buffer::zeroed(bytes).ok_or_else(|| {
-                Fault::new(Code::Internal, format_args!("{bytes} bytes for a counter cannot be allocated"))
+                Fault::new(
+                    Code::Internal,
+                    format_args!(
+                        "{bytes} bytes for a counter cannot be allocated; free memory and open it again"
+                    ),
+                )
             })?;
             let start = NonNull::new(words.as_ptr().cast::<u64>()).ok_or_else(|| Fault::null("the words"))?;
             let error = words.as_ptr().wrapping_add(STRIDE).cast::<u64>();

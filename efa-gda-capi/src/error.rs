@@ -57,7 +57,16 @@ impl Fault {
     }
 
     pub(crate) fn null(name: &str) -> Self {
-        Self::argument(format_args!("{name} is null"))
+        Self::argument(format_args!(
+            "{name} is null, which this call does not allow; pass a valid one, as efa_gda.h states for the function"
+        ))
+    }
+
+    /// Another thread closes the object, or has closed it after this call found it.
+    pub(crate) fn closing(kind: &str) -> Self {
+        Self::argument(format_args!(
+            "another thread closes the {kind} during this call; close it after the last call that uses it has returned"
+        ))
     }
 
     pub(crate) fn short(name: &str, size: usize, expected: usize) -> Self {
@@ -90,8 +99,8 @@ impl Fault {
     /// A queue is not closed because entries would be lost.
     pub(crate) fn unrung(entries: u32) -> Self {
         let text = format_args!(
-            "{entries} of the queue's entries were posted and never rung for: efa_gda_mapped_wait rings for them and \
-             waits; efa_gda_mapped_destroy drops them"
+            "the queue has entries that were posted and never rung for ({entries}): efa_gda_mapped_wait rings for them \
+             and waits; efa_gda_mapped_destroy drops them"
         );
         Self::new(Code::Busy, text)
     }

@@ -225,7 +225,8 @@ fn info(address: Option<&[u8]>, gpu_memory: bool) -> Result<Info, Fault> {
         Fault::new(
             Code::NoAdapter,
             format_args!(
-                "no adapter on efa-direct has the GID of the endpoint's address; adapters found: {}",
+                "no adapter on efa-direct has the GID of the endpoint's address; pass an endpoint of one of these \
+                 adapters: {}",
                 names()
             ),
         )

@@ -126,7 +126,7 @@ pub(crate) fn with<T>(
 }
 
 fn closed() -> Fault {
-    Fault::argument("the mapped queue is closed")
+    Fault::closing("mapped queue")
 }
 
 /// Converts a value of `enum efa_gda_doorbell_mode`.
@@ -254,8 +254,9 @@ pub unsafe extern "C" fn efa_gda_mapped_address(
         refuse_null(address, "the buffer for the address")?;
         if capacity < bytes.len() {
             return Err(Fault::argument(format_args!(
-                "the address has {} bytes, and the buffer {capacity}; length now has the number that is needed",
-                bytes.len()
+                "the address of this queue has {needed} bytes, and the buffer has {capacity}; call again with a buffer \
+                 of {needed} bytes, the number that *length holds now",
+                needed = bytes.len()
             )));
         }
         // SAFETY: the caller guarantees `capacity` bytes, which are enough.

@@ -51,7 +51,7 @@ pub(crate) fn region(handle: Handle) -> Result<Region, Fault> {
 }
 
 fn being_closed() -> Fault {
-    Fault::argument("the region is being closed")
+    Fault::closing("region")
 }
 
 fn access(bits: u64) -> Result<Access, Fault> {

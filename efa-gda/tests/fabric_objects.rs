@@ -208,7 +208,7 @@ fn an_address_of_the_wrong_length_is_not_passed_to_the_provider() {
             matches!(error, Error::AddressLength { length: reported, expected: 32 } if reported == length),
             "{error}"
         );
-        assert!(error.to_string().starts_with(&format!("the address has {length} bytes")), "{error}");
+        assert!(error.to_string().starts_with(&format!("the address has length {length};")), "{error}");
     }
     assert!(!fake.log().iter().any(|call| call == "insert"), "{:?}", fake.log());
 }

@@ -94,7 +94,7 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         let short = gpu.memory(&[0; 64]);
         // SAFETY: as above.
         let memory = unsafe { DeviceMemory::new(short, 64, 0, Err("short".into()), Arc::new(())) }.unwrap();
-        assert!(ops(&side).cntr_open_device(memory).unwrap_err().to_string().contains("136 bytes"));
+        assert!(ops(&side).cntr_open_device(memory).unwrap_err().to_string().contains("length 136 "));
     });
 }
 

@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
+use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
@@ -133,6 +136,42 @@ fn a_queue_whose_kernels_may_run_is_returned_by_close_and_leaked_by_drop() {
         let GpuCloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
         drop(queue);
         assert_eq!(driver.registered(), registered);
+    });
+}
+
+/// The word that the waits of a queue's device code read on the host.
+fn abort_word(queue: &MappedQueue) -> u32 {
+    // SAFETY: the word is an atomic that the queue owns.
+    unsafe { queue.state().abort.read_volatile() }
+}
+
+#[test]
+fn a_queue_detached_before_its_kernels_ended_aborts_the_waits_of_the_host_too() {
+    pretended(|gpu, side, driver| {
+        let proxy = DoorbellProxy::without_thread();
+        let (queue, _) =
+            GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Record.into(), &proxy).unwrap();
+        driver.set_result(c"cuStreamQuery", UNKNOWN);
+        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        driver.set_result(c"cuStreamQuery", 0);
+        let queue = queue.unmap().unwrap();
+        assert_eq!(
+            (queue.poison(), abort_word(&queue)),
+            (Some(DeviceError::ProxyStopped), EFA_GDA_PROXY_STOPPED)
+        );
+    });
+}
+
+#[test]
+fn a_bad_record_that_is_found_while_a_queue_is_unmapped_puts_it_out_of_service() {
+    pretended(|gpu, side, _| {
+        let proxy = DoorbellProxy::without_thread();
+        let mut queue = side.queue();
+        queue.set_doorbell(DoorbellMode::Record, &proxy).unwrap();
+        // SAFETY: the record is an atomic word that the queue's registration owns.
+        unsafe { AtomicU32::from_ptr(queue.state().sq.doorbell) }.store(u32::MAX, Ordering::Release);
+        let queue = GpuQueue::new(queue, gpu).unwrap().unmap().unwrap();
+        assert_eq!((queue.poison(), abort_word(&queue)), (Some(DeviceError::BadRecord), EFA_GDA_BAD_RECORD));
     });
 }
 

@@ -85,7 +85,7 @@ fn a_snapshot_decodes_a_request_without_a_doorbell() {
         assert_eq!((pending.len(), pending[0].entry.unwrap().request), (2, Some(request)));
         assert!(pending[1].entry.is_none(), "slot 1 was reserved but not written");
         let words = snapshot.to_string();
-        assert!(words.contains("slot 0 (request 0): RDMA WRITE of 48 bytes to queue pair"), "{words}");
+        assert!(words.contains("slot 0 (request 0): RDMA WRITE of length 48 to queue pair"), "{words}");
         assert!(words.contains("at 0xabcd0000, key 0x4d"), "{words}");
         assert!(words.contains("slot 1 (request 1): not written yet"), "{words}");
     });

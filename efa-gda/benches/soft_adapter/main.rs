@@ -3,7 +3,8 @@
 //! judges no times.
 //!
 //! `cargo bench -p efa-gda --bench soft_adapter`, or `scripts/bench_gpu.sh softefa`, which also sets
-//! `EFA_GDA_BENCH_NCCL` to the compiled kernels of `kernels/bench/soft_adapter_nccl.cu`. Without a GPU the same code
+//! `EFA_GDA_BENCH_NCCL` and `EFA_GDA_BENCH_DROP_IN` to the kernels of `kernels/bench/soft_adapter_nccl.cu`, compiled
+//! with NCCL's post path and with `efa_gda/nccl_gin.h`. Without a GPU the same code
 //! runs on the pretended CUDA driver and the host executor, with fewer calls, and prints no figures.
 
 #![allow(missing_docs, reason = "a program")]
@@ -88,11 +89,12 @@ fn measure(host_executor: bool) -> Outcome<()> {
         Bench { rig, runs: 11, posts: 1024, waits: 512, prints: true }
     };
     let adapter = SoftAdapter::loaded();
-    let measurements: [(&str, Measurement); 4] = [
+    let measurements: [(&str, Measurement); 5] = [
         ("put with signal", measure_signal),
         ("waiting for one's own call", measure_own_call),
         ("64-byte writes", measure_counted_writes),
         ("NCCL's 64-byte writes", measure_nccl),
+        ("NCCL's kernels beside the drop-in's", compare_drop_in),
     ];
     let mut failures = Vec::new();
     for (name, measurement) in measurements {
@@ -179,19 +181,77 @@ fn measure_counted_writes(bench: &Bench) -> Outcome<()> {
     link.close()
 }
 
-/// The same with NCCL's kernels.
-fn measure_nccl(bench: &Bench) -> Outcome<()> {
-    let Some(file) = std::env::var_os("EFA_GDA_BENCH_NCCL") else {
-        println!("EFA_GDA_BENCH_NCCL is not set: NCCL is left out");
-        return Ok(());
+/// Names of the functions of `kernels/bench/soft_adapter_nccl.cu`.
+const NCCL_KERNELS: [&str; 4] = [
+    "soft_adapter_nccl_open",
+    "soft_adapter_nccl_writes",
+    "soft_adapter_nccl_puts",
+    "soft_adapter_nccl_gets",
+];
+
+/// These functions in the image that an environment variable names; None without one, or without a GPU.
+fn nccl_kernels(bench: &Bench, variable: &str) -> Outcome<Option<[rig::Kernel; 4]>> {
+    let Some(file) = std::env::var_os(variable) else {
+        println!("{variable} is not set: its kernels are left out");
+        return Ok(None);
     };
     let image = std::fs::read(&file).during(&format!("read {}", file.display()))?;
-    let names = ["soft_adapter_nccl_open", "soft_adapter_nccl_writes"];
-    let Some([open, writes]) = bench.rig.kernels_of(image, names)? else { return Ok(()) };
-    let mut link = bench.rig.counted(CALL_BYTES)?;
+    bench.rig.kernels_of(image, NCCL_KERNELS)
+}
+
+/// The same with NCCL's kernels, and with the drop-in's.
+fn measure_nccl(bench: &Bench) -> Outcome<()> {
+    for (variable, name) in [("EFA_GDA_BENCH_NCCL", "nccl"), ("EFA_GDA_BENCH_DROP_IN", "nccl drop-in")] {
+        let Some([open, writes, ..]) = nccl_kernels(bench, variable)? else { continue };
+        let mut link = bench.rig.counted(CALL_BYTES)?;
+        link.launch(&open, 0)?;
+        write(bench, &mut link, &writes, name)?;
+        // The queue did not see these requests, so it cannot be closed in order.
+        link.destroy()?;
+    }
+    Ok(())
+}
+
+/// Warps of [`compare_drop_in`], one of them a block: one for each multiprocessor of an H200.
+const SHARING_BLOCKS: u32 = 132;
+/// Calls of each thread of a launch, and rounds of launches.
+const SHARING_CALLS: u32 = 128;
+const SHARING_ROUNDS: usize = 8;
+
+/// NCCL's kernels and the drop-in's post to one endpoint, in turns and at the same time. Each call of a thread moves 64
+/// bytes of its own, and all bytes are compared after each launch.
+fn compare_drop_in(bench: &Bench) -> Outcome<()> {
+    let Some([open, _, nccl_puts, nccl_gets]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else {
+        return Ok(());
+    };
+    let Some([.., puts, gets]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")? else { return Ok(()) };
+    let launch_bytes = 64 * (SHARING_BLOCKS * WARP * SHARING_CALLS) as usize;
+    let mut link = bench.rig.counted(launch_bytes)?;
+    link.args.calls = SHARING_CALLS;
     link.launch(&open, 0)?;
-    write(bench, &mut link, &writes, "nccl")?;
-    // The queue did not see NCCL's requests, so it cannot be closed in order.
+    let (mut operations, mut seed) = (0, 0);
+    for round in 0..SHARING_ROUNDS {
+        let kinds: [(&str, &[&rig::Kernel]); 6] = [
+            ("NCCL's puts", &[&nccl_puts]),
+            ("the drop-in's puts", &[&puts]),
+            ("puts of both", &[&nccl_puts, &puts]),
+            ("NCCL's gets", &[&nccl_gets]),
+            ("the drop-in's gets", &[&gets]),
+            ("gets of both", &[&gets, &nccl_gets]),
+        ];
+        for (name, kernels) in kinds {
+            seed = (seed + 1) % 125;
+            link.fill_both(seed)?;
+            let (blocks, part) = (SHARING_BLOCKS / kernels.len() as u32, launch_bytes / kernels.len());
+            link.launch_together(kernels, blocks, part)
+                .and_then(|()| link.compare(launch_bytes))
+                .map_err(|error| format!("round {round}, {name}: {error}"))?;
+            operations += launch_bytes / 64;
+        }
+    }
+    println!(
+        "NCCL's kernels and the drop-in's moved {operations} times 64 bytes on one endpoint, in turns and together"
+    );
     link.destroy()
 }
 

@@ -237,6 +237,12 @@ fn function(context: &Arc<CudaContext>, module: &Arc<CudaModule>, name: &str) ->
     Ok(Kernel::Gpu { function, stream: context.new_stream().during("create a stream")? })
 }
 
+/// Fills a region with bytes that are not zero and differ from their neighbours.
+fn fill(region: &MemoryRegion, seed: usize) -> Outcome<()> {
+    let bytes: Vec<u8> = (0..region.len()).map(|at| ((at + seed) % 251) as u8 + 1).collect();
+    region.buffer().ok_or("a region has no buffer")?.write(0, &bytes).during("fill a buffer")
+}
+
 /// Bytes of a link's scratch memory.
 const SCRATCH: usize = 64 << 10;
 /// Threads of a block.
@@ -258,8 +264,13 @@ pub(crate) struct Link {
 impl Link {
     /// Fills the source with bytes that are not zero and differ from their neighbours.
     pub(crate) fn fill_source(&self) -> Outcome<()> {
-        let bytes: Vec<u8> = (0..self.source.len()).map(|at| (at % 251) as u8 + 1).collect();
-        self.source.buffer().ok_or("the source has no buffer")?.write(0, &bytes).during("fill the source")
+        fill(&self.source, 0)
+    }
+
+    /// Fills source and target with bytes that differ from each other, and with each `seed` below 125.
+    pub(crate) fn fill_both(&self, seed: usize) -> Outcome<()> {
+        fill(&self.source, seed)?;
+        fill(&self.target, seed + 125)
     }
 
     /// Fails if the first `bytes` bytes of the target differ from those of the source.
@@ -297,16 +308,8 @@ impl Link {
         let _guard = self.queue.begin_launch();
         let begin = Instant::now();
         match kernel {
-            Kernel::Gpu { function, stream } => {
-                let config = LaunchConfig {
-                    grid_dim: (blocks, 1, 1),
-                    block_dim: (threads, 1, 1),
-                    shared_mem_bytes: 0,
-                };
-                // SAFETY: the kernel takes one such struct. The memory that it points to outlives the kernel, whose end
-                // is awaited below.
-                unsafe { stream.launch_builder(function).arg(&self.args).launch(config) }
-                    .during("launch the kernel")?;
+            Kernel::Gpu { stream, .. } => {
+                self.start(kernel, blocks, threads, 0)?;
                 stream.synchronize().during("wait for the kernel")?;
             }
             Kernel::HostExecutor(on_host) => std::thread::scope(|scope| {
@@ -320,10 +323,45 @@ impl Link {
             })?,
         }
         let time = begin.elapsed();
+        self.check_status()?;
+        Ok(time)
+    }
+
+    fn check_status(&self) -> Outcome<()> {
         let mut status = [0; 4];
         self.status.read(0, &mut status).during("read the kernel's status")?;
-        status::outcome(u32::from_ne_bytes(status)).during("the kernel")?;
-        Ok(time)
+        status::outcome(u32::from_ne_bytes(status)).during("the kernel")
+    }
+
+    /// Launches kernels of the GPU at the same time, each of `blocks` blocks of one warp. The `i`-th uses the memory
+    /// from `i * stride` bytes on.
+    pub(crate) fn launch_together(&self, kernels: &[&Kernel], blocks: u32, stride: usize) -> Outcome<()> {
+        let _guard = self.queue.begin_launch();
+        for (number, kernel) in kernels.iter().enumerate() {
+            self.start(kernel, blocks, WARP, (number * stride) as u64)?;
+        }
+        for kernel in kernels {
+            if let Kernel::Gpu { stream, .. } = kernel {
+                stream.synchronize().during("wait for the kernels")?;
+            }
+        }
+        self.check_status()
+    }
+
+    /// Starts a kernel of the GPU. The caller awaits its stream before the link ends.
+    fn start(&self, kernel: &Kernel, blocks: u32, threads: u32, offset: u64) -> Outcome<()> {
+        let Kernel::Gpu { function, stream } = kernel else {
+            return Err("not a kernel of the GPU".to_owned());
+        };
+        let config =
+            LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
+        let (local, remote) = (self.args.local + offset, self.args.remote + offset);
+        let args = Args { local, remote, ..self.args };
+        // SAFETY: the kernel takes one such struct, which the launch copies. The memory that it points to outlives the
+        // kernel, whose end the callers await.
+        unsafe { stream.launch_builder(function).arg(&args).launch(config) }
+            .during("launch the kernel")
+            .map(drop)
     }
 
     /// Closes the queue in order.

@@ -38,7 +38,7 @@ pub enum LaunchError {
     #[error("a block of {0} lanes cannot run; ask for 1 to {MAX_LANES} lanes")]
     Lanes(u32),
     /// The lanes' stacks cannot be allocated.
-    #[error("the stacks of {0} lanes cannot be allocated; free memory, or ask for fewer lanes")]
+    #[error("the stacks of the lanes ({0}) cannot be allocated; free memory, or ask for fewer lanes")]
     Memory(u32),
 }
 

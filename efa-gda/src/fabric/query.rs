@@ -162,7 +162,9 @@ impl Query {
         self
     }
 
-    /// Requests FI_XPU: objects that libfabric 2.7 and newer export to a device.
+    /// Requests FI_XPU: objects that libfabric 2.7 and newer export to a device. This library's queues come through
+    /// [`GdaOps`](super::GdaOps) also on such a domain, because only the provider's device functions may access what
+    /// it exports.
     pub fn xpu(mut self, wanted: bool) -> Self {
         self.xpu = wanted;
         self

@@ -75,7 +75,7 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
     Unmapped(#[from] CloseError<B>),
     /// Entries were posted, and their doorbell was never rung. The queue is handed back, still mapped.
     #[error(
-        "{entries} of this queue's entries were posted and never rung for: GpuQueue::quiet rings for them and \
+        "this queue has entries that were posted and never rung for ({entries}): GpuQueue::quiet rings for them and \
          waits; destroying the queue drops them"
     )]
     Unrung {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::doorbell::Alarm;
+use crate::doorbell::{Alarm, End};
 use crate::gpu::memory::SharedWord;
 use crate::queue::mapped::swap_word;
 
@@ -50,7 +50,7 @@ impl GpuAbortFlag {
 }
 
 impl Alarm for GpuAbortFlag {
-    fn raise(&self, status: u32) {
-        self.0.get().store(status, Ordering::Release);
+    fn raise(&self, end: End) {
+        self.0.get().store(end.status(), Ordering::Release);
     }
 }

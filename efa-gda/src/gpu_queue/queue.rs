@@ -441,7 +441,6 @@ impl<B: Backing> GpuQueue<B> {
     fn take_from_gpu(mut self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
         // Read before `stop`, because the detach in it counts as the end of the registration.
         let mut in_order = self.mapped.poison().is_none();
-        let abort_word = self.mapped.abort_word();
         if let Err(error) = self.device.stop() {
             return Err(GpuCloseError::Running { queue: Box::new(self), error });
         }
@@ -463,9 +462,8 @@ impl<B: Backing> GpuQueue<B> {
         let (device, parts, mut mapped) = self.take();
         drop(device);
         drop(parts);
-        if in_order {
-            mapped.ring_directly();
-            mapped.clear_alarm(abort_word);
+        if !in_order || mapped.ring_directly().is_err() {
+            mapped.end_waits_of_proxy();
         }
         Ok(mapped)
     }

@@ -6,7 +6,7 @@ use efa_gda_wire::{RemoteKey, RemoteMemory};
 
 /// A byte range that does not lie in its buffer or region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} bytes at offset {offset} do not lie in a region of {region} bytes; {}", self.hint())]
+#[error("the range of length {length} at offset {offset} is not in a region of length {region}; {}", self.hint())]
 pub struct OutOfBounds {
     /// Offset of the first byte.
     pub offset: u64,

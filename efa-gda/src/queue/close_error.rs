@@ -26,8 +26,8 @@ pub enum CloseError<B: Backing = Libfabric> {
     },
     /// Entries were posted, and their doorbell was never rung. The queue is handed back.
     #[error(
-        "{entries} of this queue's entries were posted and never rung for: {} rings for them and waits; destroying \
-         the queue drops them",
+        "this queue has entries that were posted and never rung for ({entries}): {} rings for them and waits; \
+         destroying the queue drops them",
         ringing_call(.queue)
     )]
     Unrung {

@@ -42,8 +42,8 @@ pub enum CountersError {
     Taken,
     /// The counter does not hold 0.
     #[error(
-        "the counter holds {successes} successes and {errors} errors, and a queue needs a counter that holds 0 of \
-         both: open a new one, or set this one to 0 (CompletionCounter::set)"
+        "the counter's successes are at {successes} and its errors at {errors}, and a queue needs a counter with both \
+         at 0: open a new one, or set this one to 0 (CompletionCounter::set)"
     )]
     NotZero {
         /// The word of successes.

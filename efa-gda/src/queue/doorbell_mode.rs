@@ -10,7 +10,7 @@ use super::{Backing, MappedQueue};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
 use crate::status::DeviceError;
 
-/// Why a queue cannot change its doorbell mode. The queue is unchanged.
+/// Why a queue cannot change its doorbell mode. The queue keeps its mode.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorbellError {
@@ -20,11 +20,11 @@ pub enum DoorbellError {
     /// Entries whose doorbell was not rung are in a staging ring that would be freed, or would have to be copied into
     /// one.
     #[error(
-        "{0} of the queue's entries were posted and never rung for, so the doorbell mode cannot change; ring for \
+        "the queue has entries that were posted and never rung for ({0}), so the doorbell mode cannot change; ring for \
          them with quiet"
     )]
     Unrung(u32),
-    /// The queue is poisoned.
+    /// The queue is poisoned, or its doorbell proxy no longer rings for it.
     #[error("the queue is poisoned, so its doorbell mode cannot change; destroy it")]
     Poisoned(#[source] DeviceError),
     /// The doorbell proxy cannot take the queue.
@@ -42,7 +42,8 @@ impl<B: Backing> MappedQueue<B> {
     /// `proxy`. The struct that kernels receive changes too, so no kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`DoorbellError`]; the queue is then unchanged.
+    /// [`DoorbellError`]; the queue then keeps its mode. The proxy's last visit may have found a bad record, or the proxy
+    /// may have been stopped meanwhile: [`DoorbellError::Poisoned`].
     pub fn set_doorbell(&mut self, mode: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
         if let Some(error) = self.poison() {
             return Err(DoorbellError::Poisoned(error));
@@ -59,7 +60,7 @@ impl<B: Backing> MappedQueue<B> {
         }
         let mut device = self.direct_send_queue();
         if mode == DoorbellMode::Direct {
-            self.ring_directly();
+            self.ring_directly()?;
         } else {
             let sq = &self.exposure().sq;
             let queue = SendQueue {
@@ -76,7 +77,7 @@ impl<B: Backing> MappedQueue<B> {
             // memory; on a GPU, `GpuQueue` waits for its kernels first.
             let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
             registration.redirect(&mut device);
-            self.detach_proxy();
+            self.detach_proxy().map_err(DoorbellError::Poisoned)?;
             self.registration = Some(Arc::new(registration));
             self.set_send_queue(device);
         }
@@ -84,10 +85,11 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Returns to [`DoorbellMode::Direct`]. A proxy rings for what was posted and is detached.
-    pub(crate) fn ring_directly(&mut self) {
+    pub(crate) fn ring_directly(&mut self) -> Result<(), DoorbellError> {
         let device = self.direct_send_queue();
-        self.detach_proxy();
+        self.detach_proxy().map_err(DoorbellError::Poisoned)?;
         self.set_send_queue(device);
+        Ok(())
     }
 
     /// Where device code writes and rings in [`DoorbellMode::Direct`].
@@ -100,5 +102,85 @@ impl<B: Backing> MappedQueue<B> {
             flags: now.flags & !EFA_GDA_SQ_RECORD,
             ..now
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use efa_gda_sys::device::EFA_GDA_PROXY_STOPPED;
+    use efa_gda_test_support::soft::with_soft_adapter;
+
+    use super::super::AbortFlag;
+    use super::*;
+    use crate::doorbell::{Alarm, End};
+    use crate::fabric::{Bindings, Fabric, Library, Query};
+
+    /// Calls a function while a queue detaches from its proxy.
+    struct During<F>(F);
+
+    impl<F: Fn() + Send + Sync> Alarm for During<F> {
+        fn raise(&self, _: End) {
+            (self.0)();
+        }
+    }
+
+    fn queue() -> MappedQueue {
+        let library = Library::load().expect("libfabric");
+        let info = Query::new().first(&library).expect("an adapter");
+        let domain = Fabric::open(&library, &info).and_then(|fabric| fabric.domain(&info)).expect("a domain");
+        let addresses = domain.address_vector(1).expect("an address vector");
+        let completions = domain.completion_queue(info.completions()).expect("a completion queue");
+        let endpoint = domain.endpoint(&info).expect("an endpoint");
+        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).expect("bound");
+        let ops = domain.gda_ops().expect("the operations");
+        MappedQueue::new(endpoint.enable().expect("enabled"), &ops).expect("a queue")
+    }
+
+    /// A queue in mode `record`, at whose detach `during` is called.
+    fn detaching(proxy: &DoorbellProxy, during: impl Fn() + Send + Sync + 'static) -> MappedQueue {
+        let mut queue = queue();
+        queue.set_doorbell(DoorbellMode::Record, proxy).expect("the proxy takes the queue");
+        queue.registration.as_ref().expect("registered").add_alarm(Arc::new(During(during)));
+        queue
+    }
+
+    /// The word that the queue's waits read.
+    fn abort_word(queue: &MappedQueue) -> u32 {
+        // SAFETY: the word is an atomic that the queue owns; no other thread changes it here.
+        unsafe { queue.state().abort.read_volatile() }
+    }
+
+    #[test]
+    fn a_detach_raises_no_abort_and_keeps_one_that_is_raised_or_lowered_meanwhile() {
+        with_soft_adapter(&[], |_| {
+            let set = |flag: &AbortFlag, raised| if raised { flag.raise() } else { flag.lower() };
+            for (before, during) in [(false, false), (false, true), (true, false), (true, true)] {
+                let proxy = DoorbellProxy::without_thread();
+                let flag = Arc::new(OnceLock::new());
+                let shared = flag.clone();
+                let mut queue = detaching(&proxy, move || set(shared.get().expect("set below"), during));
+                set(flag.get_or_init(|| queue.abort_flag()), before);
+                queue.set_doorbell(DoorbellMode::Direct, &proxy).expect("the mode changes");
+                assert_eq!(
+                    abort_word(&queue),
+                    u32::from(during),
+                    "raised before: {before}, meanwhile: {during}"
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn an_alarm_of_the_next_proxy_outlives_the_detach_from_the_previous_one() {
+        with_soft_adapter(&[], |_| {
+            let (first, second) = (DoorbellProxy::without_thread(), DoorbellProxy::without_thread());
+            let stopped = second.clone();
+            let mut queue = detaching(&first, move || stopped.stop().expect("it has no thread"));
+            queue.set_doorbell(DoorbellMode::Record, &second).expect("the mode changes");
+            assert_eq!(abort_word(&queue), EFA_GDA_PROXY_STOPPED);
+            assert!(matches!(queue.poison(), Some(DeviceError::ProxyStopped)));
+        });
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_INLINE_WRITE,
-    efa_gda_inbox, efa_gda_queue, efa_gda_requests, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+    efa_gda_requests, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -15,7 +15,7 @@ use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, device_counters};
 use super::geometry::{Geometry, geometry};
 use super::{CloseError, QueueError, StoreWidth};
-use crate::doorbell::{Alarm, Registration};
+use crate::doorbell::{Alarm, End, Registration};
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
@@ -38,12 +38,16 @@ impl AbortFlag {
 }
 
 impl Alarm for AbortFlag {
-    fn raise(&self, status: u32) {
-        self.0.store(status, Ordering::Release);
+    /// Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses it on the host, and a proxy
+    /// or the device then rings for it in another mode.
+    fn raise(&self, end: End) {
+        if end != End::Detached {
+            self.0.store(end.status(), Ordering::Release);
+        }
     }
 }
 
-/// Replaces `from` by `to` in an abort word. Any other value, such as a proxy's alarm, stays.
+/// Replaces `from` by `to` in an abort flag. Any other value, such as a proxy's alarm, stays.
 pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
     // A failure means that the word holds another value, which stays.
     let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -307,13 +311,15 @@ impl<B: Backing> MappedQueue<B> {
         Ok(key)
     }
 
-    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. It is 0 if
-    /// more completed than were rung, which happens only if a device completes requests that were never posted.
+    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. The group
+    /// that owns the ticket lock stores its doorbell producer index when it passes the lock. So the number is too low
+    /// while such a group has rung, and after a kernel that failed or did not close its `Sender`; it is 0 if more
+    /// completed than the index shows as rung.
     pub fn in_flight(&self) -> u32 {
         let queue = self.shared.get();
         // SAFETY: the struct lives as long as the queue. Device code may be changing the words, so each is read
-        // volatile on its own. `completed` is read first: a request that is rung and completes between the two reads
-        // then counts as in flight, not as completed before it was rung.
+        // volatile on its own. `completed` is read first: a request that completes between the two reads then counts as
+        // in flight.
         let (completed, doorbell_index) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
             (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
@@ -356,8 +362,8 @@ impl<B: Backing> MappedQueue<B> {
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
     /// allocated until the process ends.
     pub fn destroy(mut self) -> Result<(), B::Error> {
-        // The proxy rings for what was posted before, and stops accessing the endpoint's memory.
-        self.detach_proxy();
+        // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is logged.
+        let _ = self.detach_proxy();
         self.backing.close()
     }
 
@@ -368,24 +374,16 @@ impl<B: Backing> MappedQueue<B> {
         unsafe { self.shared.get().read_volatile() }
     }
 
-    /// Detaches the queue from its doorbell proxy and removes the proxy's alarm, for another doorbell mode.
-    pub(crate) fn detach_proxy(&mut self) {
-        if let Some(registration) = self.registration.take() {
-            let before = self.abort_word();
-            registration.detach();
-            self.clear_alarm(before);
+    /// Detaches the queue from its doorbell proxy. A registration that ended otherwise (the record was bad, or the proxy
+    /// was stopped) stays, so that [`Self::poison`] returns its error.
+    pub(crate) fn detach_proxy(&mut self) -> Result<(), DeviceError> {
+        match self.registration.as_ref().map(|registration| registration.detach()) {
+            Some(end @ (End::Stopped | End::Fault(_))) => Err(end.error()),
+            Some(End::Detached) | None => {
+                self.registration = None;
+                Ok(())
+            }
         }
-    }
-
-    /// Returns the value of the abort word.
-    pub(crate) fn abort_word(&self) -> u32 {
-        self.abort.0.load(Ordering::Acquire)
-    }
-
-    /// Restores the abort word after this queue detached itself from its proxy. The proxy's alarm would end waits of a
-    /// queue that is rung in another mode.
-    pub(crate) fn clear_alarm(&self, before: u32) {
-        swap_word(&self.abort.0, EFA_GDA_PROXY_STOPPED, before);
     }
 
     /// Changes where device code writes entries and rings.
@@ -427,6 +425,14 @@ impl<B: Backing> MappedQueue<B> {
         shared.tracking = state.tracking;
     }
 
+    /// Ends waits on the host with the proxy's status, if the proxy no longer rings for the queue. The GPU's own detach
+    /// ([`AbortFlag`] ignores its alarm) leaves a queue that is out of service registered.
+    pub(crate) fn end_waits_of_proxy(&self) {
+        if let Some(end) = self.registration.as_ref().and_then(|registration| registration.ended()) {
+            self.abort.0.store(end.status(), Ordering::Release);
+        }
+    }
+
     /// Takes the request table away, because its contents are lost.
     pub(crate) fn lose_request_table(&mut self) {
         self.shared.get_mut().requests = efa_gda_requests::default();
@@ -462,7 +468,7 @@ pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }
 
-/// Returns the number of entries that have slots and whose doorbell was not rung.
+/// Returns the number of entries that have slots and whose doorbell was not rung, if no group owns the ticket lock.
 pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
     outstanding(state.reserve.word as u32, state.lock.doorbell_index)
 }

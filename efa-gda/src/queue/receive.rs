@@ -143,7 +143,7 @@ pub enum ReceiveError {
         needs: Access,
     },
     /// A receive is longer than a limit. Nothing was posted.
-    #[error("{bytes} bytes are more than the {most} that {limit} allows; {}", .limit.hint())]
+    #[error("a length of {bytes} exceeds the {most} bytes that {limit} allows; {}", .limit.hint())]
     TooLong {
         /// The limit.
         limit: Limit,
@@ -160,8 +160,8 @@ pub enum ReceiveError {
     },
     /// The receive queue had too few free slots within the bound.
     #[error(
-        "the receive queue stayed full past the bound: {posted} of {count} receives were posted; post the \
-         others after messages have arrived"
+        "the receive queue stayed full past the bound (receives posted: {posted} of {count}); post the others after \
+         messages have arrived"
     )]
     Full {
         /// Receives that were posted.
@@ -174,7 +174,7 @@ pub enum ReceiveError {
     Timeout,
     /// Completions arrived while the inbox was full. The contents of their receives' memory are not known.
     #[error(
-        "{count} completions of receives were lost because the inbox was full: take completions more often, or open a \
+        "the inbox was full, so completions of receives were lost ({count}): take completions more often, or open a \
          deeper completion queue"
     )]
     Lost {
@@ -182,7 +182,11 @@ pub enum ReceiveError {
         count: u32,
     },
     /// A receive completed with an error.
-    #[error("a receive completed with status {}: {status}", .status.code())]
+    #[error(
+        "{} completed with status {code}: {status}; run gda-probe explain STATUS-{code} for the causes, and post \
+         the receive again; after status 1 or 2 open a new endpoint",
+        named(*receive), code = .status.code()
+    )]
     Completion {
         /// Status of the completion.
         status: CompletionStatus,
@@ -192,6 +196,10 @@ pub enum ReceiveError {
     /// The device library stopped for another reason.
     #[error(transparent)]
     Device(DeviceError),
+}
+
+fn named(receive: Option<ReceiveId>) -> String {
+    receive.map_or("a receive".into(), |id| format!("receive {}", id.get()))
 }
 
 impl<R: Region> Receives<R> {

@@ -30,7 +30,8 @@ const SHOWN: usize = 16;
 pub struct Snapshot {
     /// A copy of the struct that kernels work on.
     pub state: efa_gda_queue,
-    /// Requests that have slots and await a doorbell. Some of the slots may not be written yet.
+    /// Requests that have slots and await a doorbell, as far as [`Snapshot::doorbell_index`] shows. Some of the slots
+    /// may not be written yet.
     pub pending: Contents<PendingRequest>,
     /// The last completions that were read, and those that await a poller.
     pub completions: Contents<CompletionEntry>,
@@ -75,12 +76,15 @@ pub struct CompletionEntry {
 }
 
 impl Snapshot {
-    /// Returns the producer index of reserved slots, modulo 2^32.
+    /// Returns the producer index of reserved slots, modulo 2^32. A group that owns the queue adds its entries when it
+    /// closes its `Sender`.
     pub fn reserved(&self) -> u32 {
         self.state.reserve.word as u32
     }
 
-    /// Returns the producer index of the last doorbell, modulo 2^32. The doorbell itself carries its low 16 bits.
+    /// Returns the producer index of the last doorbell before the ticket lock was last passed, modulo 2^32. The group
+    /// that owns the lock ([`Snapshot::is_locked`]) has perhaps rung since; it stores the index when it passes the
+    /// lock. The doorbell itself carries the low 16 bits.
     pub fn doorbell_index(&self) -> u32 {
         self.state.lock.doorbell_index
     }
@@ -90,7 +94,8 @@ impl Snapshot {
         self.state.completion.completed
     }
 
-    /// Returns the number of requests in flight; 0 if the completions were copied later than the doorbell.
+    /// Returns the number of requests in flight at [`Snapshot::doorbell_index`]. It is too low while a group that has
+    /// rung owns the ticket lock, and 0 if more completed than that index shows as rung.
     pub fn in_flight(&self) -> u32 {
         outstanding(self.doorbell_index(), self.completed())
     }
@@ -105,7 +110,8 @@ impl Snapshot {
         outcome(self.state.error.poison).err()
     }
 
-    /// Returns the first request that failed, and its status.
+    /// Returns the first request that failed, and its status. Both may be older than the report if kernels ran during
+    /// the copy: then take another snapshot.
     pub fn first_error(&self) -> Option<(RequestId, CompletionStatus)> {
         let error = &self.state.error;
         // The device library widened the completion's status byte to 32 bits.
@@ -300,11 +306,11 @@ impl fmt::Display for Snapshot {
             self.completed(),
             self.in_flight()
         )?;
-        let lock = if self.is_locked() { "owned by a poster" } else { "free" };
+        let lock = if self.is_locked() { "owned by a poster, which may have rung since" } else { "free" };
         let poller = if completion.lock != 0 { "a thread polls" } else { "no thread polls" };
         writeln!(f, "ticket lock: {lock}; completions: {} read, {poller}", completion.consumed)?;
         match &self.counters {
-            Some(Ok([successes, errors])) => writeln!(f, "counters: {successes} successes, {errors} errors")?,
+            Some(Ok([successes, errors])) => writeln!(f, "counters: successes {successes}, errors {errors}")?,
             Some(Err(why)) => writeln!(f, "counters: not readable: {why}")?,
             None => {}
         }
@@ -356,7 +362,7 @@ impl fmt::Display for PendingRequest {
         };
         let bytes = request.operation.length();
         let peer = request.peer;
-        write!(f, "{} of {bytes} bytes to queue pair {}", request.operation.code(), peer.queue_pair)?;
+        write!(f, "{} of length {bytes} to queue pair {}", request.operation.code(), peer.queue_pair)?;
         match &request.operation {
             Operation::Write { remote, .. }
             | Operation::Read { remote, .. }

@@ -49,7 +49,7 @@ impl fmt::Display for Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkReport {
-    /// Entries rung for. A request that is longer than one RDMA entry takes several.
+    /// Requests rung for. An RDMA transfer that is longer than `max_rdma_size` is several.
     pub posted: u64,
     /// Completions read.
     pub completed: u64,
@@ -79,7 +79,7 @@ pub enum WorkError {
         needs: Access,
     },
     /// The request is longer than a limit. Nothing was posted.
-    #[error("{bytes} bytes are more than the {most} that {limit} allows; {}", .limit.hint())]
+    #[error("a length of {bytes} exceeds the {most} bytes that {limit} allows; {}", .limit.hint())]
     TooLong {
         /// The limit.
         limit: Limit,
@@ -102,12 +102,12 @@ pub enum WorkError {
          that is not inline, or post from the GPU that has the memory"
     )]
     Unreadable,
-    /// The request has more entries than 64 bits can count. Nothing was posted.
+    /// The work request has more entries than 64 bits can count. Nothing was posted.
     #[error(
-        "{count} requests of {each} entries each are more entries than can be counted; post fewer requests at once"
+        "{count} transfers of {each} entries each are more entries than can be counted; ask for fewer transfers at once"
     )]
     TooMany {
-        /// Requests.
+        /// Transfers.
         count: u64,
         /// Entries of each.
         each: u64,
@@ -117,8 +117,9 @@ pub enum WorkError {
     Launch(#[from] LaunchError),
     /// A request completed with an error. Requests that were not posted by then are not posted. The queue stays usable.
     #[error(
-        "request id {request} completed with status {}: {status} ({})",
-        .status.code(), progress(*posted, *completed, *unposted, *count)
+        "request id {request} completed with status {code}: {status} ({}); run gda-probe explain \
+         STATUS-{code} for the causes; the queue stays usable, except after status 1 or 2: open a new endpoint then",
+        progress(*posted, *completed, *unposted, *count), code = .status.code()
     )]
     Completion {
         /// Status of the completion.
@@ -126,24 +127,24 @@ pub enum WorkError {
         /// The first failed request's id: a queue numbers its entries from 0, and the id is that number cut to the
         /// width of the queue's ids. It is not the index within this work request.
         request: RequestId,
-        /// Entries rung for.
+        /// Entries posted (`efa_gda_put_result::posted`).
         posted: u64,
         /// Completions read, including those of earlier requests.
         completed: u64,
-        /// Requests of which not all entries were posted.
+        /// Transfers of which not all entries were posted.
         unposted: u64,
-        /// Requests asked for.
+        /// Transfers asked for.
         count: u64,
     },
     /// The device library stopped for another reason. After a wait that timed out, the queue is poisoned and retains
     /// the region until its endpoint is destroyed.
     #[error(
-        "{error} ({posted} entries posted, {completed} completions read, {in_flight} requests in flight)"
+        "{error} (entries posted: {posted}, completions read: {completed}, requests in flight: {in_flight})"
     )]
     Device {
         /// The status of the device library.
         error: DeviceError,
-        /// Entries rung for.
+        /// Entries posted (`efa_gda_put_result::posted`).
         posted: u64,
         /// Completions read.
         completed: u64,
@@ -154,12 +155,12 @@ pub enum WorkError {
 
 /// The progress of a work request when one of its requests failed. A put without requests posts nothing.
 fn progress(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
-    let mut words = format!("{completed} completions read");
+    let mut words = format!("completions read: {completed}");
     if posted != 0 {
-        words += &format!(", {posted} entries posted");
+        words += &format!(", entries posted: {posted}");
     }
     if unposted != 0 {
-        words += &format!(", {unposted} of {count} requests not posted");
+        words += &format!(", transfers not posted: {unposted} of {count}");
     }
     words
 }
@@ -167,7 +168,7 @@ fn progress(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
 /// The size of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requested {
-    /// Requests.
+    /// Transfers.
     pub(crate) count: u64,
     /// Entries of each.
     pub(crate) each: u64,

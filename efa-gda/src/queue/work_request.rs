@@ -14,8 +14,9 @@ use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 
-/// One operation, repeated `count` times: `count` requests of `bytes` bytes, request `i` at `offset + i * stride` of
-/// both regions.
+/// One operation, repeated `count` times: `count` transfers of `bytes` bytes, transfer `i` at `offset + i * stride` of
+/// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several
+/// ([`WorkRequest::whole`]).
 ///
 /// The first completion with an error ends it. Requests that were posted before complete; the others are not posted.
 /// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
@@ -139,13 +140,13 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Makes request `i` carry the immediate data plus `i`.
+    /// Makes transfer `i` carry the immediate data plus `i`.
     pub fn counting(mut self) -> Self {
         self.counting = true;
         self
     }
 
-    /// Makes a request that does not fit one entry an error, instead of splitting it over several entries.
+    /// Makes a transfer that does not fit one request an error, instead of splitting it over several.
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self
@@ -157,25 +158,25 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the bytes of each request.
+    /// Sets the bytes of each transfer.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// Sets the number of requests.
+    /// Sets the number of transfers.
     pub fn count(mut self, count: u64) -> Self {
         self.count = count;
         self
     }
 
-    /// Sets the distance from one request to the next, in both regions, in bytes.
+    /// Sets the distance from one transfer to the next, in both regions, in bytes.
     pub fn stride(mut self, stride: u64) -> Self {
         (self.local_stride, self.remote_stride) = (stride, stride);
         self
     }
 
-    /// Sets where the first request begins in each region, in bytes.
+    /// Sets where the first transfer begins in each region, in bytes.
     pub fn offsets(mut self, local: u64, remote: u64) -> Self {
         (self.local_offset, self.remote_offset) = (local, remote);
         self
@@ -382,8 +383,8 @@ impl<B: Backing> MappedQueue<B> {
     }
 }
 
-/// Returns the number of requests, and the entries of each if one entry of an RDMA read or write carries at most `rdma`
-/// bytes (put.h, `entries_per_request`).
+/// Returns the number of transfers, and the entries of each if one entry of an RDMA read or write carries at most
+/// `rdma` bytes (put.h, `entries_per_transfer`).
 pub(crate) fn requested(op: u32, bytes: u64, count: u64, rdma: u64) -> Requested {
     let each = match op {
         device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_WRITE_IMM | device::EFA_GDA_OP_READ => {

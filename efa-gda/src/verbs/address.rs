@@ -51,7 +51,7 @@ pub struct Address {
 /// Bytes whose length is not that of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the address has {found} bytes; an address of a queue pair has {}: pass the one that the peer reports",
+    "the address has length {found}; that of a queue pair has length {}: pass the one that the peer reports",
     Address::BYTES
 )]
 #[non_exhaustive]

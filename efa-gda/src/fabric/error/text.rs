@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use efa_gda_sys::fi;
+use efa_gda_sys::{LoadError, fi};
 
 use super::{Error, FailedCall, QueryOption, UnavailableReason};
 use crate::fabric::gda::CNTR_OPEN_EXT;
@@ -12,6 +12,10 @@ impl Error {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
+            Self::Load(LoadError::Named { .. }) => {
+                "set it to the file of libfabric 1.17 or newer (libfabric.so.1), or unset it to load the one that the \
+                 loader finds"
+            }
             Self::Load(_) => "install libfabric, or set LIBFABRIC_PATH to its file",
             Self::NoAdapter(_) => {
                 "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
@@ -176,10 +180,10 @@ impl fmt::Display for Error {
                 write!(f, "{operation} cannot be called: {reason}")?
             }
             Self::AddressLength { length, expected } => {
-                write!(f, "the address has {length} bytes; the address of an efa endpoint has {expected}")?;
+                write!(f, "the address has length {length}; that of an efa endpoint has length {expected}")?;
             }
             Self::AddressRefused { failure: None, length } => {
-                write!(f, "fi_av_insert did not accept an address of {length} bytes")?;
+                write!(f, "fi_av_insert did not accept an address of length {length}")?;
             }
             Self::KeyNotAvailable { operation } => {
                 write!(f, "{operation} returned FI_KEY_NOTAVAIL: the region has no such key")?
@@ -201,7 +205,7 @@ impl fmt::Display for Error {
             Self::CounterInUse => f.write_str(
                 "a mapped queue relies on the completion counter, so it may not be set or count for others",
             )?,
-            Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes of host memory could not be allocated")?,
+            Self::OutOfMemory { bytes } => write!(f, "host memory of length {bytes} could not be allocated")?,
             Self::OtherDomain { operation } => {
                 write!(f, "{operation} was not called: its objects belong to different domains")?
             }
