@@ -9,6 +9,7 @@ pub(crate) mod external_memory;
 pub(crate) mod fabric;
 pub(crate) mod groups;
 pub(crate) mod library;
+pub(crate) mod measure;
 pub(crate) mod queues;
 pub(crate) mod session;
 pub(crate) mod stacks;

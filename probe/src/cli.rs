@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_commands, suggest_visible};
 use crate::exchange::MOST_RANKS;
 use crate::launcher::host_and_port;
-use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs, StackName};
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName};
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
 #[derive(Debug, Parser)]
@@ -268,8 +268,22 @@ pub(crate) struct RingArgs {
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Host)]
     pub(crate) executor: ExecutorChoice,
+    /// The memory of the bytes [default: host; gpu with --over nvlink and --over auto]
+    #[arg(long, value_enum)]
+    pub(crate) memory: Option<Memory>,
+    /// The path of the bytes
+    #[arg(long, value_enum, default_value_t = Over::Efa)]
+    pub(crate) over: Over,
     #[command(flatten)]
     pub(crate) exchange: ExchangeArgs,
+}
+
+impl RingArgs {
+    /// The memory of the bytes.
+    pub(crate) fn memory(&self) -> Memory {
+        let default = if self.over == Over::Efa { Memory::Host } else { Memory::Gpu };
+        self.memory.unwrap_or(default)
+    }
 }
 
 /// Arguments of `bench`.
@@ -278,12 +292,17 @@ pub(crate) struct BenchArgs {
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
     pub(crate) executor: ExecutorChoice,
-    /// Number of queues of the cases with several queues
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=128))]
+    /// Number of queues of the cases with several queues, which --peer leaves out
+    #[arg(long, default_value_t = 4, conflicts_with = "peer", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: u32,
     /// Write tables and plots to a self-contained HTML file; "-" prints the page in place of the report
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write to the host on which "gda-probe put --listen" runs
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = host_and_port)]
+    pub(crate) peer: Option<String>,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
 }
 
 /// Where the device code runs.

@@ -36,6 +36,9 @@ struct Variables {
     local: &'static str,
 }
 
+/// Slurm's number of a task on its node.
+const OF_SLURM: &str = "SLURM_LOCALID";
+
 /// The launchers. An inner one comes before one that may have started it: torchrun and mpirun run inside Slurm's
 /// allocations, whose batch script has a SLURM_PROCID too.
 const LAUNCHERS: [Variables; 5] = [
@@ -51,7 +54,7 @@ const LAUNCHERS: [Variables; 5] = [
         launcher: "Slurm",
         rank: "SLURM_PROCID",
         of: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
-        local: "SLURM_LOCALID",
+        local: OF_SLURM,
     },
     // Kubernetes does not state the number of completions.
     Variables {
@@ -89,7 +92,10 @@ pub(crate) fn place(stated: &Stated, get: impl Fn(&str) -> Option<String>) -> Re
         let most = crate::exchange::MOST_RANKS;
         return Err(format!("rank {rank} of {of}: ranks count from 0, and at most {most} take part"));
     }
-    let local = match found.and_then(|one| Some((one.local, set(one.local)?))) {
+    // Under srun --mpi=pmi2, MPICH's variables lack the number on the machine, which Slurm's have.
+    let names =
+        found.map_or([None; 2], |one| [Some(one.local), (one.launcher == "MPICH").then_some(OF_SLURM)]);
+    let local = match names.into_iter().flatten().find_map(|name| Some((name, set(name)?))) {
         Some((name, value)) if stated.rank.is_none() => number(name, &value)?,
         _ => 0,
     };
@@ -259,6 +265,14 @@ mod tests {
     fn mpirun_inside_an_allocation_of_slurm_is_the_launcher() {
         let both = [&SLURM[..], &MPIRUN[..]].concat();
         assert_eq!((at(&both).rank, at(&both).of), (1, 2));
+    }
+
+    #[test]
+    fn ranks_that_srun_starts_through_pmi2_have_slurms_number_on_their_machine() {
+        let pmi2 = [&SLURM[..], &[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MASTER_ADDR", "h")]].concat();
+        assert_eq!((at(&pmi2).rank, at(&pmi2).local), (3, 1));
+        let mpich = [&pmi2[..], &[("MPI_LOCALRANKID", "2")]].concat();
+        assert_eq!(at(&mpich).local, 2);
     }
 
     #[test]

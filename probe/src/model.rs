@@ -10,8 +10,8 @@ pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::grade::{Action, Graded, Severity};
-pub(crate) use self::options::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs};
+pub(crate) use self::grade::{Action, Graded, Severity, Stops};
+pub(crate) use self::options::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs};
 
 /// The name and version of the JSON format.
 pub(crate) const SCHEMA: &str = "gda-probe/1";

@@ -4,6 +4,7 @@
 //! The ranks of a launcher each have both processes. With `--spawn`, one process starts all ranks. softefa's libfabric
 //! frontend reaches the queues of its own process only, so under it all spawned ranks are threads of one process.
 
+mod nvlink;
 pub(crate) mod process;
 mod reach;
 pub(crate) mod transfer;
@@ -19,6 +20,7 @@ use crate::checks::fabric::Libfabric;
 use crate::checks::verbs::Verbs;
 use crate::exchange::token::Token;
 use crate::exchange::{Limits, Party};
+use crate::model::Over;
 use crate::worker::stream::{WorkerError, detach, end};
 use crate::worker::{Group, Request};
 
@@ -74,6 +76,8 @@ pub(crate) struct Job {
     pub(crate) of: u32,
     /// Which put to which.
     pub(crate) route: Route,
+    /// The path of the bytes.
+    pub(crate) over: Over,
     /// Where the hub is: HOST:PORT.
     pub(crate) hub: String,
     /// The job's token.

@@ -67,7 +67,8 @@ pub(crate) static ALL: &[Remedy] = remedies! {
     "DEV-008" [Host] Isolate:
         "wait a few minutes after the boot; attach the missing EFA interfaces; replace an instance that lost a GPU";
     "LIB-000" [Code] FixHost: "run gda-probe without --root in the container whose libraries matter";
-    "LIB-001" [Image] FixHost: "install libfabric 1.17 or newer in the image, such as the EFA installer's";
+    "LIB-001" [Image Pod] FixHost:
+        "install libfabric 1.17 or newer in the image, such as the EFA installer's, or correct LIBFABRIC_PATH";
     "LIB-002" [Image] FixHost: NEW_LIBFABRIC;
     "LIB-003" [Image] FixHost: "put /opt/amazon/efa/lib first on the loader's path (LD_LIBRARY_PATH or ld.so.conf)";
     "LIB-004" [Image] FixHost: "remove the older copies of libfabric from the image";

@@ -362,7 +362,7 @@ mod tests {
 
     use super::*;
     use crate::check::Policy;
-    use crate::model::{Doorbell, Op, State};
+    use crate::model::{Doorbell, Memory, Op, State};
     use crate::worker::{BenchRequest, PutRequest};
 
     #[test]
@@ -421,6 +421,7 @@ mod tests {
             doorbell: Doorbell::Auto,
             put,
             bench: Some(BenchRequest { queues: 1, time_limit: 1 }),
+            memory: Memory::Host,
             exposure_alone: false,
             wait: 1,
             findings: Vec::new(),

@@ -33,13 +33,24 @@ pub(crate) fn stated_width(stream: &impl AsFd) -> Option<usize> {
 }
 
 /// `text` after `first`, in lines of at most `width` columns; further lines begin with spaces up to the end of
-/// `first`. A word that is wider than a line is not broken, so that paths and commands can be copied.
+/// `first`. A word is not broken, so that paths can be copied; one that does not fit beside `first` begins further left.
 /// `columns` is the width of `first` without escape sequences.
 pub(crate) fn wrapped(first: &str, columns: usize, text: &str, width: usize) -> String {
     let mut out = first.to_owned();
     let mut column = columns;
     for word in text.split_whitespace() {
         let length = word.chars().count();
+        if length <= width && columns + length > width {
+            let left = width - length;
+            out.truncate(out.trim_end().len());
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&" ".repeat(left));
+            out.push_str(word);
+            column = width;
+            continue;
+        }
         if column > columns {
             if column + 1 + length > width {
                 out.push('\n');
@@ -89,6 +100,8 @@ mod tests {
     #[test]
     fn a_long_word_is_not_broken() {
         assert_eq!(wrapped("a ", 2, "x /a/very/long/path y", 8), "a x\n  /a/very/long/path\n  y\n");
+        assert_eq!(wrapped("    ab  ", 8, "x /a/path y", 10), "    ab  x\n   /a/path\n        y\n");
+        assert_eq!(wrapped("    ab  ", 8, "/a/path y", 12), "    ab\n     /a/path\n        y\n");
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! The verdict: how far each GPU can drive each adapter, and the next step. It depends on findings and puts
 //! only.
 
+mod consequence;
 pub(crate) mod stack;
 
+use std::collections::BTreeMap;
+
 use crate::checks::registry;
-use crate::model::{Finding, Gpu, NO_GPU, NOT_LOADED, Pair, Put, Reach, State, Verdict};
+use crate::model::{
+    Finding, Gpu, Graded, NO_GPU, NOT_LOADED, Pair, Put, Reach, StackName, State, Stops, Verdict, Who,
+};
+use crate::remedy;
 
 /// The check that queues map into a GPU.
 pub(crate) const MAPS: &str = "CUDA-008";
@@ -33,6 +39,29 @@ pub(crate) fn verdicts(
         return adapters.iter().map(|adapter| without_gpu(findings, adapter)).collect();
     }
     pairs.iter().map(|one| pair(findings, puts, one)).collect()
+}
+
+/// Grades all findings of a run, in which all stacks or `only` this one are judged.
+pub(crate) fn graded(findings: Vec<Finding>, only: Option<StackName>) -> Vec<Graded> {
+    // Alike problems of a thousand adapters are judged once: each judgement reads all findings.
+    let mut judged: BTreeMap<_, (Stops, Option<&'static str>)> = BTreeMap::new();
+    let mut all = Vec::with_capacity(findings.len());
+    for one in &findings {
+        // The subject of a check of the environment is a variable, which concerns some stacks.
+        let variable = one.subject.as_deref().filter(|_| one.code.starts_with("ENV-"));
+        let key = (one.code.as_str(), one.state == State::Fail, one.who.map(Who::role), variable);
+        let (stops, cause) = match one.state {
+            State::Warn | State::Fail => judged
+                .entry(key)
+                .or_insert_with(|| {
+                    (stack::stopped_by(&findings, one, only), consequence::cause_of(&findings, one))
+                })
+                .clone(),
+            State::Pass | State::Skip | State::Unknown => <_>::default(),
+        };
+        all.push(Graded::new(one.clone(), remedy::of_host(&one.code), stops, cause));
+    }
+    all
 }
 
 fn state(findings: &[Finding], code: &str, subject: &str) -> Option<State> {

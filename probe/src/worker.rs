@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::bench::Figure;
-use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, Finding, Gpu, Op, Pair, Put, Queues};
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, Finding, Gpu, Memory, Op, Pair, Put, Queues};
 
 /// The hidden command that starts a worker.
 pub(crate) const COMMAND: &str = "__worker";
@@ -56,6 +56,8 @@ pub(crate) struct Request {
     pub(crate) gpu: Option<u32>,
     /// Where the device code runs.
     pub(crate) executor: Executor,
+    /// The memory of the bytes, of ranks.
+    pub(crate) memory: Memory,
     /// The doorbell mode.
     pub(crate) doorbell: Doorbell,
     /// The bytes to move.

@@ -66,6 +66,8 @@ fn a_value_that_cannot_work_is_refused_with_what_is_expected() {
         (&["put", "--peer", "127.0.0.1:99999"], "\"99999\" is not a number from 1 to 65535"),
         (&["put", "--peer", ":29517"], "the name or the address of a host"),
         (&["put", "--listen", "127.0.0.1:0"], "\"0\" is not a number from 1 to 65535"),
+        (&["bench", "--soft", "--wait", "3"], "add --peer HOST"),
+        (&["bench", "--peer", "host", "--queues", "2"], "cannot be used with"),
         (&["ring", "--rendezvous", "host:port"], "\"port\" is not"),
         (&["--json", "check", "--npd"], "omit one"),
         (&["check", "--npd", "--prometheus", "-"], "name a file for --prometheus"),

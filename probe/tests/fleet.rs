@@ -39,8 +39,8 @@ fn problems_have_a_severity_and_an_action_and_other_results_have_none() {
     let document = machine.check(&[]);
     let grade =
         |code: &str| (check(&document, code)["severity"].clone(), check(&document, code)["action"].clone());
-    assert_eq!(grade("DEV-004"), ("major".into(), "isolate".into()));
-    assert_eq!(grade("LIB-001"), ("critical".into(), "fix-image".into()));
+    assert_eq!(grade("DEV-004"), ("critical".into(), "isolate".into()));
+    assert_eq!(grade("LIB-001"), ("critical".into(), "fix-pod".into()));
     assert_eq!(grade("DEV-001"), (Value::Null, Value::Null));
 }
 
@@ -56,7 +56,7 @@ fn metrics_name_problems_with_their_action_and_replace_the_file() {
     let metrics = std::fs::read_to_string(&file).unwrap();
     for line in [
         "gda_probe_exit_status 3",
-        "gda_probe_problem{code=\"DEV-004\",subject=\"rdmap1s0\",severity=\"major\",action=\"isolate\",who=\"host\"} 1",
+        "gda_probe_problem{code=\"DEV-004\",subject=\"rdmap1s0\",severity=\"critical\",action=\"isolate\",who=\"host\"} 1",
         "gda_probe_verdict{gpu=\"none\",adapter=\"rdmap1s0\"} 0",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
@@ -189,8 +189,9 @@ fn the_manual_page_has_every_command_and_option_and_the_exit_statuses() {
     assert!(!page.contains("__worker") && !page.contains("\\-\\-plant"));
 }
 
-/// The status of the prolog, and what it asked `scontrol` for.
-fn prolog(machine: &Machine) -> (i32, String) {
+/// The status of the prolog, and what it asked `scontrol` for. As under Slurm, the environment has only what `job` adds
+/// to the node's name, and no PATH: programs are found in the directories that the script names.
+fn prolog(machine: &Machine, job: &[(&str, &str)]) -> (i32, String) {
     let script = include_str!("../../deploy/slurm/prolog.sh");
     let directory = TempDir::new("prolog");
     let asked = directory.path().join("asked");
@@ -205,22 +206,26 @@ fn prolog(machine: &Machine) -> (i32, String) {
     let options = format!("--gpu none --time-limit 60000 --root {}", machine.arg());
     make("gda-probe", &format!("#!/bin/sh\nexec {program} \"$@\" {options}\n"));
     make("scontrol", &format!("#!/bin/sh\necho \"$*\" >> {}\n", asked.display()));
-    let script = make("prolog", script);
-    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new("sh");
-    command.arg(script).env("PATH", path).env("SLURMD_NODENAME", "node-17");
+    let script = script.replace("=/usr/local/sbin:", &format!("={}:", directory.path().display()));
+    let mut command = Command::new("/bin/sh");
+    command
+        .arg(make("prolog", &script))
+        .env_clear()
+        .env("SLURMD_NODENAME", "node-17")
+        .envs(job.iter().copied());
     let ended = output(command.env("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1"));
     (status(&ended), std::fs::read_to_string(asked).unwrap_or_default())
 }
 
 #[test]
 fn the_slurm_prolog_drains_a_faulty_node_and_not_one_with_a_wrong_image() {
-    let machine = Machine::new("prolog");
+    let (machine, job) = (Machine::new("prolog"), [("SLURM_JOB_ID", "7")]);
     machine.adapter(1);
-    assert_eq!(prolog(&machine), (0, String::new()), "libfabric is missing in the image");
+    assert_eq!(prolog(&machine, &job), (0, String::new()), "libfabric is missing in the image");
     machine.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n");
-    let drained = "update nodename=node-17 state=drain reason=gda-probe: isolate\n";
-    assert_eq!(prolog(&machine), (1, drained.to_owned()));
+    let drained = "update nodename=node-17 state=drain reason=gda-probe: isolate\n".to_owned();
+    assert_eq!(prolog(&machine, &job), (1, drained.clone()));
+    assert_eq!(prolog(&machine, &[]), (0, drained), "as a health check");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod support;
 
-use efa_gda_test_support::{gpu, skip};
+use efa_gda_test_support::{Need, gpu, missing, skip};
 use serde_json::Value;
 use support::{ended, says, soft, state};
 
@@ -75,6 +75,50 @@ fn every_operation_of_a_gpu_is_verified_in_every_doorbell_mode() {
                 run(&["put", "--executor", "cuda", "--op", op, "--count", "5000", "--doorbell", doorbell]);
             assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
             assert_eq!(state(&document, "PUT-003"), "pass", "{op}: a rule was broken");
+        }
+    }
+}
+
+/// The results of a ring of two ranks, which passed.
+fn ring(args: &[&str]) -> Vec<Value> {
+    let (document, status) = run(&[&["ring", "--spawn", "2"], args].concat());
+    let pes = document["ranks"]["pes"].as_array().cloned().unwrap_or_default();
+    assert_eq!((status, pes.len()), (0, 2), "{document:#}");
+    pes
+}
+
+#[test]
+fn ranks_put_between_memory_of_gpus_through_softefa() {
+    if !gpu::present() {
+        return;
+    }
+    for executor in ["host", "cuda"] {
+        let args = ["--memory", "gpu", "--executor", executor, "--bytes", "70001", "--count", "1500"];
+        for pe in ring(&args) {
+            assert_eq!((&pe["memory"], &pe["over"]), (&"gpu".into(), &"efa".into()), "{pe:#}");
+            assert_eq!((&pe["executor"], &pe["completed"]), (&executor.into(), &1500.into()), "{pe:#}");
+        }
+    }
+}
+
+#[test]
+fn ranks_of_two_gpus_that_map_each_other_put_over_nvlink() {
+    if !gpu::present() {
+        return;
+    }
+    let [one, two] = [0, 1].map(efa_gda::gpu::Gpu::open);
+    let Ok(two) = two else {
+        return missing(Need::SecondGpu, "no second GPU");
+    };
+    if !one.unwrap().can_map(&two.pci_address().unwrap()).unwrap() {
+        return missing(Need::SecondGpu, "the two GPUs cannot map each other's memory");
+    }
+    for bytes in ["8", "70001"] {
+        let pes = ring(&["--over", "nvlink", "--bytes", bytes, "--count", "1500"]);
+        assert_eq!([&pes[0]["gpu"], &pes[1]["gpu"]], [&Value::from("0"), &"1".into()], "{pes:#?}");
+        for pe in pes {
+            assert_eq!((&pe["memory"], &pe["over"]), (&"gpu".into(), &"nvlink".into()), "{pe:#}");
+            assert_eq!(pe["completed"], 1500, "{pe:#}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use efa_gda_test_support::cuda;
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{check, ended, output, probe, soft, status};
+use support::{at_once, check, ended, output, probe, soft, status};
 
 /// The places of a queue in the order in which they are mapped.
 const NONE: &str = "";
@@ -108,19 +108,16 @@ fn a_put_in_mode_direct_does_not_fall_back() {
 
 #[test]
 fn every_operation_is_verified_in_the_mode_that_still_works() {
-    for (place, mode) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
-        for op in ["write", "write-imm", "inline-write", "read", "send"] {
-            let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
-            let (document, status) = refusing(place, &put);
-            let put = &document["put"];
-            assert_eq!(
-                (&put["verified"], &put["doorbell"]),
-                (&true.into(), &mode.into()),
-                "{op}: {document:#}"
-            );
-            assert_eq!(status, 4, "{op}: a part that does not map is a warning if bytes arrive without it");
-        }
-    }
+    let operations = ["write", "write-imm", "inline-write", "read", "send"];
+    let modes = [(DOORBELL, "record"), (SEND_QUEUE, "staged")];
+    let cases = modes.map(|(place, mode)| operations.map(|op| (place, mode, op)));
+    at_once(cases.as_flattened(), |&(place, mode, op)| {
+        let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
+        let (document, status) = refusing(place, &put);
+        let put = &document["put"];
+        assert_eq!((&put["verified"], &put["doorbell"]), (&true.into(), &mode.into()), "{op}: {document:#}");
+        assert_eq!(status, 4, "{op}: a part that does not map is a warning if bytes arrive without it");
+    });
 }
 
 /// The qualification of a put of two laps, and the whole document.

@@ -4,6 +4,7 @@ mod support;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use efa_gda_test_support::skip;
 use support::{Machine, check, document, output, probe, says, state};
@@ -369,10 +370,10 @@ fn a_node_whose_open_blocks_fails_and_the_other_checks_continue() {
     if leased != 0 {
         return skip("this file system has no leases");
     }
-    let document = machine.check(&["--time-limit", "10000"]);
+    let document = machine.check(&["--time-limit", "4000"]);
     let opens = check(&document, "DEV-006");
     assert_eq!(opens["state"], "fail", "{opens:#}");
-    assert!(opens["observed"].as_str().unwrap().contains("no result within 10000 ms"), "{opens:#}");
+    assert!(opens["observed"].as_str().unwrap().contains("no result within 4000 ms"), "{opens:#}");
     assert_eq!((&opens["who"], state(&document, "DEV-007")), (&"host".into(), "pass"));
 }
 
@@ -430,4 +431,29 @@ fn includes_of_ld_so_conf_that_include_each_other_are_read_once() {
     }
     let document = machine.check(&[]);
     says(&document, "LIB-004", "observed", &["/opt/mine/lib/libfabric.so.1"]);
+}
+
+/// The CPU time of a check of a machine with so many adapters, in microseconds.
+fn cpu_time(adapters: u32) -> i64 {
+    let machine = Machine::new(&format!("many-{adapters}"));
+    (0..adapters).for_each(|number| {
+        machine.adapter(number);
+    });
+    let mut command = probe(&["--json", "--gpu", "none", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1").stdout(Stdio::null());
+    let child = command.spawn().expect("the probe starts").id() as i32;
+    // SAFETY: all zeros is a valid value.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointers are null, or to a value of this frame. The child is not waited for elsewhere.
+    assert_eq!(unsafe { libc::wait4(child, std::ptr::null_mut(), 0, &raw mut used) }, child);
+    let micros = |time: libc::timeval| 1_000_000 * time.tv_sec + time.tv_usec;
+    micros(used.ru_utime) + micros(used.ru_stime)
+}
+
+/// Every check that reads all adapters for each of them would take ten thousand times as long. About 20 times is usual,
+/// because the start of the probe counts as well.
+#[test]
+fn a_check_of_a_hundred_times_as_many_adapters_takes_about_a_hundred_times_as_long() {
+    let (few, many) = (cpu_time(8), cpu_time(800));
+    assert!(many < 400 * few, "8 adapters took {few} µs of CPU time, and 800 took {many}");
 }

@@ -86,6 +86,17 @@ fn device_nodes_of_some_adapters_are_the_pods() {
 }
 
 #[test]
+fn no_device_node_at_all_is_the_pods_also_where_libfabric_finds_no_adapter() {
+    let machine = sound("no-node");
+    machine.remove("/dev/infiniband");
+    let document = checked(Libfabric, &machine, &[]);
+    says(&document, "FAB-001", "observed", &["no adapter has its device node", "DEV-005"]);
+    for code in ["DEV-005", "FAB-001"] {
+        assert_eq!(check(&document, code)["who"], "pod");
+    }
+}
+
+#[test]
 fn two_releases_of_libfabric_are_the_images() {
     let machine = sound("copies");
     machine.file("/opt/amazon/efa/lib/libfabric.so.1", "x\0FABRIC_1.8\x002.3.1\0y");
@@ -103,7 +114,7 @@ fn a_low_limit_of_locked_memory_is_the_pods() {
     machine.memlock("65536").capabilities("00000000a80425fb");
     let ways = [
         "--ulimit memlock=-1",
-        "Kubernetes: LimitMEMLOCK",
+        "Kubernetes: capability IPC_LOCK",
         "systemd: ",
         "Slurm: ",
         "Shell: ulimit -l",

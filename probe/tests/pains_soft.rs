@@ -6,7 +6,7 @@ use efa_gda_test_support::cuda;
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
 use support::sound::{self, Stack, alone, healthy, pass, reported_alone, sound};
-use support::{check, document, ended, output, probe, says, state};
+use support::{at_once, check, document, ended, output, probe, says, state};
 
 use Stack::{Adapters, Soft, SoftAndGpu};
 
@@ -77,8 +77,8 @@ fn registration_that_is_not_permitted_is_the_pods() {
 }
 
 #[test]
-fn an_invalid_address_without_peermem_and_dmabuf_is_the_images() {
-    memory_alone("gpu-memory-22", false, &["CUDA-014"], "load nvidia-peermem on the host", "image");
+fn an_invalid_address_without_peermem_and_dmabuf_is_the_hosts() {
+    memory_alone("gpu-memory-22", false, &["CUDA-014"], "load nvidia-peermem", "host");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_thread_without_a_context_is_the_programs() {
 fn put_on(stack: Stack, args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
     let machine = sound("put");
     let (mut command, _folder) = sound::command(stack, &machine, &["put", "--executor", "host", "--json"]);
-    command.args(["--time-limit", "10000"]).args(args).env("SOFTEFA_ADAPTERS", "2");
+    command.args(["--time-limit", "5000"]).args(args).env("SOFTEFA_ADAPTERS", "2");
     ended(command.envs(set.iter().copied()))
 }
 
@@ -123,7 +123,7 @@ fn a_network_that_drops_everything_is_the_security_groups() {
     alone(&document, &healthy, &["PUT-001"], "security group", "host");
     assert!(
         observed(&document)
-            .starts_with("no write completed within 5000 ms, neither to this adapter nor to softefa1-rdm"),
+            .starts_with("no write completed within 2500 ms, neither to this adapter nor to softefa1-rdm"),
         "{document:#}"
     );
     assert_eq!((state(&document, "PUT-001"), state(&document, "PUT-005")), ("fail", "pass"));
@@ -131,17 +131,18 @@ fn a_network_that_drops_everything_is_the_security_groups() {
 
 #[test]
 fn lost_requests_of_the_software_adapter_are_no_matter_of_a_network() {
-    for defect in [&[DEAD][..], &[DROPPED, ("SOFTEFA_ADAPTERS", "1")]] {
+    let (healthy, _) = put(&[], &[]);
+    at_once(&[&[DEAD][..], &[DROPPED, ("SOFTEFA_ADAPTERS", "1")]], |defect| {
         let (document, _) = put(&[], defect);
-        alone(&document, &put(&[], &[]).0, &["PUT-001"], "unset SOFTEFA_BREAK", "code");
+        alone(&document, &healthy, &["PUT-001"], "unset SOFTEFA_BREAK", "code");
         assert!(!document.to_string().contains("security group"), "{document:#}");
-    }
+    });
 }
 
 #[test]
 fn loopback_that_a_platform_drops_is_a_warning_and_puts_go_to_another_adapter() {
     let (healthy, _) = put(&[], &[]);
-    for op in ["write", "write-imm", "inline-write", "read", "send"] {
+    at_once(&["write", "write-imm", "inline-write", "read", "send"], |op| {
         let (document, status) = put(&["--op", op, "--count", "300", "--bytes", "48"], &[DROPPED]);
         alone(&document, &healthy, &["PUT-001"], "fi_pingpong -p efa HOST", "code");
         assert!(observed(&document).starts_with("a write to softefa1-rdm completed"), "{document:#}");
@@ -152,7 +153,7 @@ fn loopback_that_a_platform_drops_is_a_warning_and_puts_go_to_another_adapter() 
             "{op}"
         );
         pass(&document, &["PUT-002", "PUT-003", "PUT-004", "PUT-005"]);
-    }
+    });
 }
 
 #[test]
@@ -166,22 +167,23 @@ fn puts_to_another_adapter_have_the_requested_doorbell_mode() {
 
 #[test]
 fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer() {
-    for (args, set, why) in [
+    let cases = [
         (&[][..], ("SOFTEFA_ADAPTERS", "1"), "this node shows no other adapter"),
         (&["--device", "softefa1"], ("SOFTEFA_ADAPTERS", "2"), "--device leaves"),
-    ] {
-        let (document, status) = put_on(Adapters, args, &[DROPPED, set]);
+    ];
+    at_once(&cases, |(args, set, why)| {
+        let (document, status) = put_on(Adapters, args, &[DROPPED, *set]);
         assert_eq!((state(&document, "PUT-001"), status), ("fail", 3));
         assert!(observed(&document).contains(why), "{document:#}");
         says(&document, "PUT-001", "fix", &["fi_pingpong -p efa HOST"]);
-    }
+    });
 }
 
 #[test]
 fn a_put_of_a_gpu_alone_goes_to_another_adapter_where_loopback_is_dropped() {
-    for mode in ["direct", "record", "staged"] {
+    at_once(&["direct", "record", "staged"], |mode| {
         let mut command = probe(&["put", "--soft", "--json", "--executor", "cuda", "--gpu", "0"]);
-        command.args(["--time-limit", "10000", "--doorbell", mode, "--count", "300"]);
+        command.args(["--time-limit", "5000", "--doorbell", mode, "--count", "300"]);
         command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
         let (document, status) = ended(command.env(DROPPED.0, DROPPED.1));
         assert_eq!((state(&document, "PUT-001"), status), ("warn", 4), "{mode}: {document:#}");
@@ -189,16 +191,16 @@ fn a_put_of_a_gpu_alone_goes_to_another_adapter_where_loopback_is_dropped() {
         let put = &document["put"];
         assert_eq!(
             (&put["verified"], &put["target"], &put["executor"], &put["doorbell"]),
-            (&true.into(), &"softefa1-rdm".into(), &"cuda".into(), &mode.into())
+            (&true.into(), &"softefa1-rdm".into(), &"cuda".into(), &(*mode).into())
         );
         pass(&document, &["PUT-002", "PUT-003", "PUT-004", "PUT-005"]);
-    }
+    });
 }
 
 #[test]
 fn a_gpu_puts_to_another_adapter_where_loopback_is_dropped() {
     let mut command =
-        probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "20000"]);
+        probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "5000"]);
     command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
     let document = document(&output(command.env(DROPPED.0, DROPPED.1)));
     let verdicts = document["verdict"].as_array().expect("verdicts");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use efa_gda_test_support::soft::provider;
 use support::sound::{self, PLUGIN, Stack, sound};
-use support::{Machine, PATIENT, output, probe, status};
+use support::{Machine, PATIENT, at_once, output, probe, status};
 
 /// The probe on the software adapter, for people.
 fn soft(args: &[&str]) -> Command {
@@ -45,14 +45,14 @@ fn a_check_without_a_problem_fits_one_screen_and_ends_in_success() {
 
 #[test]
 fn a_healthy_machine_with_gpus_and_many_adapters_fits_one_screen() {
-    for adapters in ["1", "8", "16"] {
+    at_once(&["1", "8", "16"], |adapters| {
         let machine = sound(&format!("people-healthy-{adapters}"));
         let (mut command, _folder) = sound::command(Stack::Whole, &machine, &["check"]);
         let shown = lines(command.args(PATIENT).env("SOFTEFA_ADAPTERS", adapters), 80);
         assert!(shown.len() <= 24, "{adapters} adapters: {} lines: {shown:#?}", shown.len());
         assert!(shown[0].starts_with("Verdict: gda"), "{shown:#?}");
         assert!(shown.last().expect("a line").contains("passed"), "{shown:#?}");
-    }
+    });
 }
 
 /// A machine with one defect.
@@ -111,8 +111,8 @@ const BROKEN: &[Broken] = broken! {
         |m| _ = m.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"), [];
     "closed-node" (Files) "pod" "DEV-006" "device":
         |m| _ = m.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1"), [];
-    "no-libfabric" (Files) "image" "LIB-001" "libfabric":
-        |m| _ = m.remove("/usr/lib/libfabric.so.1"), [("LIBFABRIC_PATH", "nonexistent-libfabric.so")];
+    "wrong-libfabric-path" (Files) "pod" "LIB-001" "correct LIBFABRIC_PATH, or unset it":
+        |_| {}, [("LIBFABRIC_PATH", "/opt/efa/libfabric.so.1")];
 };
 
 /// The reports stay in cargo's directory of temporary files, for readers.
@@ -120,7 +120,7 @@ const BROKEN: &[Broken] = broken! {
 fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-machines");
     std::fs::create_dir_all(&folder).expect("a folder");
-    for &Broken { name, stack, who, code, fix, make, set } in BROKEN {
+    at_once(BROKEN, |&Broken { name, stack, who, code, fix, make, set }| {
         let machine = sound(&format!("people-{name}"));
         make(&machine);
         let (mut command, _providers) = sound::command(stack, &machine, &["check"]);
@@ -137,10 +137,20 @@ fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
         let after =
             |name: &str| block.split(&format!("\n      {name:<10}")).nth(1).unwrap_or_default().to_owned();
         assert!(!after("observed").is_empty(), "{code}: {shown:#?}");
+        assert!(shown[begin].contains("expected: "), "{code}: {shown:#?}");
         let words = after("fix").split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(fix), "{code}: {shown:#?}");
         assert!(after("who").starts_with(&format!("{who}:")), "{code}: {shown:#?}");
-    }
+        let (party, node) = after("who")
+            .split_once(';')
+            .map(|(party, node)| (party.to_owned(), node.to_owned()))
+            .unwrap_or_default();
+        assert!(!party.contains(','), "one party: {party}");
+        let node = node.trim_start();
+        let drained = node.starts_with("drain") || node.starts_with("isolate");
+        assert!(drained || node.starts_with("keep the node"), "{code}: {shown:#?}");
+        assert!(who == "host" || !drained, "{code}: the node is not at fault: {shown:#?}");
+    });
 }
 
 #[test]
@@ -150,7 +160,7 @@ fn problems_of_host_pod_and_image_are_named_together_in_one_line() {
     machine.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n");
     let shown = on(&machine, &["--gpu", "none"]).join("\n");
     let line = shown.split("failures: ").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("failures");
-    for code in ["ENV-003 (pod)", "DEV-004 (host)", "LIB-001 (image)"] {
+    for code in ["ENV-003 (pod)", "DEV-004 (host)", "LIB-005 (image)"] {
         assert!(line.replace('\n', " ").contains(code), "{code}: {line}");
     }
 }
@@ -165,7 +175,10 @@ fn alike_problems_and_verdicts_of_16_adapters_are_folded() {
     let shown = on(&machine, &["--gpu", "none"]);
     let starting = |with: &str| shown.iter().filter(|line| line.starts_with(with)).count();
     assert_eq!((starting("Verdict:"), starting("FAIL  DEV-005")), (1, 1), "{shown:#?}");
-    assert!(shown.iter().any(|line| line.contains("and 13 more")), "{shown:#?}");
+    assert!(
+        shown.iter().any(|line| line.contains("[all 16") || line.contains("all 16 adapters")),
+        "{shown:#?}"
+    );
     // Observations are whole, and one of them names 16 device nodes.
     assert!(shown.len() <= 72, "{} lines: {shown:#?}", shown.len());
 }
@@ -230,7 +243,7 @@ fn a_put_without_an_adapter_begins_with_the_machines_own_failure() {
         let blamed = shown.iter().position(|line| line.starts_with("FAIL  FAB-001")).expect("FAB-001");
         assert!(first < blamed && shown[blamed + 1].contains("PCI bus"), "{shown:#?}");
         assert!(
-            shown[blamed..].iter().any(|line| line.trim_start().starts_with("who       host")),
+            shown[blamed..].iter().any(|line| line.trim_start().starts_with("follows   from DEV-001")),
             "{shown:#?}"
         );
     }

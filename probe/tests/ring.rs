@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use efa_gda_test_support::TempDir;
+use efa_gda_test_support::{TempDir, cuda};
 use serde_json::Value;
 use support::{PATIENT, document, ended, output, probe, soft, state, status};
 
@@ -122,7 +122,7 @@ fn each_rank_prints_the_line_of_nvshmem_style_tests() {
 #[test]
 fn a_gpu_posts_for_each_rank_on_request() {
     // The pretended driver has one GPU, which the ranks share.
-    let set = efa_gda_test_support::cuda::VARIABLES;
+    let set = cuda::VARIABLES;
     let (document, status) = spawned(&["2", "--executor", "cuda", "--bytes", "5000", "--count", "3"], &set);
     assert_eq!(status, 0, "{document:#}");
     for pe in pes(&document) {
@@ -130,6 +130,98 @@ fn a_gpu_posts_for_each_rank_on_request() {
             (&pe["executor"], &pe["gpu"], &pe["verified"]),
             (&"cuda".into(), &"0".into(), &true.into())
         );
+    }
+}
+
+/// Variables with which the ranks have the pretended driver, two GPUs, and softefa their memory.
+fn two_gpus() -> Vec<(&'static str, &'static str)> {
+    let of_softefa = [("SOFTEFA_LIBCUDA", cuda::LIBRARY), ("PRETEND_GPU_KNOWS_MEMORY", "1")];
+    [&cuda::VARIABLES[..], &of_softefa, &[("PRETEND_GPU_TWO", "1")]].concat()
+}
+
+#[test]
+fn ranks_put_between_memory_of_gpus_that_they_take_in_turn() {
+    for executor in ["host", "cuda"] {
+        let (document, status) = spawned(
+            &["3", "--memory", "gpu", "--executor", executor, "--bytes", "5000", "--count", "3"],
+            &two_gpus(),
+        );
+        assert_eq!(status, 0, "{document:#}");
+        for (rank, pe) in pes(&document).iter().enumerate() {
+            let gpu = (rank % 2).to_string();
+            assert_eq!((&pe["memory"], &pe["over"]), (&"gpu".into(), &"efa".into()));
+            assert_eq!((&pe["executor"], &pe["gpu"]), (&executor.into(), &gpu.into()));
+            assert_eq!((&pe["verified"], &pe["completed"]), (&true.into(), &3.into()));
+        }
+    }
+}
+
+#[test]
+fn a_ring_over_nvlink_fails_with_the_reason_why_gpus_do_not_map_each_other() {
+    let peers = [two_gpus(), vec![("PRETEND_GPU_PEERS", "1")]].concat();
+    for (args, set, expected) in [
+        (&["2"][..], two_gpus(), "cuDeviceCanAccessPeer"),
+        // The pretended driver opens no handle.
+        (&["2"], peers.clone(), "cuIpcOpenMemHandle failed: CUDA_ERROR_NOT_SUPPORTED"),
+        (&["3"], two_gpus(), "share GPU 0000:00:00.0"),
+        (&["2", "--gpu", "1"], peers, "share GPU 0000:00:01.0"),
+    ] {
+        let (document, status) = spawned(&[args, &["--over", "nvlink"]].concat(), &set);
+        assert_eq!(status, 3, "{document:#}");
+        let errors: Vec<&str> = pes(&document).iter().filter_map(|pe| pe["error"].as_str()).collect();
+        assert!(errors.iter().any(|error| error.contains(expected)), "{expected}: {errors:#?}");
+        assert!(errors.iter().all(|error| error.contains("--over auto")), "{errors:#?}");
+    }
+}
+
+#[test]
+fn ranks_put_over_nvlink_to_memory_that_they_map() {
+    let set = [two_gpus(), vec![("PRETEND_GPU_PEERS", "1"), ("PRETEND_GPU_IPC", "1")]].concat();
+    let (document, status) = spawned(&["2", "--over", "nvlink", "--bytes", "70001", "--count", "1500"], &set);
+    assert_eq!(status, 0, "{document:#}");
+    for (rank, pe) in pes(&document).iter().enumerate() {
+        assert_eq!((&pe["memory"], &pe["over"]), (&"gpu".into(), &"nvlink".into()));
+        assert_eq!((&pe["gpu"], &pe["completed"]), (&rank.to_string().into(), &1500.into()));
+    }
+    // A launcher starts each rank as a process.
+    let port = free_port();
+    let launch = |rank| {
+        let mut command = launched(rank, 2, port, &["--over", "auto", "--wait", "60"]);
+        command.envs(set.iter().copied()).env("LOCAL_RANK", rank.to_string());
+        ended(&mut command)
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| launch(1));
+        (launch(0), second.join().unwrap())
+    });
+    for (document, status) in [first, second] {
+        assert_eq!((status, &pes(&document)[0]["over"]), (0, &"nvlink".into()), "{document:#}");
+    }
+}
+
+#[test]
+fn over_auto_puts_over_efa_where_gpus_do_not_map_each_other() {
+    let peers = [two_gpus(), vec![("PRETEND_GPU_PEERS", "1")]].concat();
+    for set in [two_gpus(), peers] {
+        let (document, status) = spawned(&["2", "--over", "auto"], &set);
+        assert_eq!(status, 0, "{document:#}");
+        for pe in pes(&document) {
+            assert_eq!((&pe["memory"], &pe["over"]), (&"gpu".into(), &"efa".into()));
+        }
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_on_a_gpu_is_refused() {
+    for (args, expected) in [
+        (&["--over", "nvlink", "--memory", "host"][..], "omit --memory host"),
+        (&["--over", "auto", "--gpu", "none"], "--gpu none leaves GPUs out"),
+        (&["--memory", "gpu", "--gpu", "none"], "--gpu none leaves GPUs out"),
+        (&["--gpu", "0"], "the host posts"),
+    ] {
+        let (document, status) = spawned(&[&["2"], args].concat(), &[]);
+        assert_eq!(status, 2, "{document:#}");
+        assert!(document["error"].as_str().unwrap().contains(expected), "{document:#}");
     }
 }
 
@@ -174,8 +266,8 @@ fn a_library_that_crashes_is_the_failure_of_its_ranks() {
 #[test]
 fn a_rank_that_does_not_arrive_is_named_by_rank_0() {
     // Ample for rank 0 itself.
-    let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "20"]), 0);
-    assert!(error.starts_with("rank 1 did not arrive within 20 s"), "{error}");
+    let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "10"]), 0);
+    assert!(error.starts_with("rank 1 did not arrive within 10 s"), "{error}");
     assert_eq!(status, 3);
 }
 
@@ -201,26 +293,34 @@ fn a_rank_without_rank_0_names_the_address_that_it_tried() {
     assert_eq!(status, 3);
 }
 
+/// A second rank with this variable and these options, and what its report contains.
+type Second = ((&'static str, &'static str), &'static [&'static str], &'static str);
+
 #[test]
 fn ranks_with_different_tokens_or_options_do_not_meet() {
-    for (set, args, expected) in [
-        (("EFA_GDA_JOB_TOKEN", "another token of 16 bytes or more"), &[][..], "different tokens"),
-        (("WORLD_SIZE", "3"), &[], "was started for 3 ranks, and rank 0 for 2"),
-        (("RANK", "0"), &[], "cannot listen"),
-        (TOKEN, &["--bytes", "128"], "start all with the same options"),
+    let other_token = ("EFA_GDA_JOB_TOKEN", "another token of 16 bytes or more");
+    let cases: [&[Second]; 3] = [
+        // A process that rank 0 refuses, or that cannot be rank 0, ends no job: rank 0 waits for the next one.
+        &[
+            (other_token, &[], "different tokens"),
+            (("RANK", "0"), &[], "cannot listen"),
+            (("WORLD_SIZE", "3"), &[], "was started for 3 ranks, and rank 0 for 2"),
+        ],
+        &[(TOKEN, &["--bytes", "128"], "start all with the same options")],
         // What is left to name if everything else is right.
-        (TOKEN, &[], "softefa's libfabric frontend reaches one process only"),
-    ] {
+        &[(TOKEN, &[], "softefa's libfabric frontend reaches one process only")],
+    ];
+    for seconds in cases {
         let port = free_port();
-        let first = std::thread::spawn(move || output(&mut launched(0, 2, port, &["--wait", "30"])));
-        if set.0 == "RANK" {
-            until_listening(port);
+        let first = std::thread::spawn(move || output(&mut launched(0, 2, port, &["--wait", "120"])));
+        until_listening(port);
+        for (set, args, expected) in seconds {
+            let mut command = launched(1, 2, port, args);
+            let second = output(command.env(set.0, set.1));
+            let text = String::from_utf8_lossy(&second.stdout).into_owned();
+            assert!(text.contains(expected), "{expected}: {text}");
+            assert!(status(&second) >= 2, "{text}");
         }
-        let mut command = launched(1, 2, port, args);
-        let second = output(command.env(set.0, set.1));
-        let text = String::from_utf8_lossy(&second.stdout).into_owned();
-        assert!(text.contains(expected), "{expected}: {text}");
-        assert!(status(&second) >= 2, "{text}");
         assert_eq!(status(&first.join().unwrap()), 3, "the first rank ends as well");
     }
 }
@@ -238,6 +338,23 @@ fn a_put_to_another_process_uses_the_same_exchange() {
     assert_eq!((&sent["put"]["verified"], &sent["put"]["count"]), (&false.into(), &3.into()));
     let received = document(&listener.join().unwrap());
     for document in [sent, received] {
+        let text = document.to_string();
+        assert!(text.contains("softefa's libfabric frontend reaches one process only"), "{text}");
+    }
+}
+
+#[test]
+fn a_bench_of_two_hosts_meets_the_listener_of_a_put() {
+    let place = format!("127.0.0.1:{}", free_port());
+    let mut listener = clean(soft(&["put", "--listen", &place, "--wait", "60"]));
+    listener.env(TOKEN.0, TOKEN.1);
+    let listener = std::thread::spawn(move || output(&mut listener));
+    let mut bench = clean(soft(&["bench", "--executor", "host", "--peer", &place, "--wait", "60"]));
+    let output = output(bench.env(TOKEN.0, TOKEN.1));
+    let measured = document(&output);
+    assert!(measured.get("bench").is_none(), "nothing was measured: {measured:#}");
+    assert_eq!((status(&output), &measured["command"]), (3, &"bench".into()));
+    for document in [measured, document(&listener.join().unwrap())] {
         let text = document.to_string();
         assert!(text.contains("softefa's libfabric frontend reaches one process only"), "{text}");
     }
@@ -270,10 +387,12 @@ fn a_gpu_that_is_not_there_is_the_failure_of_its_own_check() {
     if Path::new("/proc/driver/nvidia").exists() {
         return;
     }
-    let (document, status) = spawned(&["2", "--executor", "cuda"], &[]);
-    assert_eq!(status, 3);
-    for pe in pes(&document) {
-        assert!(pe["error"].as_str().unwrap().contains("CUDA-003"), "{document:#}");
+    for args in [&["2", "--executor", "cuda"][..], &["2", "--memory", "gpu"], &["2", "--over", "nvlink"]] {
+        let (document, status) = spawned(args, &[]);
+        assert_eq!(status, 3);
+        for pe in pes(&document) {
+            assert!(pe["error"].as_str().unwrap().contains("CUDA-003"), "{document:#}");
+        }
     }
 }
 

@@ -158,8 +158,9 @@ fn peer_mapping(system: &mut System) -> Checked {
         "RegistryDwords: \"PeerMappingOverride=1\"",
         "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
               write to the send queue nor ring the doorbell",
-        "on the host: add the line `options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\"` to a \
-              file in /etc/modprobe.d, and reload the nvidia module or reboot",
+        "on the host: add this line to /etc/modprobe.d/nvidia.conf: `options nvidia \
+         NVreg_RegistryDwords=\"PeerMappingOverride=1\"` then build the initramfs again, which can hold the old options \
+         (update-initramfs -u, or dracut -f), and reboot",
         Who::Host,
     )
     .into()
@@ -221,7 +222,7 @@ impl Cuda {
         let get: GetAttribute = unsafe { self.get(c"cuDeviceGetAttribute")? };
         let mut value = 0;
         // SAFETY: `value` is writable; `device` came from cuDeviceGet.
-        checked("cuDeviceGetAttribute", unsafe { get(&mut value, attribute, device) })?;
+        self.checked("cuDeviceGetAttribute", unsafe { get(&mut value, attribute, device) })?;
         Ok(value)
     }
 
@@ -231,7 +232,7 @@ impl Cuda {
         let mut device = 0;
         let number = c_int::try_from(number).map_err(|_| "no such GPU".to_owned())?;
         // SAFETY: `device` is writable; the call accepts any number.
-        checked("cuDeviceGet", unsafe { get(&mut device, number) })?;
+        self.checked("cuDeviceGet", unsafe { get(&mut device, number) })?;
         Ok(device)
     }
 
@@ -240,7 +241,7 @@ impl Cuda {
         let get: GetText = unsafe { self.get(c"cuDeviceGetName")? };
         let device = self.device(number)?;
         // SAFETY: the device came from cuDeviceGet.
-        text("cuDeviceGetName", |to, size| unsafe { get(to, size, device) })
+        self.text("cuDeviceGetName", |to, size| unsafe { get(to, size, device) })
     }
 
     /// The PCI address, in sysfs's format.
@@ -249,26 +250,51 @@ impl Cuda {
         let get: GetText = unsafe { self.get(c"cuDeviceGetPCIBusId")? };
         let device = self.device(number)?;
         // SAFETY: the device came from cuDeviceGet.
-        let address = text("cuDeviceGetPCIBusId", |to, size| unsafe { get(to, size, device) })?;
+        let address = self.text("cuDeviceGetPCIBusId", |to, size| unsafe { get(to, size, device) })?;
         Ok(address.to_lowercase())
+    }
+
+    /// The text that `write` writes into a buffer of the length passed to it.
+    fn text(&self, call: &str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, String> {
+        // The last byte is not passed to the call and stays zero.
+        let mut bytes = [0_u8; 256];
+        self.checked(call, write(bytes.as_mut_ptr().cast(), 255))?;
+        let text = CStr::from_bytes_until_nul(&bytes).map_err(|error| error.to_string())?;
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// Converts the CUresult of a call; an error has CUDA's name and description of it.
+    fn checked(&self, call: &str, code: c_int) -> Result<(), String> {
+        if code == 0 {
+            return Ok(());
+        }
+        let words: Vec<_> = [c"cuGetErrorName", c"cuGetErrorString"]
+            .into_iter()
+            .filter_map(|function| self.describe(function, code))
+            .collect();
+        match &words[..] {
+            [] => Err(format!("{call} returned {code}")),
+            words => Err(format!("{call} returned {code} ({})", words.join(": "))),
+        }
+    }
+
+    /// The text of `function`, cuGetErrorName or cuGetErrorString, for a CUresult.
+    fn describe(&self, function: &CStr, code: c_int) -> Option<String> {
+        type GetErrorText = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+        // SAFETY: both are CUresult (CUresult, const char **) in cuda.h.
+        let get: GetErrorText = unsafe { self.get(function) }.ok()?;
+        let mut text = std::ptr::null();
+        // SAFETY: `text` is writable; the call accepts any code.
+        if unsafe { get(code, &raw mut text) } != 0 || text.is_null() {
+            return None;
+        }
+        // SAFETY: libcuda returns a string of its own, which lives as long as libcuda is loaded.
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 }
 
 /// Writes a text of a device, with a zero byte at its end, into a buffer of the length passed.
 type GetText = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
-
-/// The text that `write` writes into a buffer of the length passed to it.
-fn text(call: &str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, String> {
-    // The last byte is not passed to the call and stays zero.
-    let mut bytes = [0_u8; 256];
-    checked(call, write(bytes.as_mut_ptr().cast(), 255))?;
-    let text = CStr::from_bytes_until_nul(&bytes).map_err(|error| error.to_string())?;
-    Ok(text.to_string_lossy().into_owned())
-}
-
-fn checked(call: &str, code: c_int) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("{call} returned {code}")) }
-}
 
 fn broken(observed: String, why: &str, fix: &str, who: Who) -> Checked {
     Outcome::fail(observed, "a CUDA driver of version 12.0 or newer that starts", why, fix, who).into()
@@ -321,12 +347,12 @@ fn start(cuda: &Cuda) -> Result<c_int, String> {
     // SAFETY: cuInit(unsigned int) in cuda.h.
     let init: unsafe extern "C" fn(c_uint) -> c_int = unsafe { cuda.get(c"cuInit")? };
     // SAFETY: cuInit defines no flag but 0.
-    checked("cuInit", unsafe { init(0) })?;
+    cuda.checked("cuInit", unsafe { init(0) })?;
     // SAFETY: cuDriverGetVersion(int*) in cuda.h.
     let version: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { cuda.get(c"cuDriverGetVersion")? };
     let mut number = 0;
     // SAFETY: `number` is writable.
-    checked("cuDriverGetVersion", unsafe { version(&mut number) })?;
+    cuda.checked("cuDriverGetVersion", unsafe { version(&mut number) })?;
     Ok(number)
 }
 
@@ -365,7 +391,7 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
     let count: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { cuda.get(c"cuDeviceGetCount")? };
     let mut number = 0;
     // SAFETY: `number` is writable.
-    checked("cuDeviceGetCount", unsafe { count(&mut number) })?;
+    cuda.checked("cuDeviceGetCount", unsafe { count(&mut number) })?;
     Ok(u32::try_from(number).unwrap_or(0))
 }
 

@@ -102,7 +102,8 @@ fn driver(system: &mut System) -> Checked {
         required,
         format!("this driver lacks {}", lacks.join(", and ")),
         format!(
-            "on the host: update the EFA driver; {} and newer contain one",
+            "on the host: update the efa kernel driver {version} to {} or newer ({} contains it)",
+            COUNTERS_OF_DRIVER.first,
             INSTALLER_WITH_COUNTERS.describe()
         ),
         Who::Host,
@@ -175,7 +176,8 @@ fn port(system: &mut System) -> Checked {
     })
 }
 
-fn node_path(adapter: &Adapter) -> Option<String> {
+/// The path of the adapter's device node. None without a uverbs device.
+pub(crate) fn node_path(adapter: &Adapter) -> Option<String> {
     Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
 }
 
@@ -205,8 +207,10 @@ fn node(system: &mut System) -> Checked {
             format!("no {path}"),
             required,
             why,
-            "add the device to the container (docker --device PATH; Kubernetes: the resource vpc.amazonaws.com/efa); \
-             if the host lacks the node too, let udev create it there (udevadm trigger)",
+            format!(
+                "give the container the device. Kubernetes: request the resource vpc.amazonaws.com/efa. Docker: \
+                 `--device {path}`"
+            ),
             Who::Pod,
         ))
     })

@@ -16,13 +16,17 @@ const ABORTING: [&str; 3] = ["FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_R
 const LOCK_LEAST: u64 = 1 << 20;
 /// Below this limit, the first transport that registers its buffers reaches it.
 const LOCK_ENOUGH: u64 = 1 << 30;
-/// How each platform raises the limit.
-pub(crate) const RAISE_MEMLOCK: &str = "\
-    raise the limit of locked memory (RLIMIT_MEMLOCK). Docker: --ulimit memlock=-1. Kubernetes: LimitMEMLOCK=infinity \
-    for the container runtime's service on the node; or the capability IPC_LOCK, which lifts the limit only for a \
-    process that has it effective: one of root, or with ambient capabilities. systemd: LimitMEMLOCK=infinity in the \
-    unit. Slurm: LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf. Shell: \
-    ulimit -l unlimited, after a line for memlock in /etc/security/limits.conf";
+/// How the limit is raised.
+pub(crate) const RAISE_MEMLOCK: &str =
+    "raise RLIMIT_MEMLOCK, which bounds locked memory, where the job is started, and start it again";
+/// How each platform raises it, after what shows that the process runs there.
+const PLATFORMS: [(&str, &str); 5] = [
+    ("KUBERNETES_SERVICE_HOST", "Kubernetes: capability IPC_LOCK (effective for root only)"),
+    ("SLURM_JOB_ID", "Slurm: LimitMEMLOCK=infinity in slurmd.service"),
+    ("/.dockerenv", "Docker: --ulimit memlock=-1"),
+    ("INVOCATION_ID", "systemd: LimitMEMLOCK=infinity in the service"),
+    ("", "Shell: ulimit -l unlimited"),
+];
 /// The bit of CAP_IPC_LOCK in a capability mask (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
@@ -157,10 +161,22 @@ fn memlock(system: &mut System) -> Checked {
             "every registered buffer and ring is locked in memory; beyond the limit, registration fails with \
               ENOMEM"
                 .to_owned(),
-        fix: RAISE_MEMLOCK.to_owned(),
+        fix: raise_memlock(system),
         who: Who::Pod,
     };
     if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
+}
+
+/// How the limit is raised: first on the platform where this process runs.
+fn raise_memlock(system: &System) -> String {
+    let is_here = |sign: &str| match sign.starts_with('/') {
+        true => system.exists(sign),
+        false => !sign.is_empty() && system.env(sign).is_some(),
+    };
+    let mut platforms = PLATFORMS;
+    platforms.sort_by_key(|(sign, _)| !is_here(sign));
+    let ways: Vec<String> = platforms.iter().map(|(_, way)| format!("`{way}`")).collect();
+    format!("raise RLIMIT_MEMLOCK, and start the job again: {}", ways.join(" "))
 }
 
 fn fork(system: &mut System) -> Checked {

@@ -19,7 +19,7 @@ use efa_gda::fabric::{
     Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
     GdaOps, Info, Library, MemoryRegion,
 };
-use efa_gda::gpu::Gpu;
+use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 use efa_gda::wire::Peer;
 
@@ -106,6 +106,18 @@ impl Layer for Libfabric {
                 Who::Pod,
             )
         })
+    }
+
+    fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<MemoryRegion, Outcomes> {
+        let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
+        let registered = memory.register(domain, access);
+        let (region, how) = registered.map_err(gpu_memory::refusal)?;
+        tracing::info!("memory of the GPU was registered: {how}");
+        Ok(region)
+    }
+
+    fn gpu_memory(region: &MemoryRegion) -> Option<&GpuMemory> {
+        region.gpu_memory()
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {

@@ -8,11 +8,13 @@ use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
+use efa_gda::gpu::GpuMemory;
 use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{Backing, CloseError, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
 use crate::check::{Outcome, Outcomes, Unit};
+use crate::checks::measure::Meter;
 use crate::model::{Op, Put, Queues, Who};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
@@ -37,6 +39,16 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
 
     /// Registers `buffer`, which the region then owns.
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
+
+    /// Registers memory of a GPU, which the region then owns.
+    fn register_gpu(&self, _: GpuMemory, _: Access) -> Result<Region<Self>, Outcomes> {
+        Err(Outcome::unknown("this layer registers no memory of a GPU").into())
+    }
+
+    /// The memory of a GPU that `region` owns.
+    fn gpu_memory(_region: &Region<Self>) -> Option<&GpuMemory> {
+        None
+    }
 
     /// Opens a queue of another adapter of the node, which the session then holds open, or returns why there is none.
     fn neighbour_queue(session: &mut Session<Self>) -> Result<MappedQueue<Self::Backing>, String>;
@@ -76,7 +88,7 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
 
 /// A queue whose requests go to another queue, [`Rig::queue`]: a GPU posts to it, or the other queue is one of another
 /// adapter.
-pub(crate) trait Poster<L: Layer>: fmt::Debug {
+pub(crate) trait Poster<L: Layer>: fmt::Debug + Meter<Region<L>> {
     /// Posts and waits for the completions.
     fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
 
@@ -172,6 +184,14 @@ impl<L: Layer> Rig<L> {
             tracing::info!("state of the queue:\n{}", queue.snapshot());
         }
         result
+    }
+
+    /// The queue that posts, to be measured.
+    pub(crate) fn meter(&mut self) -> Option<&mut dyn Meter<Region<L>>> {
+        match (&mut self.poster, &mut self.queue) {
+            (Some(poster), _) => Some(&mut **poster),
+            (None, queue) => queue.as_mut().map(|queue| queue as _),
+        }
     }
 
     /// The queue to which work requests are posted.

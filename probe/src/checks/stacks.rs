@@ -90,8 +90,8 @@ fn outdated(one: &Loaded, needs: &Release) -> Problem {
     Problem {
         observed: describe(&alone).unwrap_or_default(),
         required: format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
-        why: "NCCL and the plugin number the GIN types or their interface differently, so NCCL finds no GIN backend in \
-              these processes, whatever is on disk here"
+        why: "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA in these processes, \
+              whatever is on disk here"
             .to_owned(),
         fix: format!(
             "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and NCCL_NET_PLUGIN \
@@ -103,23 +103,26 @@ fn outdated(one: &Loaded, needs: &Release) -> Problem {
 }
 
 fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
-    let Some((first, release)) = nccl.first().and_then(|first| Some((first, first.release.as_deref()?)))
-    else {
+    let Some(release) = nccl.first().and_then(|first| first.release.as_deref()) else {
         return Outcome::unknown("no NCCL with a known release is on this machine");
     };
-    let all: Vec<String> = nccl.iter().chain(plugins).map(Package::describe).collect();
+    let named = |name: &str, one: &Package| {
+        format!("{name} {} ({})", one.release.as_deref().unwrap_or("of an unknown release"), one.path)
+    };
+    let all = nccl.iter().map(|one| named("NCCL", one));
+    let all: Vec<String> = all.chain(plugins.iter().map(|one| named("aws-ofi-nccl", one))).collect();
     let observed = all.join(", ");
     let Some(needs) = needed(release) else {
         let why = format!("NCCL {release} has no EFA-GDA: it needs {} or newer", GIN_EFA_GDA.describe());
         return Outcome::Unknown(Some(observed), why);
     };
-    let required = format!("{} or newer for {}", needs.describe(), first.describe());
+    let required = format!("{} or newer for NCCL {release}", needs.describe());
     let (why, fix) = match plugins.first() {
         Some(plugin) if plugin.release.as_deref().is_some_and(|has| needs.is_in(has)) => {
             return Outcome::pass(observed);
         }
         Some(plugin) => (
-            "NCCL and the plugin number the GIN types or their interface differently, so NCCL finds no GIN backend",
+            "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA",
             format!(
                 "install {} or newer in the image (the current EFA installer has one) instead of {}",
                 needs.describe(),

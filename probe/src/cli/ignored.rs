@@ -5,7 +5,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
 use super::{Cli, Command, ExecutorChoice, Via};
-use crate::model::GpuChoice;
+use crate::model::{GpuChoice, Memory};
 
 /// Options of the machine and its adapters.
 const MACHINE: [&str; 9] =
@@ -46,7 +46,7 @@ pub(crate) fn refuse(matches: &ArgMatches, cli: &Cli) -> Result<(), String> {
     let on_host = match command {
         Command::Put(args) => args.executor == ExecutorChoice::Host,
         Command::Bench(args) => args.executor == ExecutorChoice::Host,
-        Command::Ring(args) => args.executor == ExecutorChoice::Host,
+        Command::Ring(args) => args.executor == ExecutorChoice::Host && args.memory() == Memory::Host,
         Command::Check(_) if common.via == Via::Verbs && given("pairs") => {
             return Err("--pairs has no use with --via verbs, where no GPU takes part; omit it".to_owned());
         }

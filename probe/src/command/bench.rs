@@ -1,17 +1,20 @@
 //! `gda-probe bench`: measures the latency of a write, the message rate and the bandwidth. The report
-//! contains the checks that lead there.
+//! contains the checks that lead there. With `--peer`, the writes go to another host ([`ring::bench`]).
 
 use super::CommandError;
 use super::executor::executor;
 use super::file::{self, is_stdout};
-use super::put::{downgrade_unneeded_mapping, explain_missing_adapter, run_prerequisites};
+use super::put::{
+    downgrade_unneeded_mapping, explain_missing_adapter, refuse_options_of_a_pair, run_prerequisites,
+};
+use super::ring;
 use super::run::Run;
 use crate::checks;
 use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
-use crate::model::{Document, Graded, Op, State};
-use crate::remedy;
+use crate::model::{Document, Op, State};
 use crate::report::html;
+use crate::verdict::graded;
 use crate::worker::{BenchRequest, PutRequest};
 
 /// The put that is verified before the measurements.
@@ -27,13 +30,17 @@ const PUT: PutRequest = PutRequest {
 
 /// Runs the checks and the measurements.
 pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit), CommandError> {
+    file::check(args.html.as_deref(), "--html", common)?;
+    if let Some(peer) = &args.peer {
+        return ring::bench(common, args, peer, PUT);
+    }
+    refuse_options_of_a_pair(&args.exchange, "--peer HOST")?;
     if common.via == Via::Verbs {
         return Err(CommandError::NotInThisVersion {
             what: "bench --via verbs",
             missing: "more than one queue through rdma-core",
         });
     }
-    file::check(args.html.as_deref(), "--html", common)?;
     // Here --time-limit is the limit of all measurements. A check gets as much as a bench by default, so that the checks
     // before the measurements pass on a busy machine.
     let mut run = Run::new(&Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() })?;
@@ -53,7 +60,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     });
     let exit = if measured { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("bench", common.soft);
-    document.checks = Some(Graded::all(findings, remedy::of_host, |_, _| false));
+    document.checks = Some(graded(findings, None));
     document.origin = run.system.origin();
     document.counters = run.counters();
     document.queues = results.queues;

@@ -9,10 +9,9 @@ use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, fabric, library, stacks, verbs};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
-use crate::model::{Document, Finding, Gpu, Graded, Op, Pair, Put, Runs, State};
-use crate::remedy;
+use crate::model::{Document, Finding, Gpu, Op, Pair, Put, Runs, State};
 use crate::report::prometheus;
-use crate::verdict::{stack, verdicts};
+use crate::verdict::{graded, stack, verdicts};
 use crate::worker::{Executor, Group, PutRequest};
 
 /// The put of a check: small, and of several entries.
@@ -105,8 +104,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     let stopped = common.stack.is_some() && stacks.iter().any(|stack| stack.runs == Runs::No);
     let exit = if stopped { Exit::Failed } else { Exit::of(&findings) };
     document.stacks = Some(stacks);
-    document.checks =
-        Some(Graded::all(findings, remedy::of_host, |all, one| stack::is_stopped_by(all, one, common.stack)));
+    document.checks = Some(graded(findings, common.stack));
     document.origin = run.system.origin();
     document.counters = run.counters();
     document.queues = host.queues;

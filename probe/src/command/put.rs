@@ -7,9 +7,8 @@ use super::run::Run;
 use crate::checks::{self, dev, env};
 use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
-use crate::model::{Document, Doorbell, Finding, Graded, Op, State};
-use crate::remedy;
-use crate::verdict::MAPS;
+use crate::model::{Document, Doorbell, Finding, Op, State};
+use crate::verdict::{MAPS, graded};
 use crate::worker::PutRequest;
 
 /// Checks of the environment that a put depends on.
@@ -20,7 +19,7 @@ const RESTRICTED: &str = "ENV-006";
 
 /// Runs the checks and the put.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
-    refuse_options_of_a_pair(args)?;
+    refuse_options_of_a_pair(&args.exchange, "--peer HOST or --listen")?;
     if args.fault.is_some() && !matches!(common.doorbell, Doorbell::Direct | Doorbell::Auto) {
         return Err(CommandError::Input(
             "--plant breaks a rule at the adapter's doorbell; omit --doorbell, or use --doorbell direct"
@@ -58,7 +57,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     }
     let exit = if verified { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("put", common.soft);
-    document.checks = Some(Graded::all(findings, remedy::of_host, |_, _| false));
+    document.checks = Some(graded(findings, None));
     document.origin = run.system.origin();
     document.counters = run.counters();
     document.queues = results.queues;
@@ -108,13 +107,10 @@ fn executor_of_qualification(common: &Common, args: &PutArgs) -> Result<Executor
     Err(CommandError::Input(why.to_owned()))
 }
 
-fn refuse_options_of_a_pair(args: &PutArgs) -> Result<(), CommandError> {
-    let ExchangeArgs { token_file, wait } = &args.exchange;
-    match token_file.is_some() || wait.is_some() {
-        true => {
-            let why = "--token-file and --wait are for a put between two hosts; add --peer HOST or --listen";
-            Err(CommandError::Input(why.to_owned()))
-        }
+/// Refuses the options of an exchange without one; `add` names the options that start it.
+pub(super) fn refuse_options_of_a_pair(exchange: &ExchangeArgs, add: &str) -> Result<(), CommandError> {
+    match exchange.token_file.is_some() || exchange.wait.is_some() {
+        true => Err(CommandError::Input(format!("--token-file and --wait are for two hosts; add {add}"))),
         false => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! `gda-probe ring`: every rank of a job puts to the next one; and `gda-probe put --peer` and `--listen`, which are a
-//! job of two ranks.
+//! `gda-probe ring`: every rank of a job puts to the next one; and `gda-probe put --peer`, `put --listen` and
+//! `bench --peer`, which are a job of two ranks.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,19 +8,21 @@ use super::CommandError;
 use super::put::run_prerequisites;
 use super::run::Run;
 use crate::checks;
-use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs, Via};
+use crate::cli::{
+    BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs, Via,
+};
 use crate::exchange::Limits;
 use crate::exchange::hub::Hub;
 use crate::exchange::token::{Token, VARIABLE};
 use crate::exit::Exit;
 use crate::launcher::{self, PORT, Place, Stated, with_port};
 use crate::model::ranks::Ranks;
-use crate::model::{Document, Finding, Graded, Op, Put, State, Who};
+use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Who};
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
-use crate::remedy;
 use crate::soft::uverbs;
-use crate::worker::{Executor, PutRequest};
+use crate::verdict::graded;
+use crate::worker::{BenchRequest, Executor, PutRequest, Request};
 
 /// Seconds that ranks wait for each other unless `--wait` is set.
 const WAIT: u64 = 30;
@@ -35,6 +37,8 @@ const SLOWEST_ROUND: Duration = Duration::from_secs(30);
 struct Meeting {
     of: u32,
     route: Route,
+    memory: Memory,
+    over: Over,
     processes: Vec<Vec<Here>>,
     /// Where rank 0 listens, or shall listen if it is here.
     rendezvous: String,
@@ -45,16 +49,20 @@ struct Meeting {
 pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), CommandError> {
     let put = put(Op::Write, args.bytes, args.count, args.max_seconds)?;
     let input = |why: String| CommandError::Input(why);
+    let (memory, over) = (gpu_memory(common, args)?, args.over);
+    let route = Route::Ring;
     let meeting = match args.spawn {
         Some(of) => {
             let all = (0..of).map(|rank| Here { rank, local: rank });
-            // softefa's libfabric frontend reaches the queues of its own process only.
-            let processes = match common.soft && common.via == Via::Libfabric {
+            // softefa's libfabric frontend reaches the queues of its own process only. CUDA maps no memory of the own
+            // process.
+            let processes = match common.soft && common.via == Via::Libfabric && over != Over::Nvlink {
                 true => vec![all.collect()],
                 false => all.map(|here| vec![here]).collect(),
             };
             let token = Token::generate().map_err(input)?;
-            Meeting { of, route: Route::Ring, processes, rendezvous: "127.0.0.1:0".to_owned(), token }
+            let rendezvous = "127.0.0.1:0".to_owned();
+            Meeting { of, route, memory, over, processes, rendezvous, token }
         }
         None => {
             let RingArgs { rank, ranks, rendezvous, .. } = args.clone();
@@ -62,14 +70,14 @@ pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), 
             let place = launcher::place(&stated, |name| std::env::var(name).ok()).map_err(input)?;
             let Place { rank, of, local, rendezvous } = place;
             let processes = vec![vec![Here { rank, local }]];
-            Meeting { of, route: Route::Ring, processes, rendezvous, token: token(&args.exchange)? }
+            Meeting { of, route, memory, over, processes, rendezvous, token: token(&args.exchange)? }
         }
     };
     if args.spawn.is_none() {
         refuse_brokers(common, meeting.of)?;
     }
     let executor = executor(common, args.executor)?;
-    let (mut document, ranks) = meet("ring", common, args.exchange.wait, put, executor, meeting)?;
+    let (mut document, ranks) = meet("ring", common, args.exchange.wait, (put, None), executor, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     document.ranks = Some(ranks);
     Ok((document, exit))
@@ -89,15 +97,9 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
         (Some(peer), _) => (1, peer.as_str()),
         (None, listen) => (0, listen.as_deref().unwrap_or("0.0.0.0")),
     };
-    let meeting = Meeting {
-        of: 2,
-        route: Route::Pair,
-        processes: vec![vec![Here { rank, local: 0 }]],
-        rendezvous: with_port(host, PORT),
-        token: token(&args.exchange)?,
-    };
+    let meeting = pair_at(rank, host, &args.exchange)?;
     let executor = executor(common, if rank == 0 { ExecutorChoice::Host } else { args.executor })?;
-    let (mut document, ranks) = meet("put", common, args.exchange.wait, put, executor, meeting)?;
+    let (mut document, ranks) = meet("put", common, args.exchange.wait, (put, None), executor, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     // The sender's result is that of the put; the receiver learns it with the exchange's last step.
     // A sender that opened no queue did not put.
@@ -123,12 +125,67 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
     Ok((document, exit))
 }
 
+/// Measures writes to the host that listens, after puts that are compared.
+pub(crate) fn bench(
+    common: &Common,
+    args: &BenchArgs,
+    peer: &str,
+    put: PutRequest,
+) -> Result<(Document, Exit), CommandError> {
+    refuse_brokers(common, 2)?;
+    let time_limit = common.time_limit.unwrap_or(DEFAULT_BENCH_TIME);
+    let put = PutRequest { one_adapter: false, max_seconds: put.max_seconds + time_limit / 1000, ..put };
+    let bench = Some(BenchRequest { queues: 1, time_limit });
+    let meeting = pair_at(1, peer, &args.exchange)?;
+    let executor = executor(common, args.executor)?;
+    // As in a bench of one host, --time-limit is that of the measurements.
+    let common = &Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() };
+    let (mut document, ranks) = meet("bench", common, args.exchange.wait, (put, bench), executor, meeting)?;
+    let exit = if ranks.passed() && document.bench.is_some() { Exit::Fine } else { Exit::Failed };
+    document.ranks = Some(ranks);
+    Ok((document, exit))
+}
+
+/// A job of two ranks: the listener is rank 0, at `host`, and the sender rank 1.
+fn pair_at(rank: u32, host: &str, exchange: &ExchangeArgs) -> Result<Meeting, CommandError> {
+    Ok(Meeting {
+        of: 2,
+        route: Route::Pair,
+        memory: Memory::Host,
+        over: Over::Efa,
+        processes: vec![vec![Here { rank, local: 0 }]],
+        rendezvous: with_port(host, PORT),
+        token: token(exchange)?,
+    })
+}
+
 fn put(op: Op, bytes: u64, count: u64, max_seconds: u64) -> Result<PutRequest, CommandError> {
     if !in_bounds(bytes, count) {
         let why = format!("{count} × {bytes} bytes: --bytes is 1 to {MOST_BYTES}, and --count at least 1");
         return Err(CommandError::Input(why));
     }
     Ok(PutRequest { op, bytes, count, max_seconds, one_adapter: false, fault: None, qualify_laps: None })
+}
+
+/// The memory of a ring's bytes. Refuses a choice that cannot hold.
+fn gpu_memory(common: &Common, args: &RingArgs) -> Result<Memory, CommandError> {
+    let memory = args.memory();
+    let refused = |why: &str| Err(CommandError::Input(why.to_owned()));
+    match (memory, args.over, common.gpu) {
+        (Memory::Host, Over::Efa, _) => Ok(memory),
+        (Memory::Host, ..) => refused(
+            "--memory host --over nvlink or auto: NVLink joins memory of GPUs; omit --memory host, or use --over efa",
+        ),
+        (_, _, Some(GpuChoice::None)) => refused(
+            "--memory gpu, the default with --over nvlink and auto, needs a GPU, but --gpu none leaves GPUs out; omit \
+             one of the options",
+        ),
+        _ if common.via == Via::Verbs => Err(CommandError::NotInThisVersion {
+            what: "ring --memory gpu --via verbs",
+            missing: "memory of GPUs that rdma-core registers for the probe",
+        }),
+        _ => Ok(memory),
+    }
 }
 
 fn token(args: &ExchangeArgs) -> Result<Token, CommandError> {
@@ -158,7 +215,7 @@ fn refuse_brokers(common: &Common, of: u32) -> Result<(), CommandError> {
 fn executor(common: &Common, choice: ExecutorChoice) -> Result<Executor, CommandError> {
     match (choice, common.gpu) {
         (ExecutorChoice::Host, _) => Ok(Executor::Host),
-        (ExecutorChoice::Cuda, Some(crate::model::GpuChoice::None)) => {
+        (ExecutorChoice::Cuda, Some(GpuChoice::None)) => {
             let why = "--executor cuda needs a GPU, but --gpu none leaves GPUs out; omit one of the options";
             Err(CommandError::Input(why.to_owned()))
         }
@@ -166,7 +223,7 @@ fn executor(common: &Common, choice: ExecutorChoice) -> Result<Executor, Command
             what: "--executor cuda --via verbs",
             missing: "GPUs that drive queues opened by rdma-core",
         }),
-        (ExecutorChoice::Cuda, Some(crate::model::GpuChoice::Number(number))) => Ok(Executor::Gpu(number)),
+        (ExecutorChoice::Cuda, Some(GpuChoice::Number(number))) => Ok(Executor::Gpu(number)),
         (ExecutorChoice::Cuda, None) => Ok(Executor::Gpu(0)),
         // Ranks must agree on what they show; a GPU takes part on request.
         (ExecutorChoice::Auto, _) => Ok(Executor::Host),
@@ -178,12 +235,13 @@ fn meet(
     name: &'static str,
     common: &Common,
     wait: Option<u64>,
-    put: PutRequest,
+    (put, bench): (PutRequest, Option<BenchRequest>),
     executor: Executor,
     meeting: Meeting,
 ) -> Result<(Document, Ranks), CommandError> {
-    let Meeting { of, route, processes, rendezvous, token } = meeting;
+    let Meeting { of, route, memory, over, processes, rendezvous, token } = meeting;
     let mut run = Run::new(common)?;
+    run.bench = bench;
     run_prerequisites(&mut run);
     let mut document = Document::new(name, common.soft);
     let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
@@ -202,9 +260,10 @@ fn meet(
     }
     let (group, provider_path) = run.layer();
     let mut job = Job {
-        request: run.request(group, put, executor),
+        request: Request { memory, ..run.request(group, put, executor) },
         of,
         route,
+        over,
         hub: rendezvous,
         token: token.clone(),
         arrival: milliseconds(limits.arrival),
@@ -215,8 +274,11 @@ fn meet(
     if ranks.here.contains(&0) {
         let bound = Hub::bind(&job.hub, token, of, route.party(), limits).map_err(CommandError::Input)?;
         if route == Route::Pair {
-            let note =
-                format!("gda-probe: waiting {} s at {} for put --peer", limits.arrival.as_secs(), job.hub);
+            let note = format!(
+                "gda-probe: waiting {} s at {} for put --peer or bench --peer",
+                limits.arrival.as_secs(),
+                job.hub
+            );
             // The result is printed whether this was or not.
             let _ = writeln!(std::io::stderr(), "{note}");
         }
@@ -232,6 +294,9 @@ fn meet(
         (ranks.bytes, ranks.count) = (agreed.bytes, agreed.count);
     }
     (ranks.pes, ranks.error) = (pes, exchange);
+    // The listener knows them too, and its document is that of a put.
+    let measured = ranks.pes.iter_mut().find_map(|pe| pe.bench.take());
+    document.bench = measured.filter(|_| bench.is_some());
     document.origin = run.system.origin();
     document.counters = run.counters();
     Ok((document, ranks))
@@ -264,7 +329,7 @@ fn start_error(error: std::io::Error) -> CommandError {
 fn unready(mut document: Document, mut run: Run) -> Document {
     let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    document.checks = Some(Graded::all(findings, remedy::of_host, |_, _| false));
+    document.checks = Some(graded(findings, None));
     document.origin = run.system.origin();
     document
 }

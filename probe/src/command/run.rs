@@ -7,7 +7,7 @@ use super::CommandError;
 use crate::check::{Policy, Runner};
 use crate::checks;
 use crate::cli::{Common, Via};
-use crate::model::{Counter, Doorbell, GpuChoice};
+use crate::model::{Counter, Doorbell, GpuChoice, Memory};
 use crate::soft::{self, ProviderDirectory, Unready, uverbs};
 use crate::supervisor::{self, Limits, Results};
 use crate::system::System;
@@ -143,6 +143,7 @@ impl Run {
             avoid: Vec::new(),
             gpu,
             executor,
+            memory: Memory::Host,
             doorbell: self.doorbell,
             put,
             exposure_alone: self.exposure_alone,

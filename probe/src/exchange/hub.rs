@@ -52,14 +52,30 @@ struct Arrived {
 #[derive(Debug)]
 pub(crate) struct Serving {
     thread: JoinHandle<Result<(), String>>,
-    stop: Arc<OnceLock<String>>,
+    stop: Arc<OnceLock<Stop>>,
+}
+
+/// Why a hub stops to wait for ranks that have not arrived.
+#[derive(Debug)]
+enum Stop {
+    /// This process knows that they will not.
+    Because(String),
+    /// As if the time to arrive were over, once each connection has been heard. Tests do not wait for that time.
+    #[cfg(test)]
+    Late,
 }
 
 impl Serving {
     /// Ends the wait for ranks that have not arrived, because `why`. The first reason counts.
     pub(crate) fn stop_waiting(&self, why: String) {
         // A later reason follows from the first.
-        let _ = self.stop.set(why);
+        let _ = self.stop.set(Stop::Because(why));
+    }
+
+    /// Ends the wait as the time to arrive does.
+    #[cfg(test)]
+    pub(crate) fn stop_as_late(&self) {
+        self.stop.set(Stop::Late).unwrap();
     }
 
     /// Waits until the exchange has ended, which its limits bound. Returns the failure, which every rank that arrived
@@ -140,7 +156,7 @@ impl Hub {
     fn await_ranks(
         &self,
         ranks: &mut BTreeMap<u32, Arrived>,
-        stopped: &OnceLock<String>,
+        stopped: &OnceLock<Stop>,
     ) -> Result<(), String> {
         let deadline = Deadline::after(self.limits.arrival);
         let (report, reports) = mpsc::channel::<Handshake>();
@@ -159,7 +175,7 @@ impl Hub {
             if ranks.len() == self.of as usize - usize::from(self.refusal.is_some()) {
                 return self.refusal.clone().map_or(Ok(()), Err);
             }
-            if let Some(why) = stopped.get() {
+            if let Some(Stop::Because(why)) = stopped.get() {
                 return Err(why.clone());
             }
             if deadline.left().is_none() {
@@ -171,6 +187,14 @@ impl Hub {
                     self.start_handshake(stream, from, deadline, &report);
                 }
                 Ok((_, from)) => refused.push(format!("{from}: {HANDSHAKES} handshakes were in progress")),
+                #[cfg(test)]
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && pending == 0
+                        && matches!(stopped.get(), Some(Stop::Late)) =>
+                {
+                    return Err(self.missing(ranks, &refused));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
                 // The other side closed its connection before it was accepted, or descriptors are short for now.
                 Err(error) => {

@@ -10,10 +10,8 @@ use super::member::Member;
 use super::token::Token;
 use super::{Limits, Party, RAISE_LIMIT, advice, join, split};
 
-/// Ample for ranks that arrive. Tests in which one does not arrive wait for a shorter time, which is still ample for
-/// the others.
+/// Ample for ranks that arrive. Tests in which one does not arrive end the wait with `stop_as_late`.
 const AMPLE: Limits = Limits { arrival: Duration::from_secs(60), step: Duration::from_secs(60) };
-const SHORT: Limits = Limits { arrival: Duration::from_secs(8), step: Duration::from_secs(60) };
 
 /// For waits that must not be waited for.
 const NEVER: Limits = Limits { arrival: Duration::from_secs(24 * 3600), ..AMPLE };
@@ -68,12 +66,13 @@ fn every_rank_gets_the_messages_of_all_ranks_in_their_order() {
 
 #[test]
 fn a_rank_that_never_arrives_is_named_to_those_that_did() {
-    let (hub, served) = serve(3, SHORT);
-    let ranks = [0, 2].map(|number| rank(&hub, number, 3, 1));
+    let (hub, served) = serve(3, AMPLE);
+    let ranks = [0, 2].map(|number| joined(&hub, number, 3));
+    served.stop_as_late();
     let why = served.join().unwrap_err();
-    assert!(why.starts_with("rank 1 did not arrive within 8 s"), "{why}");
-    for rank in ranks {
-        assert_eq!(rank.join().unwrap().unwrap_err(), why);
+    assert!(why.starts_with("rank 1 did not arrive within 60 s"), "{why}");
+    for mut rank in ranks {
+        assert_eq!(rank.share(b"").unwrap_err(), why);
     }
 }
 
@@ -92,9 +91,10 @@ fn garbage_is_refused_and_named_and_the_others_go_on() {
 
 #[test]
 fn garbage_in_place_of_a_rank_is_named_when_the_rank_is_missed() {
-    let (hub, served) = serve(1, SHORT);
+    let (hub, served) = serve(1, AMPLE);
     let mut garbage = TcpStream::connect(&hub).unwrap();
     garbage.write_all(&[0; 4096]).unwrap();
+    served.stop_as_late();
     let why = served.join().unwrap_err();
     assert!(why.contains("rank 0 did not arrive"), "{why}");
     assert!(why.contains("127.0.0.1:") && why.contains("does not speak the protocol"), "{why}");
@@ -102,14 +102,15 @@ fn garbage_in_place_of_a_rank_is_named_when_the_rank_is_missed() {
 
 #[test]
 fn a_wrong_token_is_refused_at_once_and_named() {
-    let (hub, served) = serve(2, SHORT);
-    let right = rank(&hub, 0, 2, 1);
+    let (hub, served) = serve(2, AMPLE);
+    let mut right = joined(&hub, 0, 2);
     let begun = Instant::now();
     let why = Member::join(&hub, 1, 2, Party::Ranks, &token("wrong"), AMPLE).unwrap_err();
     assert!(why.contains("different tokens") && begun.elapsed() < AMPLE.arrival, "{why}");
+    served.stop_as_late();
     let why = served.join().unwrap_err();
     assert!(why.contains("rank 1 did not arrive") && why.contains("it has another token"), "{why}");
-    assert_eq!(right.join().unwrap().unwrap_err(), why);
+    assert_eq!(right.share(b"").unwrap_err(), why);
 }
 
 #[test]
@@ -163,9 +164,10 @@ fn rank_0_of_another_release_is_named_at_once() {
     );
     other.join().unwrap();
     // The hub names a rank of another release when it misses the rank.
-    let (hub, served) = serve(1, SHORT);
+    let (hub, served) = serve(1, AMPLE);
     let mut newer = TcpStream::connect(&hub).unwrap();
     newer.write_all(b"efa-gda/ranks/2\n").unwrap();
+    served.stop_as_late();
     let why = served.join().unwrap_err();
     assert!(why.contains("127.0.0.1:") && why.contains("another release of gda-probe"), "{why}");
 }
@@ -205,11 +207,13 @@ fn a_slow_connection_holds_up_nobody() {
 
 #[test]
 fn a_rank_that_is_silent_in_a_step_is_named() {
-    let (hub, served) = serve(2, Limits { step: Duration::from_secs(8), ..AMPLE });
-    let quick = rank(&hub, 0, 2, 1);
+    let (hub, served) = serve(2, Limits { step: Duration::from_secs(4), ..AMPLE });
+    // It sends its message before the step, and so its limit, begins with the arrival of the other rank.
+    let mut quick = joined(&hub, 0, 2);
+    let quick = std::thread::spawn(move || quick.share(b"0/0"));
     let silent = joined(&hub, 1, 2);
     let why = served.join().unwrap_err();
-    assert!(why.starts_with("rank 1 sent no message within 8 s"), "{why}");
+    assert!(why.starts_with("rank 1 sent no message within 4 s"), "{why}");
     assert_eq!(quick.join().unwrap().unwrap_err(), why);
     drop(silent);
 }

@@ -2,17 +2,17 @@
 
 use serde::Serialize;
 
-use super::{Finding, State, Who};
+use super::{Finding, StackName, State, Who};
 
-/// How much a problem matters.
+/// How much a problem matters, by the stacks that cannot run with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// It works, at a cost.
+    /// A warning with which every stack can run.
     Minor,
-    /// It does not work, and no other check waits for it; or a stack does not work with it.
+    /// Some stack cannot run; or a check failed for a part of the machine, such as one of its adapters.
     Major,
-    /// It does not work, and other checks could not run because of it.
+    /// No stack can run.
     Critical,
 }
 
@@ -57,6 +57,17 @@ impl Action {
             Self::Isolate => "isolate the node until this is fixed",
         }
     }
+
+    /// What is done with the node, which may be sound although a job cannot run on it.
+    pub(crate) fn of_node(self, state: State) -> &'static str {
+        match self {
+            Self::FixImage | Self::FixPod | Self::FixProgram => "keep the node in service",
+            Self::FixHost if state == State::Warn => "keep the node in service, and drain it for the fix",
+            Self::FixHost => "drain the node, fix it, and return it to service",
+            Self::Restart => "drain the node and restart it; isolate it if that does not help",
+            Self::Isolate => "isolate the node (cordon and drain it) until it is fixed",
+        }
+    }
 }
 
 /// A finding with its grade. Only problems have one.
@@ -71,37 +82,49 @@ pub(crate) struct Graded {
     /// What is done about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) action: Option<Action>,
+    /// The stacks that cannot run with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stops: Vec<StackName>,
+    /// The code of the problem whose consequence this one is: it has no fix of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) follows_from: Option<&'static str>,
+}
+
+/// What a problem stops.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stops {
+    /// The stacks that cannot run with it.
+    pub(crate) stacks: Vec<StackName>,
+    /// Whether these are all stacks that are judged.
+    pub(crate) all: bool,
 }
 
 impl Graded {
-    /// Grades all findings of a run. `of_host` is the action for a code whose problem the host's operator solves;
-    /// `stops` decides whether a warning keeps a stack from running.
-    pub(crate) fn all(
-        findings: Vec<Finding>,
-        of_host: impl Fn(&str) -> Action,
-        stops: impl Fn(&[Finding], &Finding) -> bool,
-    ) -> Vec<Self> {
-        let blocks = |code: &str| findings.iter().any(|other| other.blocked_by.as_deref() == Some(code));
-        let severity = |one: &Finding| match one.state {
-            State::Fail if blocks(&one.code) => Some(Severity::Critical),
-            State::Fail => Some(Severity::Major),
-            State::Warn if stops(&findings, one) => Some(Severity::Major),
-            State::Warn => Some(Severity::Minor),
-            State::Pass | State::Skip | State::Unknown => None,
+    /// Grades a finding of a run. `of_host` is the action for a problem that the host's operator solves; `stops` and
+    /// `follows_from` are for problems only.
+    pub(crate) fn new(
+        finding: Finding,
+        of_host: Action,
+        stops: Stops,
+        follows_from: Option<&'static str>,
+    ) -> Self {
+        let severity = match finding.state {
+            State::Pass | State::Skip | State::Unknown => {
+                return Self { finding, severity: None, action: None, stops: Vec::new(), follows_from: None };
+            }
+            State::Warn | State::Fail if stops.all => Severity::Critical,
+            State::Warn if stops.stacks.is_empty() => Severity::Minor,
+            State::Warn | State::Fail => Severity::Major,
         };
-        let severities: Vec<_> = findings.iter().map(severity).collect();
-        let grade = |(finding, severity): (Finding, Option<Severity>)| {
-            let action = severity.and(finding.who).map(|who| match who {
-                // No node is drained for a warning: other jobs work on it.
-                Who::Host if finding.state == State::Warn => Action::FixHost,
-                Who::Host => of_host(&finding.code),
-                Who::Image => Action::FixImage,
-                Who::Pod => Action::FixPod,
-                Who::Code => Action::FixProgram,
-            });
-            Self { finding, severity, action }
-        };
-        findings.into_iter().zip(severities).map(grade).collect()
+        let action = finding.who.map(|who| match who {
+            // No node is drained for a warning: other jobs work on it.
+            Who::Host if finding.state == State::Warn => Action::FixHost,
+            Who::Host => of_host,
+            Who::Image => Action::FixImage,
+            Who::Pod => Action::FixPod,
+            Who::Code => Action::FixProgram,
+        });
+        Self { finding, severity: Some(severity), action, stops: stops.stacks, follows_from }
     }
 }
 
@@ -110,51 +133,41 @@ mod tests {
     use super::*;
     use crate::model::Kind;
 
-    fn finding(code: &str, state: State, who: Option<Who>, blocked_by: Option<&str>) -> Finding {
-        let blocked_by = blocked_by.map(str::to_owned);
-        Finding { who, blocked_by, ..Finding::new(code, "", state, Kind::Declared) }
+    fn graded(state: State, who: Who, stacks: &[StackName], all: bool) -> Graded {
+        let finding = Finding { who: Some(who), ..Finding::new("A-1", "", state, Kind::Declared) };
+        Graded::new(finding, Action::Isolate, Stops { stacks: stacks.to_vec(), all }, None)
     }
 
     #[test]
-    fn a_failure_is_critical_if_other_checks_wait_for_it() {
-        let all = Graded::all(
-            vec![
-                finding("A-1", State::Fail, Some(Who::Image), None),
-                finding("B-1", State::Fail, Some(Who::Pod), None),
-                finding("C-1", State::Warn, Some(Who::Code), None),
-                finding("D-1", State::Skip, None, Some("A-1")),
-            ],
-            |_| Action::FixHost,
-            |_, _| false,
-        );
-        let grades: Vec<_> = all.iter().map(|one| (one.severity, one.action)).collect();
-        assert_eq!(
-            grades,
-            [
-                (Some(Severity::Critical), Some(Action::FixImage)),
-                (Some(Severity::Major), Some(Action::FixPod)),
-                (Some(Severity::Minor), Some(Action::FixProgram)),
-                (None, None),
-            ]
-        );
-    }
-
-    #[test]
-    fn a_warning_that_stops_a_stack_is_major() {
-        let found = ["A-1", "B-1"].map(|code| finding(code, State::Warn, Some(Who::Host), None)).to_vec();
-        let all = Graded::all(found, |_| Action::Isolate, |_, one| one.code == "B-1");
-        let grades: Vec<_> = all.iter().map(|one| (one.severity, one.action)).collect();
-        let of = |severity| (Some(severity), Some(Action::FixHost));
-        assert_eq!(grades, [of(Severity::Minor), of(Severity::Major)]);
+    fn the_severity_is_by_the_stacks_that_are_stopped_whatever_the_state() {
+        let of = |state, stacks: &[StackName], all| graded(state, Who::Pod, stacks, all).severity;
+        let some = [StackName::Nccl];
+        for state in [State::Fail, State::Warn] {
+            assert_eq!(of(state, &some, true), Some(Severity::Critical));
+            assert_eq!(of(state, &some, false), Some(Severity::Major));
+        }
+        assert_eq!(of(State::Fail, &[], false), Some(Severity::Major), "one adapter of several");
+        assert_eq!(of(State::Warn, &[], false), Some(Severity::Minor));
+        assert_eq!(of(State::Skip, &some, true), None);
     }
 
     #[test]
     fn a_failure_of_the_host_has_the_action_of_its_code_and_a_warning_never_drains_a_node() {
-        let action = |state: State| {
-            let found = vec![finding("A-1", state, Some(Who::Host), None)];
-            Graded::all(found, |_| Action::Isolate, |_, _| true)[0].action
-        };
-        assert_eq!(action(State::Fail), Some(Action::Isolate));
-        assert_eq!(action(State::Warn), Some(Action::FixHost));
+        let action = |state, who| graded(state, who, &[], false).action;
+        assert_eq!(action(State::Fail, Who::Host), Some(Action::Isolate));
+        assert_eq!(action(State::Warn, Who::Host), Some(Action::FixHost));
+        assert_eq!(action(State::Fail, Who::Image), Some(Action::FixImage));
+        assert_eq!(action(State::Fail, Who::Pod), Some(Action::FixPod));
+        assert_eq!(action(State::Warn, Who::Code), Some(Action::FixProgram));
+        assert_eq!(action(State::Pass, Who::Code), None);
+    }
+
+    #[test]
+    fn a_node_is_kept_unless_its_host_is_at_fault() {
+        for action in [Action::FixImage, Action::FixPod, Action::FixProgram] {
+            assert!(action.of_node(State::Fail).starts_with("keep the node"));
+        }
+        assert!(Action::FixHost.of_node(State::Fail).starts_with("drain the node"));
+        assert!(Action::FixHost.of_node(State::Warn).starts_with("keep the node"));
     }
 }

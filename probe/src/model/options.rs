@@ -81,6 +81,30 @@ pub(crate) enum Doorbell {
     Auto,
 }
 
+/// The memory of the bytes that ranks put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Memory {
+    /// Memory of the host
+    #[default]
+    Host,
+    /// Memory of the rank's GPU
+    Gpu,
+}
+
+/// The path of the bytes that ranks put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Over {
+    /// Through the adapters
+    #[default]
+    Efa,
+    /// Between GPUs of one host that can map each other's memory
+    Nvlink,
+    /// nvlink where GPUs can map each other's memory, otherwise efa
+    Auto,
+}
+
 impl From<Doorbell> for DoorbellChoice {
     fn from(doorbell: Doorbell) -> Self {
         match doorbell {

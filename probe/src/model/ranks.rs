@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bench::Bench;
+use super::{Memory, Over};
+
 /// The ranks of a job.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Ranks {
@@ -45,6 +48,12 @@ pub(crate) struct Pe {
     /// The number of the GPU that ran it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) gpu: Option<String>,
+    /// The memory of its bytes; absent before it was registered.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) memory: Option<Memory>,
+    /// The path of its puts, `efa` or `nvlink`; absent before it was chosen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) over: Option<Over>,
     /// The doorbell mode; absent if no queue opened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) doorbell: Option<String>,
@@ -68,6 +77,9 @@ pub(crate) struct Pe {
     /// The value that arrived.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) got: Option<u64>,
+    /// What the sender of `bench --peer` measured, until the document has it beside the ranks.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) bench: Option<Bench>,
     /// Whether this rank's puts completed, and every byte that it was to receive arrived and no other byte changed.
     pub(crate) verified: bool,
     /// Why not.

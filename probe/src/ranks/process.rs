@@ -12,10 +12,13 @@ use serde_json::Value;
 use super::{COMMAND, Job};
 use crate::exchange::hub::Hub;
 use crate::exchange::member::NOT_JOINED;
+use crate::model::Memory;
 use crate::model::ranks::Pe;
 use crate::model::text::make_visible;
 use crate::supervisor::{describe, reap, worker_command};
 
+/// With this variable, softefa offers memory of GPUs.
+const SOFTEFA_HMEM: &str = "SOFTEFA_HMEM";
 /// The most bytes of a result.
 const MOST_BYTES: u64 = 1 << 16;
 /// How long a process may take to end after its last result, on a busy machine too.
@@ -108,7 +111,11 @@ fn start(
     provider_path: Option<&OsStr>,
     results: &Sender<Report>,
 ) -> io::Result<Child> {
-    let mut process = worker_command(COMMAND, provider_path)?.spawn()?;
+    let mut command = worker_command(COMMAND, provider_path)?;
+    if job.request.soft && job.request.memory == Memory::Gpu {
+        command.env(SOFTEFA_HMEM, "1");
+    }
+    let mut process = command.spawn()?;
     if let Some(mut stdin) = process.stdin.take() {
         // A write error means that the process has ended; its exit status is reported.
         let _ = stdin.write_all(&serde_json::to_vec(job)?);

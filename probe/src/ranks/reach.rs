@@ -124,14 +124,20 @@ pub(super) fn run_needed<L: Reach>(
     Ok(())
 }
 
-/// Runs the checks of a GPU on which those of a pair depend. Returns the first failure.
-pub(super) fn check_gpu(number: u32) -> Result<(), String> {
+/// The check of kernels, which memory of a GPU does not need.
+const KERNELS: &str = "CUDA-010";
+
+/// Runs the checks of a GPU on which those of a pair depend, or without `kernels` those on which its memory depends.
+/// Returns the first failure.
+pub(super) fn check_gpu(number: u32, kernels: bool) -> Result<(), String> {
     let mut cuda = Cuda::new(Some(number), &System::default(), Progress::silent());
     for unit in cuda::CHECKS {
         first_failure(&unit.check, unit.outcomes(&mut cuda))?;
     }
     cuda.select(number);
-    for unit in cuda::GPU_CHECKS.iter().filter(|unit| unit.check.kind == Kind::Proven) {
+    let needed =
+        |unit: &&Unit<Cuda>| unit.check.kind == Kind::Proven && (kernels || unit.check.code != KERNELS);
+    for unit in cuda::GPU_CHECKS.iter().filter(needed) {
         first_failure(&unit.check, unit.outcomes(&mut cuda))?;
     }
     Ok(())

@@ -8,16 +8,21 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer, RemoteRegion};
-use efa_gda::queue::{Region as _, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region as _, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
 use serde::{Deserialize, Serialize};
 
+use super::nvlink::{Mapped, Shared};
 use super::reach::first_failure;
 use crate::check::Outcomes;
-use crate::checks::data::{self, pattern::Pattern};
-use crate::checks::session::{Layer, Region, Session};
+use crate::checks::data;
+use crate::checks::data::pattern::{Bytes, Pattern};
+use crate::checks::measure::{self, Bed, Case, REGION};
+use crate::checks::session::{Layer, Region, Session, text};
+use crate::model::bench::Figure;
 use crate::model::ranks::Pe;
 use crate::worker::PutRequest;
 
@@ -35,6 +40,8 @@ const NONE: u64 = u64::MAX;
 const GRACE: Duration = Duration::from_secs(1);
 /// The pause between two looks at the signal word.
 const PAUSE: Duration = Duration::from_micros(50);
+/// The least bound of a measured write.
+const LEAST_WAIT: Duration = Duration::from_secs(2);
 
 /// A registered region, as a rank describes it to the one that puts to it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -61,6 +68,15 @@ impl From<Remote> for RemoteRegion {
 pub(super) struct Landing {
     bytes: Remote,
     signal: Remote,
+}
+
+/// Where a rank puts.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// To memory of a peer, over EFA.
+    Efa(Peer, Landing),
+    /// To memory of another GPU, which this process has mapped.
+    Mapped(Mapped),
 }
 
 /// Puts of one round.
@@ -90,25 +106,42 @@ pub(super) struct Transfer<L: Layer> {
 }
 
 impl<L: Layer> Transfer<L> {
-    /// Registers the memory of `rank`, which puts to the first of `neighbours` and receives from the second.
-    pub(super) fn new(session: &Session<L>, rank: u32, neighbours: [Option<u32>; 2]) -> Result<Self, String> {
+    /// Registers the memory of `rank`, which puts to the first of `neighbours` and receives from the second: memory of
+    /// `gpu`, or of the host.
+    pub(super) fn new(
+        session: &Session<L>,
+        rank: u32,
+        neighbours: [Option<u32>; 2],
+        gpu: Option<&Gpu>,
+    ) -> Result<Self, String> {
         let put = session.request.put;
         let puts = per_round(put);
         let bytes = puts.checked_mul(put.bytes).and_then(|bytes| usize::try_from(bytes).ok());
         let length = bytes.ok_or("a round of puts exceeds the address space")?;
         let register = |length: usize, access: Access| {
-            let buffer = Buffer::zeroed(length).ok_or_else(|| {
+            let short = |why: &str| {
                 format!(
-                    "{length} bytes of memory for a round of puts cannot be allocated; use a smaller --bytes"
+                    "{length} bytes of memory for a round of puts cannot be allocated{why}; use a smaller --bytes"
                 )
-            })?;
-            session.rig.objects.register(buffer, access).map_err(|outcomes| sentence("a region", outcomes))
+            };
+            let objects = &session.rig.objects;
+            let region = match gpu {
+                None => objects.register(Buffer::zeroed(length).ok_or_else(|| short(""))?, access),
+                Some(gpu) => {
+                    let memory = GpuMemory::zeroed_to_share(gpu, length);
+                    let memory = memory.map_err(|error| short(&format!(": {}", text(error))))?;
+                    objects.register_gpu(memory, access)
+                }
+            };
+            region.map_err(|outcomes| sentence("a region", outcomes))
         };
         let [target, source] = neighbours;
-        let sends = target.map(|_| register(length + VALUE, Access::WRITE)).transpose()?;
+        // The writes that a bench measures go to the same memory, after the puts were compared.
+        let room = if session.request.bench.is_some() { length.max(REGION as usize) } else { length };
+        let sends = target.map(|_| register(room + VALUE, Access::WRITE)).transpose()?;
         let receives = source.map(|_| {
             Ok::<_, String>((
-                register(length + GUARD, Access::REMOTE_WRITE)?,
+                register(room + GUARD, Access::REMOTE_WRITE)?,
                 register(VALUE, Access::REMOTE_WRITE)?,
             ))
         });
@@ -127,6 +160,31 @@ impl<L: Layer> Transfer<L> {
         Some(Landing { bytes: bytes.remote().into(), signal: signal.remote().into() })
     }
 
+    /// Exports the memory to which this rank's source puts, for another process of the host.
+    pub(super) fn share(&self, gpu: &Gpu) -> Result<Shared, String> {
+        let (bytes, signal) = self.receives.as_ref().ok_or("no rank puts to this one")?;
+        let memory = |region| L::gpu_memory(region).ok_or("no memory of a GPU is registered");
+        Shared::of(gpu, memory(bytes)?, memory(signal)?)
+    }
+
+    /// Measures a case with writes to the peer's memory, whose bytes nobody reads then.
+    pub(super) fn measure(
+        &self,
+        session: &mut Session<L>,
+        (peer, landing): (Peer, Landing),
+        case: Case,
+        share: Duration,
+    ) -> Result<Figure, String> {
+        let wait = session.request.wait;
+        let mode = session.rig.sender().map(MappedQueue::doorbell_mode);
+        let parts = self.sends.as_ref().zip(mode).zip(session.rig.meter());
+        let ((sends, mode), meter) = parts.ok_or("no queue is open")?;
+        let timeout = Duration::from_millis(wait).max(LEAST_WAIT);
+        let requests = |bytes, _| vec![measure::request(peer, sends, landing.bytes.into(), bytes, timeout)];
+        let measured = Bed { meter, mode, queues: 1, requests: &requests }.measure(case, share);
+        measured.map_err(|error| sentence(&case.describe(), data::put_failed(&error, wait)))
+    }
+
     /// Puts of a round, and their bytes.
     fn size(&self, round: u64) -> (u64, usize) {
         let before = round * per_round(self.put);
@@ -138,22 +196,21 @@ impl<L: Layer> Transfer<L> {
     /// Fills the source, and makes every byte of the target wrong. No other rank may be putting.
     pub(super) fn prepare(&self, round: u64) -> Result<(), String> {
         let (_, length) = self.size(round);
-        let wrong = |error: efa_gda::memory::OutOfBounds| error.to_string();
-        if let Some(buffer) = self.sends.as_ref().and_then(|region| region.buffer()) {
-            seed(self.rank, round).fill(buffer, length).map_err(wrong)?;
+        if let Some(buffer) = self.sends.as_ref().and_then(bytes::<L>) {
+            seed(self.rank, round).fill(buffer, length)?;
             let value = value(self.rank, self.rounds - 1 - round);
-            buffer.write(self.length, &value.to_ne_bytes()).map_err(wrong)?;
+            buffer.put(self.length, &value.to_ne_bytes())?;
         }
         if let (Some(source), Some((bytes, signal))) = (self.source, self.buffers()) {
-            seed(source, round).spoil(bytes, length).map_err(wrong)?;
-            signal.write(0, &NONE.to_ne_bytes()).map_err(wrong)?;
+            seed(source, round).spoil(bytes, length)?;
+            signal.put(0, &NONE.to_ne_bytes())?;
         }
         Ok(())
     }
 
-    fn buffers(&self) -> Option<(&Buffer, &Buffer)> {
-        let (bytes, signal) = self.receives.as_ref()?;
-        Some((bytes.buffer()?, signal.buffer()?))
+    fn buffers(&self) -> Option<(&dyn Bytes, &dyn Bytes)> {
+        let (target, signal) = self.receives.as_ref()?;
+        Some((bytes::<L>(target)?, bytes::<L>(signal)?))
     }
 
     /// Puts a round, waits for that of the source, and compares. Adds to `pe`.
@@ -161,26 +218,47 @@ impl<L: Layer> Transfer<L> {
         &self,
         session: &mut Session<L>,
         round: u64,
-        peer: Option<(Peer, Landing)>,
+        target: Option<&Target>,
         pe: &mut Pe,
     ) -> Result<(), String> {
-        if let Some((peer, landing)) = peer {
-            self.send(session, round, peer, landing, pe)?;
+        let (puts, length) = self.size(round);
+        let timeout = data::bound(session, length as u64, puts);
+        let begun = Instant::now();
+        let completed = match target {
+            None => None,
+            Some(Target::Efa(peer, landing)) => Some(self.send(session, puts, (*peer, *landing), timeout)?),
+            Some(Target::Mapped(mapped)) => Some(self.copy(mapped, puts, timeout)?),
+        };
+        if let Some((completed, ended)) = completed {
+            let took = u64::try_from((ended - begun).as_micros()).unwrap_or(u64::MAX);
+            pe.microseconds = Some(pe.microseconds.unwrap_or_default().saturating_add(took));
+            pe.completed += completed;
         }
         self.receive(session, round, pe)
     }
 
+    /// Copies a round to memory of another GPU, and the value after that. Returns the completed puts, and when the
+    /// bytes were there.
+    fn copy(&self, mapped: &Mapped, puts: u64, timeout: Duration) -> Result<(u64, Instant), String> {
+        let to = self.target.unwrap_or_default();
+        let failed = |why: String| format!("the put to rank {to} over NVLink failed: {why}");
+        let source = self.sends.as_ref().and_then(L::gpu_memory).ok_or("no memory of a GPU is registered")?;
+        // The bytes of a round fit a usize.
+        mapped.put(source, (self.put.bytes as usize, puts as usize), timeout).map_err(failed)?;
+        let ended = Instant::now();
+        mapped.signal(source, self.length, timeout).map_err(failed)?;
+        Ok((puts, ended))
+    }
+
+    /// Puts a round over EFA, and the value after that. Returns as [`Self::copy`].
     fn send(
         &self,
         session: &mut Session<L>,
-        round: u64,
-        peer: Peer,
-        landing: Landing,
-        pe: &mut Pe,
-    ) -> Result<(), String> {
-        let Some(sends) = &self.sends else { return Ok(()) };
-        let (puts, length) = self.size(round);
-        let timeout = data::bound(session, length as u64, puts);
+        puts: u64,
+        (peer, landing): (Peer, Landing),
+        timeout: Duration,
+    ) -> Result<(u64, Instant), String> {
+        let sends = self.sends.as_ref().ok_or("no memory is registered")?;
         let bytes = WorkRequest::write(peer, sends, landing.bytes.into())
             .bytes(self.put.bytes)
             .count(puts)
@@ -195,13 +273,11 @@ impl<L: Layer> Transfer<L> {
             sentence(&format!("the put to rank {to}"), data::put_failed(&error, wait))
         };
         let wait = session.request.wait;
-        let begun = Instant::now();
         let done = session.rig.execute(&bytes).map_err(|error| failed(error, wait))?;
-        let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        pe.microseconds = Some(pe.microseconds.unwrap_or_default().saturating_add(took));
+        let ended = Instant::now();
+        session.rig.execute(&value).map_err(|error| failed(error, wait))?;
         // A long put is several requests.
-        pe.completed += if done.completed == done.posted { puts } else { 0 };
-        session.rig.execute(&value).map_err(|error| failed(error, wait)).map(drop)
+        Ok((if done.completed == done.posted { puts } else { 0 }, ended))
     }
 
     fn receive(&self, session: &Session<L>, round: u64, pe: &mut Pe) -> Result<(), String> {
@@ -212,7 +288,7 @@ impl<L: Layer> Transfer<L> {
         let begun = Instant::now();
         loop {
             let mut word = [0; VALUE];
-            signal.read(0, &mut word).map_err(|error| error.to_string())?;
+            signal.get(0, &mut word)?;
             let got = u64::from_ne_bytes(word);
             // The value that people read is the last round's.
             pe.expected = Some(value(source, 0));
@@ -232,13 +308,21 @@ impl<L: Layer> Transfer<L> {
             }
             std::thread::sleep(PAUSE);
         }
-        match seed(source, round).compare(bytes, length).map_err(|error| error.to_string())? {
+        match seed(source, round).compare(bytes, length)? {
             None => Ok(()),
             Some(wrong) => Err(format!(
                 "byte {} of round {round} from rank {source} is {:#04x}, not {:#04x}",
                 wrong.offset, wrong.actual, wrong.expected
             )),
         }
+    }
+}
+
+/// The bytes of a region that owns its memory.
+fn bytes<L: Layer>(region: &Region<L>) -> Option<&dyn Bytes> {
+    match L::gpu_memory(region) {
+        Some(memory) => Some(memory),
+        None => region.buffer().map(|buffer| buffer as &dyn Bytes),
     }
 }
 

@@ -4,20 +4,28 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use efa_gda::gpu::Gpu;
 use serde::{Deserialize, Serialize};
 
+use super::nvlink::{Mapped, Shared};
 use super::reach::{Reach, Side, check_gpu, run_needed};
-use super::transfer::{Landing, Transfer, close};
+use super::transfer::{Landing, Target, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
-use crate::checks::session::{Rig, Session};
+use crate::checks::measure::{cases_of_one_queue, processor};
+use crate::checks::session::{Rig, Session, text};
 use crate::exchange::RAISE_LIMIT;
 use crate::exchange::member::Member;
+use crate::model::bench::{Bench, Figure};
 use crate::model::ranks::Pe;
 use crate::model::text::make_visible;
+use crate::model::{Memory, Over};
 use crate::soft::checker::Checker;
-use crate::worker::{Executor, Group, PutRequest};
+use crate::worker::{BenchRequest, Executor, Group, PutRequest};
 
+/// The longest time for one case of a bench: less than a step of the exchange may take (`ring.rs`).
+const LONGEST_CASE: Duration = Duration::from_secs(20);
 /// The most characters of a failure that other ranks get.
 const MOST_TEXT: usize = 600;
 
@@ -31,7 +39,7 @@ enum Message {
     /// The rank is ready for the next round.
     Ready,
     /// The rank is done; its result says whether it failed. It ends the job for all ranks.
-    Done(Pe),
+    Done(Box<Pe>),
 }
 
 /// What a rank is to put.
@@ -41,6 +49,12 @@ struct Terms {
     bytes: u64,
     /// Puts.
     count: u64,
+    /// The path of the bytes.
+    #[serde(default)]
+    over: Over,
+    /// Milliseconds of the measurements that follow the puts of a bench.
+    #[serde(default)]
+    bench: Option<u64>,
 }
 
 /// What other ranks need to reach a rank.
@@ -54,6 +68,9 @@ struct Card {
     receives: Vec<u8>,
     /// Where the source of the rank writes.
     landing: Option<Landing>,
+    /// The same memory, for another process of the host.
+    #[serde(default)]
+    shared: Option<Shared>,
 }
 
 /// Runs the ranks of this process and writes the results of every rank that it learns of, one a line.
@@ -111,17 +128,16 @@ fn random<const N: usize>() -> [u8; N] {
 fn session<L: Reach>(job: &Job, local: u32) -> Session<L> {
     let mut session = Session::silent(job.request.clone());
     session.gpu = match job.request.executor {
-        // Each rank of a machine takes the next GPU, unless one is named.
-        Executor::Gpu(first) => Some(if job.request.gpu.is_some() { first } else { gpu_of(first, local) }),
+        Executor::Gpu(_) => Some(gpu_of(job, local)),
         _ => None,
     };
     session
 }
 
-/// The GPU of the rank with number `local` on its machine, from GPU `first` on.
-fn gpu_of(first: u32, local: u32) -> u32 {
-    let count = efa_gda::gpu::Gpu::count().ok().and_then(|count| u32::try_from(count).ok());
-    (first + local).checked_rem(count.unwrap_or(0)).unwrap_or(first)
+/// The GPU of the rank with number `local` on its machine: the ranks take turns, unless one is named.
+fn gpu_of(job: &Job, local: u32) -> u32 {
+    let count = || Gpu::count().ok().and_then(|count| local.checked_rem(u32::try_from(count).ok()?));
+    job.request.gpu.or_else(count).unwrap_or_default()
 }
 
 /// A rank of this process.
@@ -160,7 +176,8 @@ impl Rank<'_> {
             }
         };
         let mut session = session::<L>(job, self.here.local);
-        let done = self.work(shared, &mut session, &mut member, &mut pe);
+        let mut transfer = None;
+        let done = self.work(shared, &mut session, &mut member, &mut pe, &mut transfer);
         let others = match done {
             Err(Stopped::Own(why)) => {
                 pe.error = Some(shortened(why));
@@ -175,6 +192,8 @@ impl Rank<'_> {
                 self.end(&mut member, &pe)
             }
         };
+        // The source of this rank unmapped the memory before it shared its result.
+        drop(transfer);
         member.leave();
         if let Err(why) = close(&mut session) {
             pe.verified = false;
@@ -190,34 +209,49 @@ impl Rank<'_> {
         session: &mut Session<L>,
         member: &mut Member,
         pe: &mut Pe,
+        held: &mut Option<Transfer<L>>,
     ) -> Result<(), Stopped> {
-        let Self { job, here: Here { rank, .. }, .. } = self;
-        session.request.put = self.agree(member)?;
-        (pe.bytes, pe.count) = (session.request.put.bytes, session.request.put.count);
+        let Self { job, here: Here { rank, local }, .. } = self;
+        let Terms { bytes, count, bench, .. } = self.agree(member)?;
+        session.request.put = PutRequest { bytes, count, ..job.request.put };
+        session.request.bench = bench.map(|time_limit| BenchRequest { queues: 1, time_limit });
+        (pe.bytes, pe.count) = (bytes, count);
         let (start, objects) = shared.map_err(Stopped::Own)?;
         session.start = start;
         session.rig = Rig::new(objects.ok_or_else(|| Stopped::Own("no adapter was found".to_owned()))?);
         pe.adapter = session.rig.objects.adapter();
-        session.gpu.map_or(Ok(()), check_gpu).map_err(Stopped::Own)?;
+        let of_bytes = (job.request.memory == Memory::Gpu).then(|| gpu_of(job, local));
+        let posts = session.gpu.is_some();
+        let checked = session.gpu.or(of_bytes).map_or(Ok(()), |number| check_gpu(number, posts));
+        checked.map_err(Stopped::Own)?;
         run_needed(session, &L::opening(session.gpu.is_some())).map_err(Stopped::Own)?;
         if session.rig.poster.is_some() {
-            (pe.executor, pe.gpu) = ("cuda".to_owned(), session.gpu.map(|number| number.to_string()));
+            pe.executor = "cuda".to_owned();
         }
+        pe.gpu = session.gpu.or(of_bytes).map(|number| number.to_string());
         pe.doorbell = session.rig.sender().map(|queue| queue.doorbell_mode().name().to_owned());
-        let transfer = Transfer::new(session, rank, [pe.to, pe.from]).map_err(Stopped::Own)?;
+        let gpu = of_bytes.map(|number| Gpu::open(number as usize).map_err(text));
+        let gpu = gpu.transpose().map_err(Stopped::Own)?;
+        let transfer = Transfer::new(session, rank, [pe.to, pe.from], gpu.as_ref()).map_err(Stopped::Own)?;
+        let transfer = &*held.insert(transfer);
+        pe.memory = Some(job.request.memory);
+        let shared = gpu.as_ref().filter(|_| job.over != Over::Efa).map(|gpu| transfer.share(gpu));
+        let shared = shared.transpose().or_else(|why| self.without_nvlink(why)).map_err(Stopped::Own)?;
         let card = Card {
             process: self.process,
             sends: L::address(&session.rig, Side::Sends).map_err(Stopped::Own)?,
             receives: L::address(&session.rig, Side::Receives).map_err(Stopped::Own)?,
             landing: transfer.landing(),
+            shared,
         };
         let cards = self.share(member, &Message::Card(card))?;
-        let peer = self.introduce(session, &cards, pe).map_err(Stopped::Own)?;
+        let target = self.introduce(session, &cards, gpu.as_ref(), pe).map_err(Stopped::Own)?;
         for round in 0..transfer.rounds() {
             transfer.prepare(round).map_err(Stopped::Own)?;
             self.share(member, &Message::Ready)?;
-            transfer.round(session, round, peer, pe).map_err(Stopped::Own)?;
+            transfer.round(session, round, target.as_ref(), pe).map_err(Stopped::Own)?;
         }
+        self.bench(session, member, transfer, target.as_ref(), pe)?;
         let checker = job.request.provider.as_deref().and_then(|provider| Checker::of(provider).ok());
         match checker.map(|checker| checker.violations()).filter(|found| !found.is_empty()) {
             Some(violations) => {
@@ -227,49 +261,124 @@ impl Rank<'_> {
         }
     }
 
+    /// Measures the queue of a bench's sender. Each case is a step of the exchange, whose bound it keeps; the other rank
+    /// keeps its memory open meanwhile.
+    fn bench<L: Reach>(
+        self,
+        session: &mut Session<L>,
+        member: &mut Member,
+        transfer: &Transfer<L>,
+        target: Option<&Target>,
+        pe: &mut Pe,
+    ) -> Result<(), Stopped> {
+        let Some(BenchRequest { time_limit, .. }) = session.request.bench else { return Ok(()) };
+        let deadline = Instant::now() + Duration::from_millis(time_limit);
+        let cases = cases_of_one_queue();
+        let name = |number: u32| efa_gda::gpu::Gpu::open(number as usize).and_then(|gpu| gpu.name());
+        let mut bench = Bench {
+            executor: pe.executor.clone(),
+            machine: session.gpu.map_or_else(processor, |number| name(number).unwrap_or_default()),
+            gpu: pe.gpu.clone(),
+            adapter: pe.adapter.clone(),
+            time_limit_ms: time_limit,
+            ..Bench::default()
+        };
+        for (done, case) in cases.iter().enumerate() {
+            self.share(member, &Message::Ready)?;
+            let Some(Target::Efa(peer, landing)) = target else { continue };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = (left / (cases.len() - done) as u32).min(LONGEST_CASE);
+            bench.add(match left.is_zero() {
+                true => Figure::LeftOut(format!("{}: --time-limit was reached", case.describe())),
+                false => transfer.measure(session, (*peer, *landing), *case, share).map_err(Stopped::Own)?,
+            });
+        }
+        pe.bench = target.map(|_| bench);
+        // The last case has ended when the sender takes this step; until then the other rank's memory is open.
+        self.share(member, &Message::Ready)?;
+        Ok(())
+    }
+
     /// What this rank puts: what every rank does, or in a pair what the sender does.
-    fn agree(self, member: &mut Member) -> Result<PutRequest, Stopped> {
+    fn agree(self, member: &mut Member) -> Result<Terms, Stopped> {
         let Self { job, here: Here { rank, .. }, .. } = self;
         let put = job.request.put;
-        let own = Terms { bytes: put.bytes, count: put.count };
+        let bench = job.request.bench.map(|bench| bench.time_limit);
+        let own = Terms { bytes: put.bytes, count: put.count, over: job.over, bench };
         let messages = self.share(member, &Message::Terms(own))?;
         for (other, message) in messages.iter().enumerate() {
             let Message::Terms(terms) = message else {
                 return Err(Stopped::Others(format!("rank {other} did not say what it puts"), Vec::new()));
             };
-            let Terms { bytes, count } = *terms;
+            let Terms { bytes, count, .. } = *terms;
             match job.route {
                 Route::Pair if other == 1 && in_bounds(bytes, count) => {
-                    return Ok(PutRequest { bytes, count, ..put });
+                    return Ok(*terms);
                 }
                 Route::Pair if other == 0 => {}
                 Route::Ring if *terms == own => {}
                 _ => {
                     let why = format!(
-                        "rank {other} puts {count} × {bytes} bytes, and rank {rank} {} × {}; start all with the same \
-                         options",
-                        own.count, own.bytes
+                        "rank {other} puts {count} × {bytes} bytes{}, and rank {rank} {} × {}{}; start all with the \
+                         same options",
+                        path(terms.over),
+                        own.count,
+                        own.bytes,
+                        path(own.over)
                     );
                     return Err(Stopped::Others(why, Vec::new()));
                 }
             }
         }
-        Ok(put)
+        Ok(own)
     }
 
-    /// Inserts the neighbours' addresses. Returns the peer to which this rank puts, and its memory.
+    /// Maps the memory of the right neighbour, unless all bytes go over EFA. None if they go over EFA to this one.
+    fn map(&self, cards: &[Message], gpu: Option<&Gpu>, pe: &Pe) -> Result<Option<Mapped>, String> {
+        let shared = |rank: Option<u32>| match cards.get(rank? as usize) {
+            Some(Message::Card(card)) => card.shared.as_ref(),
+            _ => None,
+        };
+        let (Over::Nvlink | Over::Auto, Some(gpu), Some(target)) = (self.job.over, gpu, pe.to) else {
+            return Ok(None);
+        };
+        let mapped = match (shared(Some(pe.rank)), shared(Some(target))) {
+            (Some(own), Some(shared)) => Mapped::open(gpu, own, shared, target),
+            _ => Err(format!("rank {target} shared no memory")),
+        };
+        mapped.map(Some).or_else(|why| self.without_nvlink(why))
+    }
+
+    /// Goes on over EFA if that is allowed.
+    fn without_nvlink<T>(&self, why: String) -> Result<Option<T>, String> {
+        if self.job.over == Over::Nvlink {
+            return Err(why);
+        }
+        tracing::info!(%why, "this rank puts over EFA");
+        Ok(None)
+    }
+
+    /// Maps the target's memory, or inserts the neighbours' addresses. Returns where this rank puts.
     fn introduce<L: Reach>(
         self,
         session: &mut Session<L>,
         messages: &[Message],
-        pe: &Pe,
-    ) -> Result<Option<(efa_gda::wire::Peer, Landing)>, String> {
+        gpu: Option<&Gpu>,
+        pe: &mut Pe,
+    ) -> Result<Option<Target>, String> {
+        let mapped = self.map(messages, gpu, pe)?.map(Target::Mapped);
+        pe.over = pe.to.map(|_| if mapped.is_some() { Over::Nvlink } else { Over::Efa });
+        if self.job.over == Over::Nvlink {
+            return Ok(mapped);
+        }
         let card = |rank: u32| match messages.get(rank as usize) {
             Some(Message::Card(card)) => Ok(card),
             _ => Err(format!("rank {rank} sent no address")),
         };
         let in_process = self.job.request.soft && self.job.request.group == Group::Fabric;
-        for neighbour in [pe.from, pe.to].into_iter().flatten() {
+        // The source of this rank may have mapped its memory, and knows whether it needs an adapter.
+        let neighbours = [pe.from.filter(|_| self.job.over == Over::Efa), pe.to.filter(|_| mapped.is_none())];
+        for neighbour in neighbours.into_iter().flatten() {
             if in_process && card(neighbour)?.process != self.process {
                 return Err(format!(
                     "rank {neighbour} is in another process, and softefa's libfabric frontend reaches one process \
@@ -283,12 +392,15 @@ impl Rank<'_> {
             L::peer(&mut session.rig, Side::Receives, &card(source)?.sends)
                 .map_err(|error| format!("the address of rank {source} was refused: {error}"))?;
         }
+        if mapped.is_some() {
+            return Ok(mapped);
+        }
         let Some(target) = pe.to else { return Ok(None) };
         let Card { receives, landing, .. } = card(target)?;
         let landing = landing.ok_or_else(|| format!("rank {target} sent no memory to put to"))?;
         let peer = L::peer(&mut session.rig, Side::Sends, receives)
             .map_err(|error| format!("the address of rank {target} was refused: {error}"))?;
-        Ok(Some((peer, landing)))
+        Ok(Some(Target::Efa(peer, landing)))
     }
 
     /// Shares a message. Fails if the exchange did, or a rank that others wait for is done.
@@ -306,9 +418,18 @@ impl Rank<'_> {
 
     /// Shares this rank's result. Returns the results of the ranks that are done.
     fn end(self, member: &mut Member, pe: &Pe) -> Vec<Pe> {
-        let messages = exchange(member, &Message::Done(pe.clone()));
+        let messages = exchange(member, &Message::Done(Box::new(pe.clone())));
         // The result is this rank's own, whatever the others do.
         messages.unwrap_or_default().iter().filter_map(result).cloned().collect()
+    }
+}
+
+/// The path of the bytes, for a sentence about them.
+fn path(over: Over) -> &'static str {
+    match over {
+        Over::Efa => "",
+        Over::Nvlink => " over NVLink",
+        Over::Auto => " over NVLink or EFA",
     }
 }
 
@@ -322,7 +443,7 @@ enum Stopped {
 
 fn result(message: &Message) -> Option<&Pe> {
     match message {
-        Message::Done(pe) => Some(pe),
+        Message::Done(pe) => Some(pe.as_ref()),
         _ => None,
     }
 }

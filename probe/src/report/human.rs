@@ -3,16 +3,13 @@
 
 use std::fmt::Write as _;
 
-use super::problems::{self, Problem, problems};
+use super::problems::{Problem, problems};
 use super::sections::{self, Counts};
 use super::style::{Paint, Style};
+use super::verdicts;
 use crate::model::{
-    Counter, Document, Geometry, Graded, Put, Qualification, Queues, Reach, Runs, StackName, StackVerdict,
-    State, Verdict,
+    Counter, Document, Geometry, Graded, Put, Qualification, Queues, Reach, Runs, StackVerdict, State,
 };
-
-/// Groups of verdicts that are shown without `-v`.
-const VERDICTS: usize = 4;
 
 /// Formats the report.
 pub(crate) fn render(document: &Document, style: Style) -> String {
@@ -20,7 +17,7 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     let checks = document.checks.as_deref().unwrap_or_default();
     let problems = problems(checks);
     if let Some(put) = &document.put.as_ref().filter(|_| document.command == "put") {
-        render_put(&mut out, put, style, true);
+        render_put(&mut out, put, style, true, false);
         out.push('\n');
     }
     if let Some(ranks) = &document.ranks {
@@ -29,10 +26,10 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     if let Some(bench) = &document.bench {
         super::bench::render(&mut out, bench, document, style);
     }
-    if let Some(verdicts) = &document.verdict {
+    if let Some(all) = &document.verdict {
         let stacks = document.stacks.as_deref().unwrap_or_default();
-        render_verdicts(&mut out, verdicts, stacks, checks, style);
-        render_stacks(&mut out, stacks, style);
+        verdicts::render(&mut out, all, stacks, checks, style);
+        verdicts::stacks(&mut out, stacks, style);
         out.push('\n');
     }
     render_problems(&mut out, &problems, checks, style);
@@ -47,7 +44,7 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
         render_queues(&mut out, queues, style);
     }
     if let Some(put) = &document.put.as_ref().filter(|_| document.command == "check") {
-        render_put(&mut out, put, style, false);
+        render_put(&mut out, put, style, false, verdicts::is_blocked(document));
     }
     render_counters(&mut out, document.counters.as_deref().unwrap_or_default(), style);
     if let Some(decoded) = &document.decode {
@@ -131,7 +128,7 @@ fn geometry(queue: &Geometry) -> String {
 }
 
 /// Appends the result of a put; its speed only if it is that of the command `put`, which may be long enough.
-fn render_put(out: &mut String, put: &Put, style: Style, of_command: bool) {
+fn render_put(out: &mut String, put: &Put, style: Style, of_command: bool, is_blocked: bool) {
     let verified = match put.verified {
         true => style.paint("verified", Paint::Good),
         false => style.paint("NOT verified", Paint::Bad),
@@ -141,9 +138,10 @@ fn render_put(out: &mut String, put: &Put, style: Style, of_command: bool) {
     } else {
         format!("{} of {}", put.completed, put.count)
     };
+    let only = if put.verified && is_blocked { ", in this small test only" } else { "" };
     let target = put.target.as_ref().map(|target| format!(" to {target}")).unwrap_or_default();
     let text = format!(
-        "{done} × {} bytes ({}) on {}{target}, executor {}, doorbell {}: {verified}",
+        "{done} × {} bytes ({}) on {}{target}, executor {}, doorbell {}: {verified}{only}",
         put.bytes, put.op, put.adapter, put.executor, put.doorbell
     );
     out.push_str(&style.wrapped("Put: ", 5, &text));
@@ -192,142 +190,6 @@ fn render_counters(out: &mut String, counters: &[Counter], style: Style) {
         let text = format!("{} +{grown} on {} during this run: {meaning}", counter.name, counter.adapter);
         out.push_str(&style.wrapped("Counter: ", 9, &text));
     }
-}
-
-/// Verdicts that differ in their pairs only.
-struct Alike<'a> {
-    first: &'a Verdict,
-    pairs: Vec<String>,
-}
-
-fn render_verdicts(
-    out: &mut String,
-    verdicts: &[Verdict],
-    stacks: &[StackVerdict],
-    checks: &[Graded],
-    style: Style,
-) {
-    // A put of a few bytes can work although jobs cannot.
-    let stopped =
-        stacks.iter().find(|one| one.stack == StackName::Gda).and_then(|one| one.stopped_by.as_deref());
-    let mut groups: Vec<Alike<'_>> = Vec::new();
-    // A step that names a code is that code's fix, which may name the adapter.
-    let key =
-        |verdict: &Verdict| (verdict.result, code_of(&verdict.next).unwrap_or(&verdict.next).to_owned());
-    for verdict in verdicts {
-        let pair = match (verdict.gpu.as_str(), verdict.adapter.as_str()) {
-            ("none", "none") => "no adapter".to_owned(),
-            ("none", adapter) => adapter.to_owned(),
-            (gpu, "none") => format!("GPU {gpu} without adapter"),
-            (gpu, adapter) => format!("GPU {gpu} with {adapter}"),
-        };
-        match groups.iter_mut().find(|group| key(group.first) == key(verdict)) {
-            Some(group) => group.pairs.push(pair),
-            None => groups.push(Alike { first: verdict, pairs: vec![pair] }),
-        }
-    }
-    let shown = if style.verbose { groups.len() } else { VERDICTS };
-    for group in groups.iter().take(shown) {
-        render_verdict(out, group, stopped, checks, style);
-    }
-    if groups.len() > shown {
-        let _ = writeln!(out, "and {} more verdicts (-v shows them)", groups.len() - shown);
-    }
-}
-
-/// Appends whether each stack can run: in groups, or with `-v` and for a single one with its next step.
-fn render_stacks(out: &mut String, stacks: &[StackVerdict], style: Style) {
-    let word = |runs| match runs {
-        Runs::Yes => "can run",
-        Runs::No => "cannot run",
-        Runs::Unknown => "unknown",
-    };
-    if style.verbose || stacks.len() == 1 {
-        for one in stacks {
-            let code = one.stopped_by.as_deref().map(|code| format!("{code}: ")).unwrap_or_default();
-            let text = format!("{} {}; {code}{}", one.stack.title(), word(one.runs), one.next);
-            out.push_str(&style.wrapped("Stack:   ", 9, &text));
-        }
-        return;
-    }
-    let key = |one: &StackVerdict| (one.runs, one.stopped_by.clone());
-    let mut groups: Vec<(Runs, Option<String>)> = Vec::new();
-    for one in stacks.iter().map(key) {
-        if !groups.contains(&one) {
-            groups.push(one);
-        }
-    }
-    let group = |group: &(Runs, Option<String>)| {
-        let of: Vec<_> =
-            stacks.iter().filter(|one| key(one) == *group).map(|one| one.stack.title()).collect();
-        let code = group.1.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
-        format!("{}{code}: {}", word(group.0), of.join(", "))
-    };
-    let text = groups.iter().map(group).collect::<Vec<_>>().join("; ");
-    if !text.is_empty() {
-        out.push_str(&style.wrapped("Stacks:  ", 9, &text));
-    }
-}
-
-fn render_verdict(
-    out: &mut String,
-    group: &Alike<'_>,
-    stops_jobs: Option<&str>,
-    checks: &[Graded],
-    style: Style,
-) {
-    let failed =
-        |code: &str| checks.iter().any(|one| one.finding.code == code && one.finding.state == State::Fail);
-    let Verdict { gpu, result, next, .. } = group.first;
-    let stopped = code_of(next).filter(|code| failed(code));
-    let (word, paint) = match result {
-        Reach::Gda => ("gda", Paint::Good),
-        Reach::HostRung => ("host-rung", Paint::Costly),
-        Reach::None if gpu == "none" && stopped.is_none() => ("no GPU", Paint::Bold),
-        Reach::None => ("none", Paint::Bad),
-    };
-    let pairs: Vec<&str> = group.pairs.iter().map(String::as_str).collect();
-    let next = match (stopped, next.as_str()) {
-        // Its fix follows below.
-        (Some(code), next) => {
-            let other_way = next.find("; rdma-core exposes").map_or("", |at| &next[at..]);
-            format!("stopped by {code}{other_way}")
-        }
-        (None, "none: the GPU drives the adapter") => match stops_jobs.filter(|code| failed(code)) {
-            Some(code) => format!("the GPU drives the adapter in this small test, but {code} stops jobs"),
-            None => match machine_wide(checks) {
-                codes if codes.is_empty() => "the GPU drives the adapter".to_owned(),
-                codes => format!("the GPU drives the adapter, but {codes} failed for this machine"),
-            },
-        },
-        (None, next) => match next.split_once("; for gda: ") {
-            Some((works, fix)) => match code_of(fix).filter(|code| failed(code)) {
-                Some(code) => format!("{works}; for gda, fix {code}"),
-                None => next.to_owned(),
-            },
-            None => next.to_owned(),
-        },
-    };
-    let first = format!("Verdict: {}  ", style.paint(word, paint));
-    let text = format!("{}: {next}", problems::names(&pairs, style));
-    out.push_str(&style.wrapped(&first, "Verdict: ".len() + word.len() + 2, &text));
-}
-
-/// The codes that failed for the machine as a whole, in words.
-fn machine_wide(checks: &[Graded]) -> String {
-    let failed = |one: &&Graded| one.finding.state == State::Fail && one.finding.subject.is_none();
-    let codes: Vec<&str> = checks.iter().filter(failed).map(|one| one.finding.code.as_str()).collect();
-    match &codes[..] {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        all => all.concat(),
-    }
-}
-
-/// The code at the beginning of a verdict's next step.
-fn code_of(next: &str) -> Option<&str> {
-    let (code, _) = next.split_once(": ")?;
-    let (category, number) = code.split_once('-')?;
-    (category.bytes().all(|byte| byte.is_ascii_uppercase()) && number.parse::<u32>().is_ok()).then_some(code)
 }
 
 /// The stacks that warnings stop, and the codes of these, as an addition to "nothing failed".
@@ -393,7 +255,7 @@ fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Action, Finding, Kind, Severity, Who};
+    use crate::model::{Action, Finding, Kind, StackName, Stops, Verdict, Who};
 
     fn problem(code: &str, subject: Option<&str>, state: State) -> Graded {
         let finding = Finding {
@@ -401,7 +263,7 @@ mod tests {
             who: Some(Who::Host),
             ..Finding::new(code, "a title", state, Kind::Declared)
         };
-        Graded { finding, severity: Some(Severity::Major), action: Some(Action::FixHost) }
+        Graded::new(finding, Action::FixHost, Stops { stacks: Vec::new(), all: false }, None)
     }
 
     /// The report of a check whose only pair works.
@@ -438,6 +300,41 @@ mod tests {
         // Another adapter's failure is in that adapter's verdict, and a warning costs something only.
         let other = vec![problem("DEV-005", Some("b"), State::Fail), problem("LIB-004", None, State::Warn)];
         assert_eq!(verdict(other), good);
+    }
+
+    #[test]
+    fn stacks_that_run_come_first_and_a_report_begins_with_what_stops_all() {
+        let lines = |stacks| {
+            let text = report(vec![problem("ENV-003", None, State::Fail)], stacks);
+            text.lines().take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (gda, proxy) = ((StackName::Gda, Some("CUDA-002")), (StackName::Nvshmem, None));
+        assert_eq!(
+            lines(vec![gda, proxy])[1],
+            "Stacks:  can run: NVSHMEM proxy; cannot run (CUDA-002): raw GDA"
+        );
+        let stopped = [StackName::Gda, StackName::Nccl].map(|stack| (stack, Some("ENV-003")));
+        assert_eq!(
+            lines(stopped.to_vec()),
+            [
+                "Verdict: blocked  GPU 0 with a-rdm: ENV-003 stops jobs; only a small test works",
+                "Stacks:  none of 2 can run: ENV-003 stops them"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_consequence_names_its_cause_and_no_party_or_fix_of_its_own() {
+        let mut follows = problem("DEV-007", None, State::Warn);
+        follows.follows_from = Some("DEV-005");
+        follows.finding.fix = Some("a fix".to_owned());
+        let text = report(vec![problem("DEV-005", Some("a"), State::Fail), follows], vec![]);
+        let block = text.split("WARN  DEV-007").nth(1).and_then(|rest| rest.split("\n\n").next());
+        let block = block.expect("the consequence");
+        assert!(
+            block.contains("follows   from DEV-005") && !block.contains("who") && !block.contains("fix  ")
+        );
+        assert!(text.contains("1 warning: DEV-007 (follows from DEV-005)"), "{text}");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::party;
 use super::style::Style;
-use crate::model::{Action, CATEGORIES, Finding, Graded, Severity, State};
+use crate::model::{Action, CATEGORIES, Finding, Graded, Severity, StackName, State};
 
 /// Subjects that are named; more are counted.
 const NAMED: usize = 3;
@@ -18,6 +19,8 @@ pub(super) struct Problem<'a> {
     pub(super) first: &'a Finding,
     severity: Option<Severity>,
     action: Option<Action>,
+    stops: &'a [StackName],
+    follows_from: Option<&'static str>,
     subjects: Vec<&'a str>,
 }
 
@@ -34,6 +37,8 @@ pub(super) fn problems(checks: &[Graded]) -> Vec<Problem<'_>> {
                     first: finding,
                     severity: one.severity,
                     action: one.action,
+                    stops: &one.stops,
+                    follows_from: one.follows_from,
                     subjects: subject.into_iter().collect(),
                 }),
             }
@@ -53,10 +58,14 @@ fn is_alike(one: &Finding, other: &Finding) -> bool {
     key(one) == key(other)
 }
 
-/// A list of names: all with `-v`, otherwise the first and the number of the others.
-pub(super) fn names(all: &[&str], style: Style) -> String {
+/// A list of names: all with `-v`, otherwise the first and the number of the others, or `every` if there are no others
+/// than these.
+pub(super) fn names(all: &[&str], every: Option<&str>, style: Style) -> String {
     if style.verbose || all.len() <= NAMED + 1 {
         return all.join(", ");
+    }
+    if let Some(every) = every {
+        return format!("all {} {every}", all.len());
     }
     format!("{} and {} more", all[..NAMED].join(", "), all.len() - NAMED)
 }
@@ -64,42 +73,42 @@ pub(super) fn names(all: &[&str], style: Style) -> String {
 impl Problem<'_> {
     /// Code and role, such as `CUDA-002 (host)`.
     pub(super) fn short(&self) -> String {
+        if let Some(cause) = self.follows_from {
+            return format!("{} (follows from {cause})", self.first.code);
+        }
         let who = self.first.who.map(|who| format!(" ({})", who.role())).unwrap_or_default();
         format!("{}{who}", self.first.code)
     }
 
     /// Appends the problem: what was observed and how to mend it first; the requirement, the reason and what waits
-    /// for it only if `whole`.
+    /// for it only if `whole`. A consequence has no fix of its own.
     pub(super) fn render(&self, out: &mut String, checks: &[Graded], style: Style, whole: bool) {
-        let Finding { code, title, state, observed, required, why, fix, who, .. } = self.first;
-        let subjects = match self.subjects[..] {
-            [] => String::new(),
-            _ => format!(" [{}]", names(&self.subjects, style)),
-        };
+        let Finding { code, title, state, required, why, fix, who, .. } = self.first;
         let first = format!("{}  {code:<8}  ", style.mark(*state));
-        out.push_str(&style.wrapped(&first, INDENT, &format!("{title}{subjects}")));
+        let subjects = self.subjects(checks, style);
+        out.push_str(&style.wrapped(&first, INDENT, &format!("{}{subjects}", expected(title))));
         let mut line = |name: &str, text: &str| {
-            out.push_str(&style.wrapped(&format!("      {name:<10}"), INDENT, text));
+            let first = format!("      {name:<10}");
+            // Texts of others have backticks too.
+            out.push_str(&match name {
+                "fix" => style.with_commands(&first, INDENT, text),
+                _ => style.wrapped(&first, INDENT, text),
+            });
         };
-        if let Some(observed) = observed {
-            let shown = match style.verbose {
-                true => observed.clone(),
-                false => crate::terminal::shortened(observed, OBSERVED),
-            };
-            let of = match self.subjects[..] {
-                [first, _, ..] => format!("{first}: "),
-                _ => String::new(),
-            };
-            line("observed", &format!("{of}{shown}"));
+        if let Some(observed) = self.observed(style) {
+            line("observed", &observed);
+        }
+        if let Some(cause) = self.follows_from {
+            line("follows", &format!("from {cause}: fix that first"));
+            return;
         }
         // Before the fix, which can be long.
         if let Some(who) = who {
-            let action = self.action.map(Action::request).unwrap_or_default();
-            let severity = self.severity.map(Severity::word).unwrap_or_default();
-            let role = if whole { format!("{};", who.person()) } else { format!("{}:", who.role()) };
-            line("who", &format!("{role} {action} ({severity})"));
+            let node = self.action.map(|action| action.of_node(*state)).unwrap_or_default();
+            line("who", &format!("{}; {node}", party::of(*who, code, fix.as_deref().unwrap_or_default())));
         }
         line("fix", fix.as_deref().unwrap_or_default());
+        line("stops", &self.stops());
         if !whole {
             return;
         }
@@ -112,11 +121,67 @@ impl Problem<'_> {
         }
         line("more", &format!("gda-probe explain {code}"));
     }
+
+    /// The subjects in brackets, after a title.
+    fn subjects(&self, checks: &[Graded], style: Style) -> String {
+        let [first, ..] = self.subjects[..] else { return String::new() };
+        let code = &self.first.code;
+        let is_all = checks.iter().filter(|one| one.finding.code == *code).count() == self.subjects.len();
+        let every = match code.split('-').next().unwrap_or_default() {
+            _ if first.contains('/') && !first.starts_with('/') => "pairs",
+            "DEV" | "FAB" | "GDA" | "VRB" | "QUE" | "PUT" => "adapters",
+            "CUDA" => "GPUs",
+            _ => "of them",
+        };
+        format!(" [{}]", names(&self.subjects, is_all.then_some(every), style))
+    }
+
+    fn observed(&self, style: Style) -> Option<String> {
+        let observed = self.first.observed.as_deref()?;
+        let shown = match style.verbose {
+            true => observed.to_owned(),
+            false => crate::terminal::shortened(observed, OBSERVED),
+        };
+        Some(match self.subjects[..] {
+            [first, _, ..] => format!("{first}: {shown}"),
+            _ => shown,
+        })
+    }
+
+    /// What cannot run because of this problem, and so how severe it is.
+    fn stops(&self) -> String {
+        let severity = self.severity.map(Severity::word).unwrap_or_default();
+        let stacks: Vec<&str> = self.stops.iter().map(|stack| stack.title()).collect();
+        match (&stacks[..], self.severity) {
+            ([], _) => format!("no stack ({severity})"),
+            ([_, _, ..], Some(Severity::Critical)) => format!("every stack ({severity})"),
+            (some, _) => format!("{} ({severity})", some.join(", ")),
+        }
+    }
 }
 
-/// The checks that did not run because of `code`: their number, and ranges of their codes.
+/// The title of a check that does not pass: what should be so.
+pub(super) fn expected(title: &str) -> String {
+    let mut letters = title.chars();
+    let (first, second) = (letters.next(), letters.next());
+    match (first, second) {
+        // An abbreviation keeps its case.
+        (Some(first), Some(second)) if !second.is_uppercase() => {
+            format!("expected: {}{}", first.to_lowercase(), &title[first.len_utf8()..])
+        }
+        _ => format!("expected: {title}"),
+    }
+}
+
+/// The checks that did not run because of `code` or of what follows from it: their number, and ranges of their codes.
 pub(super) fn blocked(checks: &[Graded], code: &str) -> String {
-    let of = |one: &&Graded| one.finding.blocked_by.as_deref() == Some(code);
+    let consequences: Vec<&str> = checks
+        .iter()
+        .filter(|one| one.follows_from == Some(code))
+        .map(|one| one.finding.code.as_str())
+        .collect();
+    let is_root = |root: &str| root == code || consequences.contains(&root);
+    let of = |one: &&Graded| one.finding.blocked_by.as_deref().is_some_and(is_root);
     let codes: Vec<&str> = checks.iter().filter(of).map(|one| one.finding.code.as_str()).collect();
     match codes[..] {
         [] => String::new(),
@@ -149,7 +214,15 @@ fn ranges(codes: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ranges;
+    use super::{expected, ranges};
+
+    #[test]
+    fn a_title_becomes_an_expectation_and_abbreviations_keep_their_case() {
+        assert_eq!(expected("The adapter's port is active"), "expected: the adapter's port is active");
+        assert_eq!(expected("A CUDA context opens"), "expected: a CUDA context opens");
+        assert_eq!(expected("NCCL and its EFA plugin fit"), "expected: NCCL and its EFA plugin fit");
+        assert_eq!(expected("query_cq succeeds"), "expected: query_cq succeeds");
+    }
 
     #[test]
     fn consecutive_codes_and_repeated_ones_are_one_range() {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::style::{Paint, Style};
-use crate::model::Document;
 use crate::model::ranks::{Pe, Ranks};
+use crate::model::{Document, Memory, Over};
 
 /// Appends a line for each rank of this machine, and a last one if all ranks are known or the exchange failed.
 pub(super) fn render(out: &mut String, ranks: &Ranks, document: &Document, style: Style) {
@@ -34,8 +34,14 @@ pub(super) fn render(out: &mut String, ranks: &Ranks, document: &Document, style
 pub(super) fn conclusion(ranks: &Ranks, soft: bool) -> String {
     let passed = ranks.pes.iter().filter(|pe| pe.verified).count();
     let soft = if soft { "; software adapter: this says nothing of EFA hardware" } else { "" };
-    let Ranks { size, bytes, count, via, .. } = ranks;
-    format!("{passed} of {size} ranks passed: {count} × {bytes} bytes each, via {via}{soft}")
+    let Ranks { size, bytes, count, via, pes, .. } = ranks;
+    let memory = if pes.iter().any(|pe| pe.memory == Some(Memory::Gpu)) { " in GPU memory" } else { "" };
+    let path = match pes.iter().filter(|pe| pe.over == Some(Over::Nvlink)).count() {
+        0 => format!("via {via}"),
+        all if all == pes.len() => "over NVLink".to_owned(),
+        some => format!("{some} ranks over NVLink, the others via {via}"),
+    };
+    format!("{passed} of {size} ranks passed: {count} × {bytes} bytes each{memory}, {path}{soft}")
 }
 
 fn sentence(pe: &Pe, ranks: &Ranks) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::problems;
 use super::style::{Paint, Style};
-use crate::model::{CATEGORIES, Finding, Graded, Kind, State};
+use crate::model::{CATEGORIES, Finding, Graded, Kind, SOFTWARE_ADAPTER, State};
 
 /// The numbers of findings in each state.
 #[derive(Clone, Copy, Default)]
@@ -66,24 +66,26 @@ fn sections(checks: &[Graded]) -> impl Iterator<Item = (&'static str, Vec<&Grade
     })
 }
 
-/// Appends a line for each category, and then why checks did not run or have no result.
+/// Appends a line for each category, and then why checks did not run.
 pub(super) fn summary(out: &mut String, checks: &[Graded], style: Style) {
     for (title, all) in sections(checks) {
         let counts = Counts::of(all);
         let first = format!("{}  {title:<34}", style.mark(counts.state()));
         out.push_str(&style.wrapped(&first, 40, &counts.words()));
     }
-    without_result(out, checks, style);
+    blocked_otherwise(out, checks, style);
 }
 
-/// Appends why checks did not run, if no failure above says it, and which have no result.
-pub(super) fn without_result(out: &mut String, checks: &[Graded], style: Style) {
+/// Appends why checks did not run, if no failure above says it. Hardware and the software adapter have checks of their
+/// own, and `-v` shows which have no result.
+fn blocked_otherwise(out: &mut String, checks: &[Graded], style: Style) {
     let mut roots: Vec<&Finding> = Vec::new();
     for one in checks.iter().map(|one| &one.finding) {
         let failed = |code: &str| {
             checks.iter().any(|root| root.finding.code == code && root.finding.state == State::Fail)
         };
-        let Some(root) = one.blocked_by.as_deref().filter(|root| !failed(root)) else { continue };
+        let unexplained = |root: &&str| !failed(root) && *root != SOFTWARE_ADAPTER;
+        let Some(root) = one.blocked_by.as_deref().filter(unexplained) else { continue };
         if roots.iter().all(|known| known.blocked_by.as_deref() != Some(root)) {
             roots.push(one);
         }
@@ -93,13 +95,6 @@ pub(super) fn without_result(out: &mut String, checks: &[Graded], style: Style) 
         let why = root.why.as_deref().unwrap_or_default();
         let text = format!("{why} ({code}), {}", problems::blocked(checks, code));
         out.push_str(&style.wrapped(&format!("{}  ", style.mark(State::Skip)), 6, &text));
-    }
-    let of = |one: &&Graded| one.finding.state == State::Unknown;
-    let mut unknown: Vec<&str> = checks.iter().filter(of).map(|one| one.finding.code.as_str()).collect();
-    unknown.dedup();
-    if !unknown.is_empty() {
-        let text = format!("no result, which is no fault: {} (-v says why)", unknown.join(", "));
-        out.push_str(&style.wrapped(&format!("{}  ", style.mark(State::Unknown)), 6, &text));
     }
 }
 
@@ -132,5 +127,9 @@ fn check(out: &mut String, check: &Finding, style: Style) {
         State::Warn | State::Fail => String::new(),
     };
     let first = format!("  {}  {:<8}  ", style.mark(check.state), check.code);
-    out.push_str(&style.wrapped(&first, 18, &format!("{}{subject}{detail}", check.title)));
+    let title = match check.state {
+        State::Warn | State::Fail => problems::expected(&check.title),
+        State::Pass | State::Skip | State::Unknown => check.title.clone(),
+    };
+    out.push_str(&style.wrapped(&first, 18, &format!("{title}{subject}{detail}")));
 }

@@ -58,8 +58,39 @@ impl Style {
         }
     }
 
+    /// [`Self::wrapped`], with each command or line of a file, which backticks mark, unbroken on a line of its own.
+    pub(crate) fn with_commands(self, first: &str, columns: usize, text: &str) -> String {
+        let mut out = String::new();
+        for (index, part) in text.split('`').enumerate() {
+            let indent = " ".repeat(columns);
+            match (index % 2, index) {
+                (0, 0) => out.push_str(&self.wrapped(first, columns, part)),
+                (0, _) if part.trim().is_empty() => {}
+                (0, _) => out.push_str(&self.wrapped(&indent, columns, part)),
+                _ => out.push_str(&format!("{indent}{part}\n")),
+            }
+        }
+        out
+    }
+
     /// `text` after `first`, wrapped; `first` has `columns` columns.
     pub(crate) fn wrapped(self, first: &str, columns: usize, text: &str) -> String {
         terminal::wrapped(first, columns, text, self.width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Style;
+
+    #[test]
+    fn a_command_is_on_a_line_of_its_own_and_is_never_broken() {
+        let style = Style { colour: false, width: 20, verbose: false };
+        let text =
+            style.with_commands("fix ", 4, "first do this: `modprobe -r efa ib_uverbs` then reboot the host");
+        assert_eq!(
+            text,
+            "fix first do this:\n    modprobe -r efa ib_uverbs\n    then reboot the\n    host\n"
+        );
     }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use crate::check::Check;
 use crate::checks::registry;
-use crate::model::{Finding, NO_GPU, NOT_LOADED, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State};
+use crate::model::{
+    Finding, NO_GPU, NOT_LOADED, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State, Stops,
+};
 
 /// A check on which a stack depends.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,25 @@ impl Need {
     fn concerns(self, finding: &Finding) -> bool {
         let subject = finding.subject.as_deref().unwrap_or_default();
         finding.code == self.code && subject.starts_with(self.subjects)
+    }
+
+    /// Whether this need does not hold because of `problem`. One adapter that passes is enough.
+    fn is_missed_for(self, findings: &[Finding], problem: &Finding) -> bool {
+        let of_need = || findings.iter().filter(|finding| self.concerns(finding));
+        if of_need().any(|one| one.state == State::Pass) {
+            return false;
+        }
+        let is_open = |one: &Finding| matches!(one.state, State::Warn | State::Unknown);
+        let waits =
+            |one: &Finding| one.state == State::Skip && one.blocked_by.as_ref() == Some(&problem.code);
+        match problem.state {
+            State::Fail => self.concerns(problem) || of_need().any(waits),
+            State::Warn if self.pass => {
+                of_need().any(is_open)
+                    && (self.concerns(problem) || self.cause().is_some_and(|cause| cause == problem.code))
+            }
+            _ => false,
+        }
     }
 
     /// The check whose warning is the reason if this need does not pass.
@@ -56,13 +77,15 @@ const ADAPTER: &[Need] = needs![
 const GPU: &[Need] = needs![
     "CUDA-000", "CUDA-001", "CUDA-003", "CUDA-004", "CUDA-005", "CUDA-009" passes, "CUDA-014"
 ];
-/// What a GPU needs to post.
+/// What a GPU needs to post. PUT-001 warns if only the write of an adapter to itself is lost, and fails if no adapter of
+/// the node answers.
 #[rustfmt::skip]
 const POSTING: &[Need] = needs![
-    "CUDA-002", "GDA-001", "GDA-002", "GDA-003", "GDA-005", "GDA-006", "QUE-001", "QUE-005", "CUDA-008" passes
+    "CUDA-002", "GDA-001", "GDA-002", "GDA-003", "GDA-005", "GDA-006", "QUE-001", "QUE-005", "CUDA-008" passes,
+    "PUT-001"
 ];
-/// Bytes that moved, posted by this project's kernels. PUT-001 warns if only the write of an adapter to itself is lost.
-const MOVED: &[Need] = needs!["PUT-001", "PUT-002" passes];
+/// Bytes that moved, posted by this project's kernels.
+const MOVED: &[Need] = needs!["PUT-002" passes];
 /// What NCCL's EFA-GDA needs beside that.
 const NCCL: &[Need] =
     needs!["CUDA-006" passes, "LIB-007" passes, "LIB-008" passes, "GDA-007", "GDA-010" passes];
@@ -215,17 +238,12 @@ fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
     }
 }
 
-/// Whether a warning keeps a stack, or `only` this one, from running.
-pub(crate) fn is_stopped_by(findings: &[Finding], warning: &Finding, only: Option<StackName>) -> bool {
-    let wanted = STACKS.iter().filter(|stack| only.is_none_or(|only| only == stack.name));
-    let mut needs = wanted.flat_map(Stack::needs).filter(|need| need.pass);
-    needs.any(|need| {
-        let of_need = || findings.iter().filter(|finding| need.concerns(finding));
-        let is_open = |one: &Finding| matches!(one.state, State::Warn | State::Unknown);
-        of_need().any(is_open)
-            && of_need().all(|one| one.state != State::Pass)
-            && (need.concerns(warning) || need.cause().is_some_and(|cause| cause == warning.code))
-    })
+/// The stacks, or `only` this one, that a problem keeps from running.
+pub(crate) fn stopped_by(findings: &[Finding], problem: &Finding, only: Option<StackName>) -> Stops {
+    let wanted: Vec<_> = STACKS.iter().filter(|stack| only.is_none_or(|only| only == stack.name)).collect();
+    let is_stopped = |stack: &&&Stack| stack.needs().any(|need| need.is_missed_for(findings, problem));
+    let stacks: Vec<_> = wanted.iter().filter(is_stopped).map(|stack| stack.name).collect();
+    Stops { all: stacks.len() == wanted.len(), stacks }
 }
 
 /// The verdicts for all stacks, or for `only` one.
@@ -281,7 +299,7 @@ mod tests {
         (verdict.runs, verdict.stopped_by)
     }
 
-    fn stopped_by(code: &str) -> (Runs, Option<String>) {
+    fn stopped(code: &str) -> (Runs, Option<String>) {
         (Runs::No, Some(code.to_owned()))
     }
 
@@ -303,21 +321,33 @@ mod tests {
     #[test]
     fn missing_counters_stop_nccl_and_deepep_and_no_other_stack() {
         let counters = [("GDA-010", None, State::Warn)];
-        assert_eq!(of(StackName::Nccl, &counters), stopped_by("GDA-010"));
-        assert_eq!(of(StackName::Deepep, &counters), stopped_by("GDA-010"));
+        assert_eq!(of(StackName::Nccl, &counters), stopped("GDA-010"));
+        assert_eq!(of(StackName::Deepep, &counters), stopped("GDA-010"));
         for other in [StackName::Gda, StackName::Nvshmem, StackName::FiXpu] {
             assert_eq!(of(other, &counters).0, Runs::Yes, "{other:?}");
         }
     }
 
     #[test]
+    fn a_write_that_no_adapter_completes_stops_each_stack_whose_gpu_posts() {
+        for stack in [StackName::Gda, StackName::Nccl, StackName::FiXpu, StackName::Deepep] {
+            assert_eq!(
+                of(stack, &[("PUT-001", Some("GPU0/efa_0"), State::Fail)]),
+                stopped("PUT-001"),
+                "{stack:?}"
+            );
+            assert_eq!(of(stack, &[("PUT-001", None, State::Warn)]).0, Runs::Yes, "{stack:?}");
+        }
+    }
+
+    #[test]
     fn a_kernel_driver_without_counters_is_why_they_are_missing() {
         let old = [("DEV-002", None, State::Warn), ("GDA-010", None, State::Warn)];
-        assert_eq!(of(StackName::Nccl, &old), stopped_by("DEV-002"));
+        assert_eq!(of(StackName::Nccl, &old), stopped("DEV-002"));
         assert_eq!(of(StackName::Gda, &old).0, Runs::Yes);
         // Counters that are off by default.
         let off = [("DEV-002", None, State::Warn), ("GDA-010", None, State::Unknown)];
-        assert_eq!(of(StackName::Nccl, &off), stopped_by("DEV-002"));
+        assert_eq!(of(StackName::Nccl, &off), stopped("DEV-002"));
         // What was proven is right: the counters count.
         assert_eq!(of(StackName::Nccl, &old[..1]).0, Runs::Yes);
     }
@@ -327,7 +357,7 @@ mod tests {
         let stops = |warning: &str, changed: &[(&str, Option<&str>, State)]| {
             let findings = machine(changed);
             let warning = findings.iter().find(|one| one.code == warning && one.state == State::Warn);
-            is_stopped_by(&findings, warning.expect("the warning"), None)
+            !stopped_by(&findings, warning.expect("the warning"), None).stacks.is_empty()
         };
         assert!(stops("LIB-008", &[("LIB-008", None, State::Warn)]));
         assert!(!stops("LIB-004", &[("LIB-004", None, State::Warn)]), "no stack needs it");
@@ -342,6 +372,25 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_stops_the_stacks_that_need_it_or_a_check_that_waits_for_it() {
+        let stops = |changed: &[(&str, Option<&str>, State)]| {
+            let findings = machine(changed);
+            let problem = findings.iter().find(|one| one.state == State::Fail).expect("a failure");
+            let Stops { stacks, all } = stopped_by(&findings, problem, None);
+            (stacks.len(), all)
+        };
+        assert_eq!(stops(&[("ENV-003", None, State::Fail)]), (5, true));
+        assert_eq!(stops(&[("CUDA-002", None, State::Fail)]), (4, false), "NVSHMEM's proxy runs");
+        assert_eq!(stops(&[("DEV-001", None, State::Fail), ("FAB-005", None, State::Skip)]), (5, true));
+        assert_eq!(stops(&[("LIB-004", None, State::Fail)]), (0, false), "no stack needs it");
+        let one = [("DEV-005", Some("a"), State::Fail), ("DEV-005", Some("b"), State::Pass)];
+        assert_eq!(stops(&one), (0, false), "another adapter is enough");
+        let findings = machine(&[("CUDA-002", None, State::Fail)]);
+        let failure = findings.last().expect("the failure");
+        assert!(stopped_by(&findings, failure, Some(StackName::Nccl)).all, "the only one that was asked for");
+    }
+
+    #[test]
     fn the_proxy_of_nvshmem_needs_no_mapping_into_the_gpu() {
         let unmapped = [
             ("CUDA-002", None, State::Fail),
@@ -349,13 +398,13 @@ mod tests {
             ("GDA-003", None, State::Fail),
         ];
         assert_eq!(of(StackName::Nvshmem, &unmapped).0, Runs::Yes);
-        assert_eq!(of(StackName::Gda, &unmapped), stopped_by("CUDA-002"));
+        assert_eq!(of(StackName::Gda, &unmapped), stopped("CUDA-002"));
     }
 
     #[test]
     fn the_first_failure_in_the_order_of_a_report_stops_a_stack() {
         let two = [("GDA-001", None, State::Fail), ("DEV-005", Some("a"), State::Fail)];
-        assert_eq!(of(StackName::Gda, &two), stopped_by("DEV-005"));
+        assert_eq!(of(StackName::Gda, &two), stopped("DEV-005"));
     }
 
     #[test]
@@ -370,7 +419,7 @@ mod tests {
         let opened = state("GDA-001", State::Pass, State::Pass);
         let halves =
             [opened, state("GDA-003", State::Fail, State::Pass), state("QUE-001", State::Pass, State::Fail)];
-        assert_eq!(of(StackName::Gda, halves.as_flattened()), stopped_by("GDA-003"));
+        assert_eq!(of(StackName::Gda, halves.as_flattened()), stopped("GDA-003"));
         let one = [opened, state("GDA-003", State::Fail, State::Pass)];
         assert_eq!(of(StackName::Gda, one.as_flattened()).0, Runs::Yes);
     }
@@ -378,7 +427,7 @@ mod tests {
     #[test]
     fn a_skipped_check_names_the_failure_that_blocks_it() {
         let blocked = [("FAB-005", None, State::Skip), ("DEV-001", None, State::Fail)];
-        assert_eq!(of(StackName::Gda, &blocked), stopped_by("DEV-001"));
+        assert_eq!(of(StackName::Gda, &blocked), stopped("DEV-001"));
     }
 
     #[test]
@@ -401,7 +450,7 @@ mod tests {
     #[test]
     fn variables_of_one_stack_do_not_stop_another() {
         let set = [("ENV-007", Some("NCCL_GIN_ENABLE"), State::Warn)];
-        assert_eq!(of(StackName::Nccl, &set), stopped_by("ENV-007"));
+        assert_eq!(of(StackName::Nccl, &set), stopped("ENV-007"));
         assert_eq!(of(StackName::Nvshmem, &set).0, Runs::Yes);
     }
 

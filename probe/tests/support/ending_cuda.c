@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A libcuda of two GPUs, which ends the process that asks for an attribute of either. */
+/* A libcuda of two GPUs, which ends the process that asks for an attribute of either. cuInit returns STARTS. */
 #include <stdio.h>
 #include <stdlib.h>
 
-int cuInit(unsigned flags) { return flags != 0; }
+int cuInit(unsigned flags) { return flags != 0 ? 1 : STARTS; }
+int cuGetErrorName(int code, const char **name) { return *name = "CUDA_ERROR_NO_DEVICE", code != 100; }
+int cuGetErrorString(int code, const char **text) { return *text = "no CUDA-capable device is detected", code != 100; }
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int *count) { return *count = 2, 0; }
 int cuDeviceGet(int *device, int number) { return *device = number, 0; }

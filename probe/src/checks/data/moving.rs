@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda::error_chain;
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::memory::{Access, Buffer, OutOfBounds};
+use efa_gda::memory::{Access, Buffer};
 use efa_gda::queue::{
     Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
     Region as _, WorkError, WorkRequest,
@@ -439,9 +439,9 @@ impl<L: Layer> Moving<L> {
     }
 }
 
-fn internal(error: OutOfBounds) -> Outcomes {
+fn internal(error: impl ToString) -> Outcomes {
     failed(
-        without_hint(&error, error.hint()),
+        error.to_string(),
         "accesses within the probe's buffers",
         "this is a bug of gda-probe",
         "report it with the version of gda-probe",

@@ -1,12 +1,66 @@
 //! Test bytes: pseudo-random from a seed, so that a comparison needs no copy of them. They are written and
 //! compared in pieces.
 
-use efa_gda::memory::{Buffer, OutOfBounds};
+use std::sync::LazyLock;
+
+use efa_gda::gpu::GpuMemory;
+use efa_gda::memory::Buffer;
+
+use crate::checks::session::text;
 
 /// Bytes handled at once.
 const PIECE: usize = 64 << 10;
+/// Places in `BYTES` at which a piece may begin.
+const STARTS: usize = 1 << 20;
 /// The value of the guard bytes after the target.
 const GUARD: u8 = 0xa5;
+
+/// Pseudo-random bytes, of which every piece is a part, and their complement.
+static BYTES: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+    let bytes: Vec<u8> = (0..(STARTS + PIECE) as u64 / 8).flat_map(|word| mix(word).to_le_bytes()).collect();
+    let complement = bytes.iter().map(|byte| !byte).collect();
+    [bytes, complement]
+});
+
+/// Memory whose bytes the host copies in and out.
+pub(crate) trait Bytes {
+    /// The length in bytes.
+    fn length(&self) -> usize;
+
+    /// Copies `bytes` to `offset`.
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
+
+    /// Copies from `offset` into all of `bytes`.
+    fn get(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
+}
+
+impl Bytes for Buffer {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
+        self.write(offset, bytes).map_err(text)
+    }
+
+    fn get(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String> {
+        self.read(offset, bytes).map_err(text)
+    }
+}
+
+impl Bytes for GpuMemory {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
+        self.write(offset, bytes).map_err(text)
+    }
+
+    fn get(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String> {
+        self.read(offset, bytes).map_err(text)
+    }
+}
 
 /// A byte with a wrong value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,57 +85,50 @@ impl Pattern {
         Self { seed }
     }
 
-    /// Writes the bytes from `offset` on into `out`.
-    fn piece(self, offset: usize, out: &mut [u8]) {
-        for (index, word) in out.chunks_mut(8).enumerate() {
-            let at = (offset / 8 + index) as u64;
-            let bytes = mix(self.seed ^ mix(at)).to_le_bytes();
-            word.copy_from_slice(&bytes[..word.len()]);
-        }
+    /// The bytes from `offset` on, or their complement. `offset` is a multiple of `PIECE`.
+    fn piece(self, offset: usize, is_complement: bool) -> &'static [u8] {
+        let start = mix(self.seed ^ mix((offset / PIECE) as u64)) as usize % STARTS;
+        &BYTES[usize::from(is_complement)][start..start + PIECE]
     }
 
     /// Prepares `source` ([`Self::fill`]) and `target` ([`Self::spoil`]).
-    pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
+    pub(crate) fn prepare(self, source: &dyn Bytes, target: &dyn Bytes, length: usize) -> Result<(), String> {
         self.fill(source, length)?;
         self.spoil(target, length)
     }
 
     /// Fills the first `length` bytes of `source` with the pattern.
-    pub(crate) fn fill(self, source: &Buffer, length: usize) -> Result<(), OutOfBounds> {
-        self.write(source, length, |byte| byte)
+    pub(crate) fn fill(self, source: &dyn Bytes, length: usize) -> Result<(), String> {
+        self.write(source, length, false)
     }
 
     /// Fills the first `length` bytes of `target` with the pattern's complement, so that a byte that is not written is
     /// always wrong. The rest of `target` becomes the guard.
-    pub(crate) fn spoil(self, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
-        self.write(target, length, |byte| !byte)?;
-        target.write(length, &vec![GUARD; target.len() - length])
+    pub(crate) fn spoil(self, target: &dyn Bytes, length: usize) -> Result<(), String> {
+        self.write(target, length, true)?;
+        target.put(length, &vec![GUARD; target.length() - length])
     }
 
-    fn write(self, buffer: &Buffer, length: usize, value: impl Fn(u8) -> u8) -> Result<(), OutOfBounds> {
-        let mut bytes = vec![0; PIECE];
+    fn write(self, buffer: &dyn Bytes, length: usize, is_complement: bool) -> Result<(), String> {
         for offset in (0..length).step_by(PIECE) {
-            let piece = &mut bytes[..PIECE.min(length - offset)];
-            self.piece(offset, piece);
-            piece.iter_mut().for_each(|byte| *byte = value(*byte));
-            buffer.write(offset, piece)?;
+            buffer.put(offset, &self.piece(offset, is_complement)[..PIECE.min(length - offset)])?;
         }
         Ok(())
     }
 
     /// Compares the first `length` bytes of `target` with the pattern, and the rest with the guard.
-    pub(crate) fn compare(self, target: &Buffer, length: usize) -> Result<Option<Difference>, OutOfBounds> {
-        let (mut expected, mut actual) = (vec![0; PIECE], vec![0; PIECE]);
+    pub(crate) fn compare(self, target: &dyn Bytes, length: usize) -> Result<Option<Difference>, String> {
+        let mut actual = vec![0; PIECE];
         for offset in (0..length).step_by(PIECE) {
             let size = PIECE.min(length - offset);
-            self.piece(offset, &mut expected[..size]);
-            target.read(offset, &mut actual[..size])?;
-            if let Some(difference) = first_difference(offset, &actual[..size], &expected[..size]) {
+            target.get(offset, &mut actual[..size])?;
+            let expected = &self.piece(offset, false)[..size];
+            if let Some(difference) = first_difference(offset, &actual[..size], expected) {
                 return Ok(Some(difference));
             }
         }
-        let mut guard = vec![0; target.len() - length];
-        target.read(length, &mut guard)?;
+        let mut guard = vec![0; target.length() - length];
+        target.get(length, &mut guard)?;
         Ok(first_difference(length, &guard, &vec![GUARD; guard.len()]))
     }
 }

@@ -86,7 +86,8 @@ fn not_opened(session: &Session, info: &Info, error: &Error) -> Outcomes {
         driver,
         rdma_core,
     };
-    let observed = without_hint(error, error.hint());
+    let set = facts.switch.as_ref().map(|value| format!("{SWITCH}={value} is set; ")).unwrap_or_default();
+    let observed = format!("{set}{}", without_hint(error, error.hint()));
     match counter_cause::of(&facts) {
         Cause::OffByDefault => {
             let soft = if soft { " and SOFTEFA_HW_CNTR=1" } else { "" };

@@ -44,7 +44,10 @@ fn describe(version: Version) -> String {
 
 fn release(session: &mut Session) -> Checked {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
-    let has = describe(info.provider_version());
+    let mut has = describe(info.provider_version());
+    if let Some(library) = &session.start.library {
+        has = format!("{has}; loaded: libfabric {}, {}", library.version(), library.path().display());
+    }
     if is_too_old(info) { Err(too_old(has)) } else { Outcome::pass(has).into() }
 }
 
@@ -63,14 +66,21 @@ fn release_of_library(session: &Session) -> Checked {
 }
 
 fn too_old(observed: String) -> Outcomes {
-    Outcome::fail(observed, format!(
+    Outcome::fail(
+        observed,
+        format!(
             "{} or newer, because GDA operations need {}",
             describe(FIRST_WITH_GDA_OPS),
             GDA_OPS.describe()
-        ), "older providers do not have the operations that expose a queue", format!(
-            "install {} or newer in the image (the current EFA installer has one), or name one in LIBFABRIC_PATH",
+        ),
+        "older providers do not have the operations that expose a queue",
+        format!(
+            "install {} or newer in the image (the current EFA installer has one), where every program \
+             finds it first (LD_LIBRARY_PATH, ld.so.conf)",
             GDA_OPS.describe()
-        ), Who::Image)
+        ),
+        Who::Image,
+    )
     .into()
 }
 
@@ -98,7 +108,7 @@ fn work_queues(session: &mut Session) -> Checked {
     let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
     let queues = ops.query_qp_wqs(endpoint).map_err(refusal("query_qp_wqs succeeds", EXPOSES, Who::Image))?;
     (session.rig.send, session.rig.receive) = (Some(queues.send), Some(queues.receive));
-    Outcome::pass("the send queue and the receive queue are exposed").into()
+    Outcome::pass("the GDA operations expose the send queue and the receive queue").into()
 }
 
 fn completion_queue(session: &mut Session) -> Checked {
@@ -106,7 +116,7 @@ fn completion_queue(session: &mut Session) -> Checked {
     let completions = open(&session.rig.objects.completions, "the completion queue")?;
     let queue = ops.query_cq(completions).map_err(refusal("query_cq succeeds", EXPOSES, Who::Image))?;
     session.rig.completion = Some(queue);
-    Outcome::pass("the completion queue is exposed").into()
+    Outcome::pass("the GDA operations expose the completion queue").into()
 }
 
 fn address(session: &mut Session) -> Checked {

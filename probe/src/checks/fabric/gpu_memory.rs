@@ -1,6 +1,8 @@
 //! Registers memory of a GPU with the adapter, in this thread and in one without a CUDA context, and names the cause of
 //! a refusal.
 
+use std::path::Path;
+
 use efa_gda::fabric::{Access, Domain, Error, Fabric, Info, MemoryRegion, Query, Registration};
 use efa_gda::gpu::{Gpu, GpuMemory};
 
@@ -28,13 +30,7 @@ pub(super) fn registers(session: &mut Session) -> Checked {
             return Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into();
         }
         Err(error) => {
-            return Err(refused(
-                without_hint(&error, error.hint()),
-                "install a libfabric that was built with CUDA (the current EFA installer's), where libcuda.so.1 is \
-                 on the loader's path, and unset FI_HMEM_DISABLE_P2P"
-                    .to_owned(),
-                Who::Image,
-            ));
+            return Err(refused(without_hint(&error, error.hint()), WITH_CUDA.to_owned(), Who::Image));
         }
     };
     let fabric =
@@ -52,15 +48,30 @@ pub(super) fn registers(session: &mut Session) -> Checked {
         )
         .into(),
         Err(error) => {
-            let system = System { root: session.request.root.clone(), ..System::default() };
-            let facts = Facts::of(&system);
-            let (fix, who) = cause(&error.to_string(), &facts);
-            let pod = if facts.privileged { "" } else { "the pod is not privileged; " };
-            Err(refused(format!("{pod}{}", without_hint(&error, error.hint())), fix, who))
+            let loaded = format!("; libfabric {} ({})", library.version(), library.path().display());
+            Err(refused_on(&session.request.root, &error, &loaded))
         }
     }
 }
 
+/// The failure of a registration on this machine.
+pub(super) fn refusal(error: Error) -> Outcomes {
+    refused_on(Path::new("/"), &error, "")
+}
+
+/// `loaded`: the library, behind the facts of the machine.
+fn refused_on(root: &Path, error: &Error, loaded: &str) -> Outcomes {
+    let system = System { root: root.to_owned(), ..System::default() };
+    let facts = Facts::of(&system);
+    let (fix, who) = cause(&error.to_string(), &facts);
+    let observed = without_hint(error, error.hint());
+    let observed = observed.strip_prefix("the GPU memory was not registered: ").unwrap_or(&observed);
+    refused(format!("{observed}; {}{loaded}", facts.describe()), fix, who)
+}
+
+/// The fix if the provider has no FI_HMEM.
+pub(super) const WITH_CUDA: &str = "install a libfabric that was built with CUDA (the current EFA installer's), where \
+                                    libcuda.so.1 is on the loader's path, and unset FI_HMEM_DISABLE_P2P";
 const WHY: &str =
     "NCCL, NVSHMEM and DeepEP register the GPU's memory; without that, only host memory can be moved";
 
@@ -101,6 +112,8 @@ struct Facts {
     peermem: bool,
     /// The process has the capabilities of a privileged container.
     privileged: bool,
+    /// The kernel modules of NVIDIA's driver are the open ones; None if nothing says so.
+    open: Option<bool>,
 }
 
 impl Facts {
@@ -110,9 +123,25 @@ impl Facts {
             peermem: loaded("nvidia_peermem") || loaded("nv_peer_mem"),
             // Without a mask nothing is known, and the pod is not blamed.
             privileged: system.capabilities().is_none_or(|mask| mask & CAP_SYS_ADMIN != 0),
+            open: system.read("/proc/driver/nvidia/version").map(|text| text.contains("Open Kernel Module")),
         }
     }
+
+    fn describe(&self) -> String {
+        let peermem = if self.peermem { "loaded" } else { "not loaded" };
+        let mut all = vec![format!("nvidia-peermem {peermem}")];
+        if !self.privileged {
+            all.insert(0, "no CAP_SYS_ADMIN (not a privileged pod)".to_owned());
+        }
+        if let Some(open) = self.open {
+            all.push(format!("{} NVIDIA modules", if open { "open" } else { "closed" }));
+        }
+        all.join(", ")
+    }
 }
+
+/// The call that exports GPU memory as a dmabuf, as an error text names it.
+const EXPORT: &str = "cuMemGetHandleForAddressRange failed";
 
 /// The fix for an error text, by the last code in it, which is that of the registration by address.
 fn cause(error: &str, facts: &Facts) -> (String, Who) {
@@ -121,9 +150,17 @@ fn cause(error: &str, facts: &Facts) -> (String, Who) {
         "a libfabric that registers GPU memory as a dmabuf (API 1.20 or newer; the current EFA installer's)";
     let (fix, who) = match codes.last() {
         Some(libc::EPERM | libc::EACCES) => return (PRIVILEGED.to_owned(), Who::Pod),
+        // CUDA refused to export the memory, so no library can register a dmabuf.
+        Some(libc::EINVAL) if !facts.peermem && error.contains(EXPORT) => {
+            let other = match facts.open {
+                Some(true) => "(CUDA exports no dmabuf here, and another libfabric does not change that)",
+                _ => "or install NVIDIA's open kernel modules, whose driver exports dmabufs",
+            };
+            (format!("on the host: load nvidia-peermem: `modprobe nvidia-peermem` {other}"), Who::Host)
+        }
         Some(libc::EINVAL) if !facts.peermem => (
             format!(
-                "use {dmabuf}, or load nvidia-peermem on the host: without both, the adapter cannot reach the memory"
+                "use {dmabuf}, or load nvidia-peermem on the host: without either, the adapter cannot reach the memory"
             ),
             Who::Image,
         ),
@@ -151,9 +188,11 @@ fn cause(error: &str, facts: &Facts) -> (String, Who) {
     };
     match facts.privileged {
         true => (fix, who),
-        false => (format!("{PRIVILEGED}; if that does not help: {fix}"), Who::Pod),
+        // The next run names what is left.
+        false => (PRIVILEGED.to_owned(), Who::Pod),
     }
 }
 
-const PRIVILEGED: &str = "run the pod with privileged: true, or with the GPU's and the adapter's device nodes and \
-                          capabilities that it brings; IPC_LOCK alone is not enough";
+const PRIVILEGED: &str = "run the pod with privileged: true, or with /dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0 \
+                          (each GPU), /dev/infiniband/uverbs0 (each adapter) and the capabilities SYS_ADMIN and \
+                          IPC_LOCK; IPC_LOCK alone is not enough";

@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
-use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
+use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, QueryOption, Version};
 use efa_gda_sys::LoadError;
 
-use super::{Session, refusal, refused};
+use super::{Session, gpu_memory, refusal, refused};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use crate::checks::dev;
 use crate::checks::session::{failed, missing, open, without_hint};
-use crate::model::{Op, Who};
+use crate::model::{Memory, Op, Who};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
 use crate::system::adapters::{Adapter, ForeignDevice};
+use crate::system::loader::LIBFABRIC;
 
 /// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
@@ -34,6 +36,7 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
 fn loads(session: &mut Session) -> Checked {
     let library = match Library::load() {
         Err(error) if session.request.soft && is_absent(&error) => return without_libfabric(session),
+        Err(error @ Error::Load(LoadError::Named { .. })) => return Err(wrong_name(session, &error)),
         loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?,
     };
     let path = library.path().display().to_string();
@@ -44,18 +47,36 @@ fn loads(session: &mut Session) -> Checked {
     Outcome::pass(path).into()
 }
 
-/// Whether no libfabric was found. A file that the user named, and a file that exists and does not load, are other
-/// matters.
+/// Whether no libfabric was found. A file that exists and does not load is another matter.
 fn is_absent(error: &Error) -> bool {
-    let named = std::env::var_os(efa_gda_sys::load::LIBFABRIC_PATH).is_some_and(|path| !path.is_empty());
     // glibc's text. For a dependency that is missing, it names the dependency.
     let no_file = |attempt: &String| {
         attempt.contains("libfabric.so.1: cannot open shared object file: No such file or directory")
     };
     match error {
-        Error::Load(LoadError::NotFound { attempts }) => !named && attempts.iter().all(no_file),
+        Error::Load(LoadError::NotFound { attempts }) => attempts.iter().all(no_file),
         _ => false,
     }
+}
+
+/// The failure to load the file that LIBFABRIC_PATH names; `error` has its name and value.
+fn wrong_name(session: &Session, error: &Error) -> Outcomes {
+    let system = System { root: session.request.root.clone(), ..System::default() };
+    let found: Vec<String> = system.copies(LIBFABRIC).into_iter().map(|copy| copy.path).collect();
+    let loads = match &found[..] {
+        [] => "which finds none here: install libfabric in the image as well".to_owned(),
+        found => format!("which finds {}", found.join(", ")),
+    };
+    failed(
+        without_hint(error, error.hint()),
+        &format!("LIBFABRIC_PATH unset, or the file of a {LIBFABRIC_REQUIRED}"),
+        WHY_LIBFABRIC,
+        &format!(
+            "correct LIBFABRIC_PATH, or unset it, so that libfabric is found on the loader's path or in \
+             /opt/amazon/efa/lib, {loads}"
+        ),
+        Who::Pod,
+    )
 }
 
 /// Opens the software adapter without libfabric, so that a container without libfabric shows everything else.
@@ -103,7 +124,9 @@ fn provider(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let begin = Instant::now();
     // Inline RDMA writes need 128-byte entries; other operations use the default.
-    let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
+    let wide = session.request.put.op == Op::InlineWrite;
+    let found =
+        Query::new().wide_entries(wide).gpu_memory(session.request.memory == Memory::Gpu).find(library);
     session.start.took = Some(begin.elapsed());
     let outcome = match &found {
         Ok(infos) => {
@@ -133,13 +156,16 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             let devices: Vec<String> =
                 system.unusable_verbs_devices().iter().map(ForeignDevice::describe).collect();
             failed(
-                format!("{observed}; other verbs devices: {}", devices.join(", ")),
+                format!(
+                    "sysfs shows a verbs device of another vendor, which does not open here: {}; {observed}",
+                    devices.join(", ")
+                ),
                 REQUIRED,
-                "libfabric opens every verbs device that sysfs shows, and finds no adapter if another vendor's device \
-                 cannot be opened",
-                "give the container the EFA devices alone: do not mount /dev/infiniband (hostPath), and request \
-                 vpc.amazonaws.com/efa from the EFA device plugin 0.5.10 or newer; otherwise remove the other devices' \
-                 driver (mlx5_ib) on the host, or install a newer libfabric, which skips devices that do not open",
+                "libfabric opens every verbs device that sysfs shows, also one without a node in the container, and \
+                 finds no adapter at all if one of them does not open",
+                "get the devices from the EFA device plugin 0.5.10 or newer (request vpc.amazonaws.com/efa), and remove \
+                 the hostPath mount of /dev/infiniband; if the failure remains, the operator of the machine must \
+                 unload the other vendor's driver: `modprobe -r mlx5_ib`",
                 Who::Pod,
             )
         }
@@ -157,8 +183,15 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             format!("no EFA adapter is on the PCI bus; {observed}"),
             REQUIRED,
             WHY,
-            crate::checks::dev::ATTACH,
+            dev::ATTACH,
             Who::Host,
+        ),
+        Error::NoAdapter(_) if has_no_node(&system) => failed(
+            format!("no adapter has its device node in /dev/infiniband (DEV-005); {observed}"),
+            REQUIRED,
+            WHY,
+            "fix DEV-005 first: give the container the adapters' nodes in /dev/infiniband",
+            Who::Pod,
         ),
         Error::NoAdapter(_) => failed(
             observed,
@@ -166,6 +199,13 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             WHY,
             "if ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
              the efa provider in the image, such as the EFA installer's",
+            Who::Image,
+        ),
+        Error::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => failed(
+            observed,
+            REQUIRED,
+            "the bytes are in memory of the GPU, which the provider registers only with FI_HMEM",
+            gpu_memory::WITH_CUDA,
             Who::Image,
         ),
         Error::OptionNotAvailable { .. } => failed(
@@ -177,6 +217,12 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
         ),
         error => refused(error, REQUIRED, WHY, Who::Image),
     }
+}
+
+/// Whether the kernel shows adapters, and none of their device nodes exists.
+fn has_no_node(system: &System) -> bool {
+    let nodes: Vec<String> = system.all_adapters().iter().filter_map(dev::node_path).collect();
+    !nodes.is_empty() && !nodes.iter().any(|node| system.exists(node))
 }
 
 /// The failure of a query for the software adapter, which has no hardware cause.
@@ -242,10 +288,67 @@ fn xpu(session: &mut Session) -> Checked {
         return Outcome::Unknown(observed, format!("{} came with {}", XPU.piece, XPU.describe())).into();
     }
     match Query::new().xpu(true).find(library) {
-        Ok(infos) => Outcome::pass(format!("offered on {}", names(&infos).join(", "))).into(),
+        Ok(infos) => Outcome::pass(offered(&infos)).into(),
         Err(error) => {
             let why = format!("this provider does not offer {}, which the GDA operations replace", XPU.piece);
             Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into()
         }
+    }
+}
+
+/// Where FI_XPU is offered, and whose device functions drive what it exports. libfabric leaves the layout to the provider,
+/// and this project knows softefa's only. Nothing is exported to find out, because a crash in a provider's export would
+/// end this worker process before it opens an adapter.
+fn offered(infos: &[Info]) -> String {
+    let contexts = |info: &Info| {
+        format!("{} (contexts: {})", info.domain_name(), info.max_xpu_contexts().unwrap_or_default())
+    };
+    let is_soft = |info: &Info| info.nic().and_then(|nic| nic.driver).as_deref() == Some("softefa");
+    let layout = if infos.iter().all(is_soft) {
+        "its layout is known: kernels include efa_gda/fi_xpu_efa.h"
+    } else {
+        "its layout is the provider's own: kernels need this libfabric's device functions"
+    };
+    let on: Vec<String> = infos.iter().map(contexts).collect();
+    format!(
+        "offered on {}; {layout}; the queues of this report come through the GDA operations",
+        on.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use efa_gda::fabric::{Info, Library, Query};
+    use efa_gda_sys::fi;
+    use efa_gda_test_support::soft::{provider, with_soft_adapter};
+
+    use super::offered;
+
+    #[test]
+    fn the_layout_of_softefas_fi_xpu_is_known() {
+        with_soft_adapter(&[], |_| {
+            // SAFETY: softefa is a provider for the layouts of these bindings.
+            let library = unsafe { Library::of_provider(&provider()) }.unwrap();
+            let observed = offered(&Query::new().xpu(true).find(&library).unwrap());
+            assert!(observed.contains("(contexts: 64)") && observed.contains("fi_xpu_efa.h"), "{observed}");
+            assert!(observed.contains("come through the GDA operations"), "{observed}");
+        });
+    }
+
+    #[test]
+    fn the_layout_of_another_providers_fi_xpu_is_not() {
+        let mut domain = fi::fi_domain_attr {
+            max_xpu_ctx_cnt: 3,
+            name: c"efa_0-rdm".as_ptr().cast_mut(),
+            ..Default::default()
+        };
+        let mut fabric = fi::fi_fabric_attr { api_version: fi::fi_version(2, 7), ..Default::default() };
+        let mut info =
+            fi::fi_info { domain_attr: &mut domain, fabric_attr: &mut fabric, ..Default::default() };
+        // SAFETY: a complete info, which outlives the borrow.
+        let observed = offered(&[unsafe { Info::borrow(NonNull::from(&mut info)) }]);
+        assert!(observed.contains("efa_0-rdm (contexts: 3); its layout is the provider's own"), "{observed}");
     }
 }
