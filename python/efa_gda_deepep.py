@@ -37,10 +37,10 @@ def _check(library, code, what):
 
 
 def init_internode(num_channels, num_devices, library=None, buffer=None):
-    """Opens this rank's queue and publishes the device state. All ranks must call it, after NVSHMEM's initialisation.
+    """Opens this rank's queues and publishes the device state. All ranks must call it, after NVSHMEM's initialisation.
 
     `num_channels` is DeepEP's number of queue pairs to a rank, which the checklist of docs/deepep.md bounds;
-    `num_devices` is the number of adapters that DeepEP sees. Both are virtual: one queue pair reaches all ranks.
+    `num_devices` is the number of adapters that DeepEP sees. Both are virtual: each queue of this rank reaches all ranks.
     `buffer` is the deep_ep.Buffer, whose RDMA memory is registered; without it, the heap's chunk of a new allocation.
     """
     for name, number in (("num_channels", num_channels), ("num_devices", num_devices)):
@@ -55,6 +55,6 @@ def init_internode(num_channels, num_devices, library=None, buffer=None):
 
 
 def finalize_internode(library=None):
-    """Destroys this rank's queue. All ranks must call it, when their kernels have ended."""
+    """Destroys this rank's queues. All ranks must call it, when their kernels have ended."""
     loaded = _library(library)
     _check(loaded, loaded.finalize_efa_device_state(), "finalize_efa_device_state")

@@ -7,7 +7,8 @@
 #   scripts/bench_gpu.sh [--before REVISION] [bench [CASE]|check [ENTRIES]|soak [ENTRIES]|floor|softefa]
 #                                             bench without an argument
 #   scripts/bench_gpu.sh [--before REVISION] --build-only DIR
-#                                             leaves post_rate, bench_limits.py and soft_adapter_nccl.cubin in DIR
+#                                             leaves post_rate, bench_limits.py, soft_adapter_nccl.cubin and
+#                                             soft_adapter_drop_in.cubin in DIR
 #
 # --before REVISION compiles kernels/include of that revision too, without the bound of 1,024 threads for a block under
 # which all other kernels are compiled (EFA_GDA_BENCH_BOUNDS in kernels/bench/rig.h). The headers of the other engines
@@ -43,13 +44,17 @@ prepare() {
   OURS=(-I "$ROOT/kernels/include" -I "$ROOT/third_party/efa_gda")
   TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh")
   mkdir -p -- "$OUT"
-  if ! headers=$(peer_headers); then
+  if ! headers=$(peer_headers ""); then
     say "$PEER_PACKAGE could not be downloaded: the other engines are left out"
     return
   fi
   PEERS=(-DEFA_GDA_BENCH_PEERS -I "$headers")
-  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" "${PEERS[@]}" -I "$ROOT/kernels/include" -cubin -o "$OUT/soft_adapter_nccl.cubin" \
-    "$ROOT/kernels/bench/soft_adapter_nccl.cu"
+  # The same file with NCCL's post path and with this library's. Other networks' are left out of both.
+  local only_efa=(-DNCCL_GIN_PROXY_ENABLE=0 -DNCCL_GIN_GDAKI_ENABLE=0 -DNCCL_GIN_GPI_ENABLE=0)
+  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" "${PEERS[@]}" "${only_efa[@]}" -I "$ROOT/kernels/include" -cubin \
+    -o "$OUT/soft_adapter_nccl.cubin" "$ROOT/kernels/bench/soft_adapter_nccl.cu"
+  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" "${PEERS[@]}" "${only_efa[@]}" "${OURS[@]}" -include efa_gda/nccl_gin.h -cubin \
+    -o "$OUT/soft_adapter_drop_in.cubin" "$ROOT/kernels/bench/soft_adapter_nccl.cu"
 }
 
 # build DIR: leaves DIR/post_rate.
@@ -65,6 +70,9 @@ build() {
   compile engine_after engine.cu -DEFA_GDA_BENCH_ENGINE=engine_after "${OURS[@]}"
   compile post_rate post_rate.cu "${before[@]}" "${OURS[@]}"
   compile peers peers.cu "${PEERS[@]}"
+  compile drop_in drop_in.cu "${PEERS[@]}" "${OURS[@]}" -DEFA_GDA_BENCH_DROP_IN=drop_in_launch
+  compile drop_in_16 drop_in.cu "${PEERS[@]}" "${OURS[@]}" -DEFA_GDA_BENCH_DROP_IN=drop_in_16_launch \
+    -DEFA_GDA_GIN_STORE_BYTES=16 -Defa_gda=efa_gda_16
   "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" -o "$OUT/post_rate" "${OBJECTS[@]}" -lpthread
 }
 
@@ -104,7 +112,8 @@ OUT=$ROOT/target/bench_gpu
 case ${1:-bench} in
 softefa)
   prepare "$OUT"
-  ((${#PEERS[@]} == 0)) || export EFA_GDA_BENCH_NCCL=$OUT/soft_adapter_nccl.cubin
+  ((${#PEERS[@]} == 0)) || export EFA_GDA_BENCH_NCCL=$OUT/soft_adapter_nccl.cubin \
+    EFA_GDA_BENCH_DROP_IN=$OUT/soft_adapter_drop_in.cubin
   judged cargo bench --locked --quiet -p efa-gda --bench soft_adapter
   ;;
 bench)

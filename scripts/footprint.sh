@@ -40,7 +40,7 @@ if [[ -n "$before" ]]; then
   headers=$out/before
   earlier_headers "$before" "$headers"
 fi
-peer=$(peer_headers) || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
+peer=$(peer_headers "") || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
 
 # compile NAME ARCHITECTURE FLAG…: compiles kernels/bench/NAME.cu to $out/NAME.ARCHITECTURE.cubin, ptxas' report beside it.
 compile() {
@@ -52,9 +52,11 @@ compile() {
   files+=("$out/$name.$architecture")
 }
 
+compact=()
+if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then compact=(-DEFA_GDA_FOOTPRINT_COMPACT); fi
 files=()
 for architecture in "$@"; do
-  compile footprint "$architecture" -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
+  compile footprint "$architecture" "${compact[@]}" -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
   [[ -z "$peer" ]] || compile footprint_nccl "$architecture" -I "$peer"
 done
 python3 "$ROOT/scripts/lib/footprint.py" "${files[@]}"

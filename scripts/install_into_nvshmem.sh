@@ -7,7 +7,7 @@
 #
 # --arch names the GPU's architecture: sm_90 for p5 and p5en, the default; sm_100 for p6-b200.
 #
-#   PREFIX/lib/libefa_gda_nvshmem.a     link it with -rdc=true, before -lnvshmem_device -lnvshmem_host -ldl
+#   PREFIX/lib/libefa_gda_nvshmem.a     link it with -rdc=true, before -lnvshmem_device -l:libnvshmem_host.so.3 -ldl
 #   PREFIX/include/                     efa_gda/nvshmem.cuh and efa_gda/ibgda_compat.cuh for device code,
 #                                       efa_gda_nvshmem_heap.h for the host
 #   PREFIX/bin/efa_gda_nvshmem_ring     every PE puts to its right neighbour and checks (docs/nvshmem.md)

@@ -297,14 +297,20 @@ port=$((10000 + $$ % 20000))
 "${there[@]}" "$@" put --via verbs --time-limit 60000 --peer "$host:$port" --bytes 5000 --count 1000 || exit
 wait "$listener" || exit
 cat "$out"
+"${here[@]}" "$@" put --via verbs --time-limit 60000 --listen "$host:$port" >"$out" & listener=$!
+"${there[@]}" "$@" bench --via verbs --time-limit 10000 --peer "$host:$port" || exit
+wait "$listener" || exit
+cat "$out"
 PROGRAM
   softefa pair 300 "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
   wants pair 'PE 0. PASS - Got expected value 100 from PE 1'
+  wants pair 'Bandwidth, 10^9 bytes a second'
   if unshare -Urn ip link add left type veth peer name right 2>/dev/null; then
     NAMESPACES=1 softefa pair-namespaces 300 unshare -Urn "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
     wants pair-namespaces 'PE 0. PASS - Got expected value 100 from PE 1'
+    wants pair-namespaces 'Bandwidth, 10^9 bytes a second'
   else
-    echo "not run: put --peer between two network namespaces, because this machine cannot make them (unshare, ip link)"
+    echo "not run: put --peer and bench --peer between two network namespaces, because this machine cannot make them (unshare, ip link)"
   fi
 }
 

@@ -8,20 +8,17 @@
 #   DIR/gda-probe_VERSION_ARCH.deb            the self-contained probe
 #   DIR/libefa-gda-dev_VERSION_ARCH.deb       libefa_gda, its headers, a pkg-config file and a CMake package
 #   DIR/softefa_VERSION_ARCH.deb              the command softefa and its libraries
-#   DIR/efa-gda-VERSION.cdx.json              the bill of materials (CycloneDX), by cargo-sbom, which is installed from
-#                                             crates.io into .cache/tools if it is missing
+#   DIR/efa-gda-VERSION.cdx.json              the bill of materials (CycloneDX)
 #   DIR/SHA256SUMS
 #
-# Needs what build_standalone_probe.sh needs, and dpkg-deb. Prints the path of each file. Exit status: 0 made, 1 not
-# made, 2 wrong usage.
+# Needs what build_standalone_probe.sh needs, dpkg-deb, and Python 3.11 or newer. Prints the path of each file. Exit
+# status: 0 made, 1 not made, 2 wrong usage. scripts/lib/release_test.sh tests the files.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/standalone.sh
 source "$ROOT/scripts/lib/standalone.sh"
-
-SBOM_VERSION=0.10.0
 
 # stage: builds everything and lays it out in STAGE as an installation has it.
 stage() {
@@ -72,15 +69,8 @@ packages() {
 }
 
 bill_of_materials() {
-  local tools=$ROOT/.cache/tools
-  if ! have cargo-sbom && [[ ! -x $tools/bin/cargo-sbom ]]; then
-    say "building cargo-sbom $SBOM_VERSION"
-    env -u RUSTFLAGS cargo install --quiet --locked --debug --root "$tools" --target-dir "$TARGET/tools" \
-      "cargo-sbom@$SBOM_VERSION" >&2 || die 'cargo-sbom could not be installed'
-    rm -rf -- "$TARGET/tools"
-  fi
-  (cd -- "$ROOT" && PATH=$tools/bin:$PATH cargo sbom --output-format cyclone_dx_json_1_4) >"$OUTPUT/$NAME.cdx.json" ||
-    die 'the bill of materials could not be made'
+  python3 -B "$ROOT/scripts/lib/bill_of_materials.py" "${RUST_TARGET%".$GLIBC"}" gda-probe softefa softefa-preload \
+    efa-gda-capi >"$OUTPUT/$NAME.cdx.json" || die 'the bill of materials could not be made'
 }
 
 main() {

@@ -89,6 +89,8 @@ def details(rows):
             if what.startswith("after,"):
                 share = value.median / row["after"].median
                 yield f"| {case} | {batch} | {what.removeprefix('after, ')} | {value} | {share:.2f} |"
+            elif what.startswith("nccl drop-in"):
+                yield f"| {case} | {batch} | {what}; of NCCL | {value} | {value.median / row['nccl'].median:.2f} |"
 
 
 def verdict(name, observed, kind, limit):

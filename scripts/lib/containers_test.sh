@@ -50,21 +50,12 @@ clean_up_after() {
 
 # ---- images -------------------------------------------------------------------------
 
-# base: an image of this machine's Debian release without libfabric, from the mirror that apt uses. The file system
-# is kept for later runs.
+# base: an image of this machine's Debian release without libfabric.
 base() {
-  local codename kept=$ROOT/.cache/containers root=$SCRATCH/root
-  codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-  mkdir -p -- "$kept"
-  if [[ ! -s $kept/$codename.tar ]]; then
-    debootstrap --variant=minbase "$codename" "$root" "$(debian_mirror)" >"$SCRATCH/log" 2>&1 ||
-      skipped "debootstrap failed: $(tail -n 1 "$SCRATCH/log")"
-    rm -rf -- "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
-    tar -C "$root" -cf "$kept/$codename.tar.new" .
-    mv -- "$kept/$codename.tar.new" "$kept/$codename.tar"
-    rm -rf -- "$root"
-  fi
-  docker import "$kept/$codename.tar" "$TAG:base" >/dev/null
+  local archive
+  archive=$(debian_root "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" 2>"$SCRATCH/log") ||
+    skipped "$(tail -n 1 "$SCRATCH/log")"
+  docker import "$archive" "$TAG:base" >/dev/null
   timeout 60 docker run --rm --network none --label "$TAG" "$TAG:base" true >"$SCRATCH/log" 2>&1 ||
     skipped "the docker engine cannot run a container: $(tail -n 1 "$SCRATCH/log")"
 }

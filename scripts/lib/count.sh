@@ -31,14 +31,29 @@ report_skips() {
 # cargo_tests NAME LIMIT ARGUMENT…: counts each test. A test that cannot run appends PROGRAM::NAME, a tab and the reason to
 # the file EFA_GDA_TEST_SKIPS. Tests whose names contain LEAVE_OUT do not run.
 cargo_tests() {
-  local name=$1 limit=$2 log skips status=0 passed failed ignored skipped
-  shift 2
-  log=$(log_of "$name")
+  begin "$1"
+  start_tests "$@"
+  finish_tests "$1" "$2" "$!"
+}
+
+# start_tests NAME LIMIT ARGUMENT…: in the background; $! is the process, which finish_tests awaits.
+start_tests() {
+  local log skips
+  log=$(log_of "$1")
   skips=${log%.log}.skips
   : >"$skips"
-  begin "$name"
-  EFA_GDA_TEST_SKIPS=$skips run_logged "$log" "$limit" \
-    cargo test --locked --no-fail-fast "$@" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"} || status=$?
+  EFA_GDA_TEST_SKIPS=$skips launch "$log" "$2" \
+    cargo test --locked --no-fail-fast "${@:3}" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"}
+}
+
+# finish_tests NAME LIMIT PROCESS
+finish_tests() {
+  local name=$1 limit=$2 log skips status=0 passed failed ignored skipped
+  log=$(log_of "$name")
+  skips=${log%.log}.skips
+  # shellcheck disable=SC2034 # run.sh reads it
+  RUNNING_LOG=$log
+  await "$3" || status=$?
   # A test may record its skip more than once.
   sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
   skipped=$(wc -l <"$skips")

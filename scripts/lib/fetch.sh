@@ -146,6 +146,25 @@ link_rdma_core_headers() {
   done
 }
 
+# ---- root file systems --------------------------------------------------------------
+
+# debian_root SUITE: prints the path of an archive of debootstrap's smallest root, from the mirror that apt uses. The
+# archive is kept for later runs. Needs root. On failure one line on stderr gives the reason.
+debian_root() {
+  local archive=$ROOT/.cache/containers/$1.tar
+  [[ -s $archive ]] || in_scratch make_root "$1" "$archive" || return 1
+  printf '%s\n' "$archive"
+}
+
+make_root() {
+  local tree=$1/root suite=$2 archive=$3
+  debootstrap --variant=minbase "$suite" "$tree" "$(debian_mirror)" >"$1/log" 2>&1 ||
+    { echo "debootstrap failed: $(tail -n 1 "$1/log")" >&2; return 1; }
+  rm -rf -- "$tree"/var/cache/apt/* "$tree"/var/lib/apt/lists/* "$tree"/usr/share/{doc,man,locale}/*
+  mkdir -p -- "$(dirname -- "$archive")"
+  tar -C "$tree" -cf "$archive.new" . && mv -- "$archive.new" "$archive"
+}
+
 # ---- binary packages ----------------------------------------------------------------
 
 suite_dir() { printf '%s/.cache/%s' "$ROOT" "$1"; }

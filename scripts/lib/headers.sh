@@ -4,17 +4,20 @@
 
 PEER_PACKAGE=nvidia-nccl-cu13==2.32.3
 
-# Prints the directory of NCCL's headers: NCCL_INCLUDE, or the PyPI package's, downloaded once.
+# peer_headers [PACKAGE]: prints the directory of NCCL's headers: without PACKAGE that in NCCL_INCLUDE, or else the PyPI
+# package's, downloaded once: by the Python of scripts/cuda_toolchain.sh if it is there, because Debian's has no pip.
 peer_headers() {
-  if [[ -n "${NCCL_INCLUDE:-}" ]]; then
+  if [[ -z "${1:-}" && -n "${NCCL_INCLUDE:-}" ]]; then
     printf '%s\n' "$NCCL_INCLUDE"
     return
   fi
-  local to=$ROOT/.cache/${PEER_PACKAGE//==/-}
+  local package=${1:-$PEER_PACKAGE}
+  local to=$ROOT/.cache/${package//==/-} python=$ROOT/.cache/cuda/bin/python3
+  [[ -x $python ]] || python=python3
   if [[ ! -e $to/.complete ]]; then
     rm -rf -- "$to"
     mkdir -p -- "$to"
-    python3 -m pip download --quiet --no-deps --disable-pip-version-check -d "$to" "$PEER_PACKAGE" >&2 || return 1
+    "$python" -m pip download --quiet --no-deps --disable-pip-version-check -d "$to" "$package" >&2 || return 1
     python3 - "$to" <<'PY' || return 1
 import glob, sys, zipfile
 to = sys.argv[1]

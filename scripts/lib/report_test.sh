@@ -63,10 +63,14 @@ says 'SKIPPED  tests: no GPU (2 tests)'
 says '             one::gets'
 says 'SKIPPED  tests: no adapter (1 test)'
 says 'SKIPPED  tests: takes an hour (1 test)'
-# The build, 13 tests that passed less 3 that were skipped, and 3 examples.
-[[ $(tail -n 1 "$SCRATCH/output") == '14 passed, 1 failed, 4 skipped' ]] || problem 'a wrong summary'
+says 'SKIPPED  tests of gda-probe: no adapter (1 test)'
+# The build, two runs of 13 tests that passed less 3 that were skipped, and 3 examples.
+[[ $(tail -n 1 "$SCRATCH/output") == '24 passed, 2 failed, 8 skipped' ]] || problem 'a wrong summary'
 
-grep -qE -- '--test memory_model( |$)' "$CALLS" || problem 'a test target in a folder of its own does not run'
+# One target of the probe, and one in a folder of its own.
+for target in pains memory_model; do
+  [[ $(grep -cE -- "--test $target( |$)" "$CALLS") -eq 1 ]] || problem "the test target $target does not run once"
+done
 
 for arguments in --nonsense -x nonsense '--all tests' 'tests nonsense'; do
   # shellcheck disable=SC2086 # words

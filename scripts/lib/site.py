@@ -18,7 +18,7 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "Use it": ["troubleshooting", "checks", "statuses", "containers", "fleets", "ring", "softefa"],
-    "Build on it": ["transport", "c", "kernels", "nvshmem", "deepep"],
+    "Build on it": ["transport", "c", "kernels", "device-apis", "nvshmem", "deepep"],
     "Look inside": ["architecture", "fidelity", "benchmarks", "decisions", "glossary"],
 }
 BOOK = """[book]

@@ -76,17 +76,22 @@ step_selftest() {
 # Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
 step_build() { step 'build' 2400 cargo build --workspace --lib --bins --tests --examples --locked; }
 
-# Slow tests of compilers have steps of their own: kernels and misuse.
+# Slow tests of compilers have steps of their own: kernels and misuse. The probe's tests run beside the others, and more
+# of them than there are cores, because they mostly wait: for processes, and for time limits.
 step_tests() {
-  local file name targets=() passed=yes
+  local file name probe=() targets=() first passed=yes
   with_headers
   with_toolkit
   for file in */tests/*.rs */*/tests/*.rs */tests/*/main.rs; do
     name=$(basename "${file%/main.rs}" .rs)
+    case $file in probe/*) probe+=(--test "$name"); continue ;; esac
     case $name in kernels_compile | fabric_misuse | bindings | hostile) ;; *) targets+=(--test "$name") ;; esac
   done
-  # More than cores, because many tests of the probe wait for a time limit.
-  RUST_TEST_THREADS=4 cargo_tests 'tests' 2400 --workspace --lib --bins "${targets[@]}" || passed=''
+  RUST_TEST_THREADS=4 start_tests 'tests of gda-probe' 2400 --workspace "${probe[@]}"
+  first=$!
+  cargo_tests 'tests' 2400 --workspace --lib --bins "${targets[@]}" || passed=''
+  begin 'tests of gda-probe'
+  finish_tests 'tests of gda-probe' 2400 "$first" || passed=''
   cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
   [[ -n $passed ]]
 }
