@@ -35,7 +35,7 @@ const PUT: Local = Local { stack_frame: 288, spill_stores: 0 };
 const LOAD: [Local; 3] = [
     Local { stack_frame: 1072, spill_stores: 80 },
     Local { stack_frame: 1072, spill_stores: 64 },
-    Local { stack_frame: 1648, spill_stores: 1424 },
+    Local { stack_frame: 1712, spill_stores: 1424 },
 ];
 /// The kernel puts with a signal: two posts of a warp and a wait, whose calls lie in the thread's memory; and it waits for
 /// a signal.
