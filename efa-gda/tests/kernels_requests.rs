@@ -6,11 +6,12 @@
 mod kernels_support;
 
 use efa_gda_sys::device::{
-    EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_TIMEOUT_SLOTS, EFA_GDA_UNSUPPORTED,
+    EFA_GDA_IN_FLIGHT, EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_TIMEOUT_SLOTS,
+    EFA_GDA_UNSUPPORTED,
 };
 use kernels_support::waits::{
-    DEFER, EACH_CALL, Ended, FOR_NONE, GOOD, LATE, MIXED, NEVER, OWN_EVERY_THIRD, POLL_OWN, TEST_EACH,
-    WHILE_OTHERS_POST, Waits, calls,
+    DEFER, EACH_CALL, Ended, FOR_NONE, GOOD, LATE, MIXED, NEVER, OWN_EVERY_THIRD, POLL_OWN, TEST_ALL,
+    TEST_EACH, WHILE_OTHERS_POST, Waits, calls,
 };
 use kernels_support::{AdapterRecord, Bench, SECOND, Shape, remotes, waits};
 
@@ -164,6 +165,17 @@ fn a_status_that_was_overwritten_is_reported_as_an_error_without_a_request() {
     }
     // No request failed, so the overwritten status was a good one.
     run_and_check(tracked(), calls(1, 300, 1, LATE), 1, 1, 0..1);
+}
+
+/// Request 520 fails and request 767 stays in flight. The done word of request 520 is that of request 8 too, two laps
+/// before, with the same phase: a test of all requests must not name request 8.
+#[test]
+fn a_test_names_no_request_whose_status_a_later_one_overwrote() {
+    let shape = Shape { fail: Some((520, 13)), withhold: Some(767), ..tracked() };
+    let load = Waits { owned: 1, ..calls(1, 768, 1, TEST_ALL) };
+    let (results, ..) = run_new(shape, load, 1, 1, 3);
+    let expected = Ended { status: EFA_GDA_IN_FLIGHT, ..GOOD };
+    assert_eq!(Ended { failed_index: 0, ..results[0] }, expected, "named {}", results[0].failed_index);
 }
 
 /// Also when statuses were overwritten, one of them an error.

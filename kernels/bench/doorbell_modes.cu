@@ -2,7 +2,7 @@
 /*
  * The time from a doorbell to its completion, measured on a GPU, for each doorbell mode. Not for applications.
  *
- * Reads of the completion queue cross PCIe one after another, about one in half a microsecond, with any number of
+ * Reads of the completion queue cross PCIe one after another, about one in a microsecond, with any number of
  * reading threads. That is longer than the difference between doorbell modes. So a second warp polls all the time, from
  * before the doorbell on, and the first warp delays its post by times that are spread evenly over several polls. The
  * error of a sample, up to one poll, is then spread evenly too, and shifts the medians of all doorbell modes alike.

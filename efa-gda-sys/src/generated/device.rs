@@ -297,8 +297,8 @@ impl Default for efa_gda_publication {
         }
     }
 }
-/** Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
- for take_received() (rq.h). Optional: without it they are only counted.*/
+/** Geometry: the inbox, where the completion queue's reader copies completions of receives, as the adapter wrote
+ them, for take_received() (rq.h). Optional: without it they are only counted.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_inbox {
@@ -590,13 +590,13 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
- be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). Looks
- without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in which they ring
- for deferred entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the
- host stores that status too when such a queue comes back from its GPU. A status stays. A detach stores none to the
- flag of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with
- EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
+    /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy raises it;
+ may be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). The
+ looks of test(), and of wait() and wait_own() with timeout 0, do not read it; the waits to ring for deferred
+ entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the host stores it
+ to its own flag too, if the queue leaves the GPU out of service. A status stays. A detach stores none to the flag
+ of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with EFA_GDA_ABORTED, any
+ other value with the enum efa_gda_status of that value.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,

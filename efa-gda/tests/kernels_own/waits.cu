@@ -57,6 +57,8 @@ enum Mode : uint32_t {
   kMixed = 8,
   /* Calls wait_own until it returns something else than EFA_GDA_IN_FLIGHT, which a handle with timeout 0 gets. */
   kPollOwn = 9,
+  /* Tests all requests at the end, many times. */
+  kTestAll = 10,
 };
 
 template <efa_gda::Sharing S, class Group>
@@ -116,6 +118,7 @@ EFA_GDA_FN void post_and_wait(const waits_args &a, Group group, uint32_t index) 
         if (call != 0) check(sender.wait(first, a.per_call, &failed), call, first, failed);
         break;
       case kWaitNever:
+      case kTestAll:
         break;
       case kMixed:
         switch ((call + index) % 5) {
@@ -144,6 +147,16 @@ EFA_GDA_FN void post_and_wait(const waits_args &a, Group group, uint32_t index) 
   if ((a.mode == kWaitOwnEveryThirdCall || a.mode == kMixed) && result.status == EFA_GDA_OK) {
     FailedRequest failed;
     check(sender.wait_own(&failed), a.calls - 1, first, failed);
+  }
+  if (a.mode == kTestAll && result.status == EFA_GDA_OK) {
+    FailedRequest failed;
+    for (uint32_t look = 0; look < 10000; look++) {
+      result.status = sender.test(late_first, a.calls * a.per_call, &failed);
+      if (result.status != EFA_GDA_IN_FLIGHT) break;
+      pause();
+    }
+    result.failed_index = failed.index;
+    result.failed_status = failed.status;
   }
   efa_gda_status closed = sender.close();
   if (result.status == EFA_GDA_OK) result.status = closed;

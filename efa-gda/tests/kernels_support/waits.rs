@@ -86,6 +86,7 @@ pub(crate) const WHILE_OTHERS_POST: u32 = 6;
 pub(crate) const FOR_NONE: u32 = 7;
 pub(crate) const MIXED: u32 = 8;
 pub(crate) const POLL_OWN: u32 = 9;
+pub(crate) const TEST_ALL: u32 = 10;
 
 pub(crate) fn calls(group: u32, calls: u32, per_call: u32, mode: u32) -> Waits {
     Waits {

@@ -99,7 +99,7 @@ EFA_GDA_FN Object *object_of(const fid_xpu &fid, uint32_t fclass) {
 class Bound {
  public:
   EFA_GDA_FN explicit Bound(uint64_t bound_ns) : bound_ns_(bound_ns), start_(clock_ns()) {}
-  /* To be called in each iteration. The caller must look once more after the first true (in meet(): by its CAS). */
+  /* To be called in each iteration. The caller must look once more after the first true (meet(): its CAS). */
   EFA_GDA_FN bool is_over() {
     pause();
     return clock_ns() - start_ >= bound_ns_;

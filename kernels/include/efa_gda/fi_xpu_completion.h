@@ -2,11 +2,13 @@
 /*
  * Completions and counters of fi_xpu_efa.h. Each function is called by one thread.
  *
- * WORDS, besides those of fi_xpu_post.h. "Holder": the thread that reads completions.
+ * WORDS, besides those of fi_xpu_post.h. "Reader": the thread that reads completions. If a
+ * kernel ended while it was the reader, later reads return -FI_EAGAIN.
  *   word                | written by                    | read by     | ordered by
  *   cq.lock             | threads: CAS 0 to 1, acquire; | threads     | the release of 0 and the next CAS
- *                       | holder: store 0, release      |             |
- *   cq.consumed         | holder                        | next holder | cq.lock
+ *                       | reader: store 0, release      |             |
+ *   cq.consumed         | reader                        | next reader | cq.lock
+ *   cq.doorbell         | reader                        | adapter     | the reader's fence after it read the entries
  *   cntr.success_offset,| any thread                    | all threads | nothing
  *     .error_offset,    |                               |             |
  *     .error_seen       |                               |             |
@@ -56,8 +58,8 @@ struct CompletionWords {
   bool unsolicited;
 };
 
-/* Decodes the completion at `entry`, whose head is `head` and new, and frees a receive's context. Called by the
- * holder. */
+/* Decodes the completion at `entry`, whose new head is `head`, and frees a receive's context. Called by the
+ * reader. */
 EFA_GDA_FN CompletionWords decode_completion(efa_gda_xpu_cq *cq, const uint8_t *entry, CompletionHead head) {
   CompletionWords out = {};
   /* B1 in cq.h. */
@@ -155,7 +157,7 @@ EFA_GDA_FN uint64_t value_of(const efa_gda_xpu_cntr *cntr, bool errors) {
   return value + load_relaxed(errors ? &cntr->error_offset : &cntr->success_offset);
 }
 
-/* No error of libfabric has a larger number, and no counter a value so close to 2^64. */
+/* No error of libfabric has a larger number. A counter's value is assumed to be less than 2^64 minus this. */
 constexpr int64_t kLargestError = 4095;
 
 /* fi_xpu_cntr_wait in one thread. */

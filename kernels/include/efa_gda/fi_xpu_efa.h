@@ -16,19 +16,19 @@
  * does not declare them.
  *
  * RESULTS. 0 or a count; or
- *   -FI_EAGAIN     no room now, or no completion: repeat the call, or first read completions
+ *   -FI_EAGAIN     no free slot or no completion now, or another thread reads: repeat, or first read completions
  *   -FI_EINVAL     a handle of another kind or layout, or an argument that no entry can express
  *   -FI_EMSGSIZE   longer than one request: nothing is split, because a call has one completion
  *   -FI_ETIMEDOUT  a wait ended at its bound: a request's, and the endpoint is then out of service; a receive's for
  *                  other threads, and none was posted; or the blocks' (SCOPES)
- *   -FI_ECANCELED  the endpoint was out of service before, or another thread took it out of service meanwhile
+ *   -FI_ECANCELED  the endpoint is out of service, for another reason than that this call's wait ended
  *   -FI_EBADFLAGS, -FI_EOPNOTSUPP, -FI_EAVAIL (fi_xpu_cq_read: the next completion is an error)
  *
  * SCOPES. A call of scope FI_XPU_WORK_ITEM is the calling thread's. Of any other scope it is one call of all threads
  * of the full warp, block or grid, which must make it together with the same arguments: their leader (of a grid:
- * that of the block that arrives last) executes it, after all of them have arrived, and all get the result. For
- * FI_XPU_DEVICE, memory to which the call stores must be reachable by all blocks. So what any of them stored before
- * the call is ordered before it. A call of scope FI_XPU_DEVICE is a barrier of the grid: all blocks must be resident
+ * that of the block that arrives last) executes it, after all of them have arrived, and all get the result. So what
+ * any of them stored before the call is ordered before it. With FI_XPU_DEVICE, memory to which the call stores must be
+ * reachable by all blocks. A call of that scope is a barrier of the grid: all blocks must be resident
  * at the same time (a cooperative launch), and one grid at a time may make such calls on an object. If the blocks do
  * not meet within the object's bound, the call returns -FI_ETIMEDOUT, and so do all later ones of that scope on the
  * object. Blocks and, for FI_XPU_DEVICE, the grid must be one-dimensional. A counter function that returns a value

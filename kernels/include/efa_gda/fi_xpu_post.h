@@ -2,20 +2,21 @@
 /*
  * Requests and receives of fi_xpu_efa.h. Each function is called by one thread.
  *
- * WORDS, besides those of sq.h and rq.h. "Poster": a thread that posts a request or a receive. "Holder": the thread
+ * WORDS, besides those of sq.h and rq.h. "Poster": a thread that posts a request or a receive. "Reader": the thread
  * that reads completions (fi_xpu_completion.h).
  *   word                   | written by                    | read by | ordered by
- *   cq.outstanding         | posters: add, and subtract it | posters | the holder's fence_system() after it read the
- *                          | if nothing was posted; holder:|         |   entries, and the poster's before its doorbell
+ *   cq.outstanding         | posters: add, and subtract it | posters | the reader's fence_system() after it read the
+ *                          | if nothing was posted; reader:|         |   entries, and the poster's before its doorbell
  *                          | subtract                      |         |
  *   ep.received,           | the adapter                   | posters | control flow: the stores to a receive's slot
  *   ep.receive_errors      |                               |         |   depend on them (in place of rq.h's
  *                          |                               |         |   completion.received)
  *   cq.receives[i].used    | posters: CAS 0 to 1, acquire; | posters | release and acquire: `context` may be written
- *                          | holder: store 0, release      |         |   again
- *   cq.receives[i].context | poster                        | holder  | the poster's fence_system() before the
- *                          |                               |         |   doorbell; the holder's after it read the
+ *                          | reader: store 0, release      |         |   again
+ *   cq.receives[i].context | poster                        | reader  | the poster's fence_system() before the
+ *                          |                               |         |   doorbell; the reader's after it read the
  *                          |                               |         |   completion
+ *   cq.next_receive        | posters: add                  | posters | nothing: where a search begins
  */
 #ifndef EFA_GDA_FI_XPU_POST_H
 #define EFA_GDA_FI_XPU_POST_H
@@ -104,7 +105,7 @@ EFA_GDA_FN Entry transfer_entry(const Transfer &t) {
   return e;
 }
 
-/* Posts one request and rings. Called by one thread. */
+/* Posts one request, not deferred. Called by one thread. */
 EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
   efa_gda_queue *queue = &ep->queue;
   int64_t refused = check_transfer(*queue, *t);
@@ -141,7 +142,7 @@ EFA_GDA_FN uint32_t take_receive(efa_gda_xpu_cq *cq, const void *context) {
   return cq->num_receives;
 }
 
-/* Posts one receive. Called by the holder of receive.lock. */
+/* Posts one receive. The caller has receive.lock. */
 EFA_GDA_FN int64_t place_receive(efa_gda_xpu_ep *ep, const Memory &local, const void *context) {
   efa_gda_queue *queue = &ep->queue;
   efa_gda_xpu_cq *cq = ep->receive_cq;

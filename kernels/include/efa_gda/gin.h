@@ -32,6 +32,7 @@ struct Transfer {
  * use the plugin's memory for values (VALUES in gin_post.h). */
 template <bool kBesideValues>
 EFA_GDA_COLD efa_gda_status post_series(Endpoint *endpoint, uint32_t count, bool defer, const Transfer *transfer) {
+  /* Bounds what one post reserves. */
   constexpr uint32_t kMost = 1 << 16;
   ThreadGroup group;
   efa_gda_status status = EFA_GDA_OK;
@@ -51,9 +52,9 @@ EFA_GDA_COLD efa_gda_status post_series(Endpoint *endpoint, uint32_t count, bool
   return status;
 }
 
-/* The endpoint of `peer` that `slot` names, as `endpoint` addresses it. */
-EFA_GDA_FN efa_gda_peer target(const Context *context, const Endpoint *endpoint, uint32_t slot, uint32_t peer) {
-  uint32_t i = slot * (uint32_t)context->nranks + peer;
+/* Target `number` of `peer` (gin_handle.h), as `endpoint` addresses it. */
+EFA_GDA_FN efa_gda_peer target(const Context *context, const Endpoint *endpoint, uint32_t number, uint32_t peer) {
+  uint32_t i = number * (uint32_t)context->nranks + peer;
   efa_gda_peer to = efa_gda_peer();
   to.ah = endpoint->target_address_handles[i];
   to.qpn = endpoint->target_remote_qpns[i];
@@ -71,16 +72,16 @@ EFA_GDA_FN Transfer empty_write(const Context *context, const efa_gda_peer &to, 
 struct Signal {
   uint32_t id, writes;
   static constexpr uint32_t kNone = ~0u;
-  EFA_GDA_FN uint32_t slot() const { return id == kNone || writes == 0 ? 0 : 1 + id; }
+  EFA_GDA_FN uint32_t target() const { return id == kNone || writes == 0 ? 0 : 1 + id; }
 };
 constexpr uint32_t kNoCounter = ~0u;
 
-/* Waits until no request of the endpoint that was rung for is in flight. The counter does not say which requests are
+/* Waits until no request of the endpoint, of those rung for, is in flight. The counter does not say which requests are
  * done, so only an idle endpoint proves that earlier requests are. It was idle when the counter was read if all that is
  * submitted by a later time was counted. With the two loads in the other order, requests that other groups post
- * meanwhile could be counted in place of earlier ones. (NCCL's code adds to submitted_count after its doorbell, so for
- * a moment a request of such a group may be counted and not submitted.) `over()` returns a status other than EFA_GDA_OK
- * to end the wait. */
+ * meanwhile could be counted in place of earlier ones. NCCL's code adds to submitted_count after its doorbell, so one
+ * of its requests may be counted and not yet submitted: beside its posts, a drain may end too early. `over()` returns a
+ * status other than EFA_GDA_OK to end the wait. */
 template <class Over>
 EFA_GDA_FN efa_gda_status drain(Endpoint *endpoint, Over over) {
   for (;;) {
@@ -102,8 +103,7 @@ struct DrainBound {
   }
 };
 
-/* What is unusual about a request: its parts of kMaxBytes, all but the last, and its writes for a signal, all but the
- * first. */
+/* What a request has beyond one entry: leading parts of kMaxBytes, and the signal's writes after the first. */
 struct Parts {
   Endpoint *endpoint, *more_from;
   uint64_t bytes;
@@ -135,7 +135,7 @@ EFA_GDA_COLD efa_gda_status post_parts(Context *context, const Parts *parts, con
     status = post_series<false>(parts->endpoint, 1, parts->defer, &last);
   }
   if (status != EFA_GDA_OK || parts->signal.writes <= 1) return status;
-  efa_gda_peer to = target(context, parts->more_from, parts->signal.slot(), parts->peer);
+  efa_gda_peer to = target(context, parts->more_from, parts->signal.target(), parts->peer);
   Transfer more = empty_write(context, to, parts->peer);
   uint32_t writes = parts->signal.writes - 1;
   bool beside_values = parts->more_from == &context->pvdata && !has_wide_entries(context->pvdata.qp);
@@ -151,7 +151,7 @@ EFA_GDA_FN efa_gda_status put(Lanes lanes, Context *context, uint32_t peer, cons
                               uint64_t to_offset, const RegisteredMemory *from, uint64_t from_offset, uint64_t bytes,
                               Signal signal, uint32_t counter, bool defer) {
   Endpoint *endpoint = counter == kNoCounter ? &context->data : &context->counter_handles[counter]->base;
-  Transfer write = empty_write(context, target(context, endpoint, signal.slot(), peer), peer);
+  Transfer write = empty_write(context, target(context, endpoint, signal.target(), peer), peer);
   if (bytes != 0) {
     const RemoteMemory &remote = to->of_peer(peer);
     write.local = {from->local_addr + from_offset, from->lkey, (uint32_t)bytes};
@@ -179,7 +179,7 @@ template <class Lanes>
 EFA_GDA_FN efa_gda_status put_value(Lanes lanes, Context *context, uint32_t peer, const RegisteredMemory *to,
                                     uint64_t to_offset, uint64_t value, uint32_t length, Signal signal) {
   Endpoint *endpoint = &context->pvdata;
-  efa_gda_peer target_peer = target(context, endpoint, signal.slot(), peer);
+  efa_gda_peer target_peer = target(context, endpoint, signal.target(), peer);
   const RemoteMemory &remote = to->of_peer(peer);
   uint64_t address = remote.remote_addr + to_offset;
   efa_gda_status status = EFA_GDA_OK;
@@ -235,9 +235,9 @@ EFA_GDA_FN efa_gda_status get(Lanes lanes, Context *context, uint32_t peer, cons
 }
 
 /* ncclGinApi_Flush: waits until the context's endpoints are idle (drain()). One thread calls it. It does not cover
- * entries whose doorbell is deferred. */
+ * entries whose doorbell is deferred. Each endpoint's drain has a copy of `over`. */
 template <class Over>
-EFA_GDA_FN efa_gda_status flush(Context *context, Over over) {
+EFA_GDA_FN efa_gda_status flush(Context *context, const Over &over) {
   efa_gda_status status = drain(&context->data, over);
   if (status == EFA_GDA_OK) status = drain(&context->pvdata, over);
   for (int32_t i = 0; i < context->nCounters && status == EFA_GDA_OK; i++) {

@@ -29,8 +29,8 @@ struct WorkQueue {
   uint32_t queue_mask, queue_size_shift;
   uint32_t max_batch;
   uint32_t wqes_pending; /* not used by GIN */
-  /* The two cursors share a word of 8 bytes: wqes_posted, the last doorbell, in its low half, and wqes_completed, the
-   * turn, in its high half. NCCL's code accesses the halves. */
+  /* The two cursors share a word of 8 bytes: wqes_posted, the last doorbell, in its low half, and wqes_completed,
+   * whose turn it is, in its high half. NCCL's code accesses the halves. */
   uint64_t cursors;
   uint32_t pc; /* the next entry to reserve */
   int32_t phase;
@@ -52,8 +52,8 @@ struct Queue {
   WorkQueue rq;
 };
 
-/* An endpoint that posts. The target tables have an entry for each slot and peer: slot 0 is the peer's data endpoint,
- * slot 1 + s the endpoint whose counter of inbound writes is signal s. The index is slot * nranks + peer. */
+/* An endpoint that posts. Element `target * nranks + peer` of the target tables: target 0 is the peer's data endpoint,
+ * target 1 + s the endpoint whose counter of inbound writes is signal s. The plugin zeroes `sq_lock`. */
 struct Endpoint {
   Queue *qp;
   void *cq;
@@ -61,7 +61,7 @@ struct Endpoint {
   uint32_t *target_qkey;
   /* Not 0: the endpoint is out of service (gin_post.h). NCCL's code does not access this word. */
   uint32_t sq_lock;
-  /* The adapter's counter of successful requests, modulo 2^31, and the number of requests that were rung for. */
+  /* The adapter's counter of successful requests (layout 0: of writes), modulo 2^31; requests that were rung for. */
   uint64_t *local_cntr_value;
   uint64_t submitted_count;
   uint32_t sq_size;

@@ -15,8 +15,9 @@
  *                   |   groups have had their turns                           |   ends its turn
  *   wqes_posted     | the last doorbell. The adapter has received it: its     | the group whose turn it is
  *                   |   writer has fenced since                               |
- *   submitted_count | the entries that were rung for: wqes_posted, in 64 bits | the group whose turn it is, by an
- *                   |   (while no turn rings)                                 |   atomic add; ours before its doorbell
+ *   submitted_count | the entries that were rung for: equal to wqes_posted,   | the group whose turn it is, by an
+ *                   |   in 64 bits, unless a group is ringing                 |   atomic add; ours before its doorbell,
+ *                   |                                                         |   unfenced; NCCL's after it
  *   counter         | successful requests, modulo 2^31                        | the adapter
  *   promised        | the end of a reservation of this library whose doorbell | this library's groups, after they
  *                   |   is not deferred                                       |   reserve
@@ -28,7 +29,7 @@
  * A POST of n entries
  *   1. The leader reserves n entries: pc. Unless the doorbell is deferred, it promises their end.
  *   2. In chunks of at most the window, min(max_batch, sq_size), it waits until the chunk fits: at most `window`
- *      entries past wqes_posted, and at most sq_size past the counter. If it is its turn, and the chunk exceeds
+ *      entries past wqes_posted, and at most sq_size past the counter. If it is its turn, and the chunk does not fit
  *      the window or has values, it rings for entries of earlier groups that are not rung for: nobody else would.
  *   3. The threads write the entries, synchronise, and fence (fence.acq_rel.sys). NCCL's code reads the turn with a
  *      relaxed load and rings at once, so entries must be fenced before the turn passes.
@@ -37,7 +38,8 @@
  *      entries would be left. To ring: submitted_count, the doorbell, a fence, both cursors. The fence orders the
  *      doorbell before entries that other groups write because they have read wqes_posted.
  *   5. A group that left its doorbell to a promise waits until wqes_posted covers its entries, so that a flush after
- *      its post, also by NCCL's code, counts them.
+ *      its post, also by NCCL's code, counts them. If the group that promised fails, it takes the endpoint out of
+ *      service, which ends this wait.
  * So groups that post at the same time share a doorbell and its fence, which are what a turn costs.
  *
  * WHY A PROMISE HOLDS. A leader that reads `promised` after its own store reads its own end or one that was stored
@@ -54,15 +56,16 @@
  *
  * VALUES in the plugin's memory: entry s uses slot s modulo sq_size. The counter says how many requests are done, not
  * which, so the slot of entry s - sq_size is known to be free only if all earlier requests are done. Therefore the
- * first group of each lap, also one without values, waits in its turn until the endpoint is idle, and the others with
- * values until its turn has passed. NCCL's code does not wait so: beside its posts, a value of either may change one
- * that is in flight.
+ * first group of each lap, also one without values, waits in its turn until the endpoint is idle, and all later ones
+ * of post_by<true> until its turn has passed. NCCL's code does not wait so: beside its posts, a value of either may
+ * change one that is in flight.
  *
- * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (less than 2^42, 73 minutes) after the last progress of the word that
- * it reads, or when another group has taken the endpoint out of service. A post whose wait ran out leaves reserved
+ * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42, 73 minutes) after the last progress of the words
+ * that it reads, or when another group has taken the endpoint out of service. A post whose wait ran out leaves reserved
  * entries that nobody can write. So it takes the endpoint out of service: this library's later posts and flushes end
- * at once with EFA_GDA_POISONED, a flush also if nothing is in flight, because posts may have done nothing. A
- * drain without a bound of its own does so too (gin.h). NCCL's code does not look, and waits.
+ * at once with EFA_GDA_POISONED, a flush also if nothing is in flight, because posts may have written nothing. A drain
+ * without a bound of its own does so too (gin.h). Posts reserve entries even then (a test before the add would delay
+ * each post), so NCCL's code, which does not look, waits behind any of these groups without a bound.
  *
  * FAILED REQUESTS. The counter counts successes only, and the completion queue cannot be read by the GPU (the plugin
  * does not map it). A failed request is in flight for ever: each flush ends at its bound.
@@ -106,7 +109,7 @@ class Bound {
   }
 
  private:
-  /* The first calls of a short wait look at nothing, which would delay it. */
+  /* The first calls look at nothing: a look would delay a short wait. */
   static constexpr uint32_t kCallsPerLook = 32;
   /* In calls_: the bound was over at the last look at the clock. */
   static constexpr uint32_t kLastLook = 0x80000000u;
@@ -136,8 +139,8 @@ struct Turn {
   uint32_t window;
   /* wqes_posted and wqes_completed as last loaded. While it is this group's turn they are exact. */
   uint32_t posted, released;
-  /* The end of the free slots, modulo 2^31: counter + sq_size. Fewer than 2^30 entries are reserved past the
-   * counter. */
+  /* The end of the free slots, modulo 2^31: counter + sq_size. Compared with ends of which the entries are within the
+   * window, so the difference has the right sign. */
   uint32_t limit;
 
   /* An acquiring load delays the loads that follow it, so other words are loaded before it. */
@@ -164,7 +167,7 @@ struct Turn {
     store_relaxed(&sq->cursors, posted | (uint64_t)end << 32);
   }
 
-  EFA_GDA_FN bool has_room(uint32_t end) const {
+  EFA_GDA_FN bool has_free_slots(uint32_t end) const {
     return end - posted <= window && ((limit - end) & (kCounterMask / 2 + 1)) == 0;
   }
   /* VALUES: whether the slots that belong to the entries from `begin` on, all of one lap, are free. */
@@ -175,10 +178,10 @@ struct Turn {
   }
   /* Step 2. */
   template <bool kValues>
-  EFA_GDA_FN efa_gda_status wait_for_room(uint32_t begin, uint32_t end) {
+  EFA_GDA_FN efa_gda_status wait_for_slots(uint32_t begin, uint32_t end) {
     Bound bound;
     efa_gda_status status = EFA_GDA_OK;
-    while (status == EFA_GDA_OK && !(has_room(end) && (!kValues || has_value_slots(begin)))) {
+    while (status == EFA_GDA_OK && !(has_free_slots(end) && (!kValues || has_value_slots(begin)))) {
       if ((kValues || end - posted > window) && released == begin && posted != begin) {
         ring(sq->db, begin);
         continue;
@@ -217,7 +220,7 @@ struct Turn {
   }
 };
 
-/* Stores the `k`-th quad of an entry to the ring. */
+/* Stores a quad of an entry to the ring. */
 EFA_GDA_FN void store_to_ring(uint8_t *to, const Quad &quad) {
   if (EFA_GDA_GIN_STORE_BYTES == 16) {
     store_quad(to, quad);
@@ -253,8 +256,8 @@ struct Ring {
 };
 
 /* Posts `count` entries. `write(ring, done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot`
- * on; all threads of the group call it. kValues: the entries use the plugin's memory for values. Loads that need no
- * other's result are issued together: a post is bound by the latency of each that waits for another. */
+ * on; all threads of the group call it. kValues: entries of the endpoint use the plugin's memory for values. Loads that
+ * need no other's result are issued together: a post is bound by the latency of each that waits for another. */
 template <bool kValues, class Group, class Write>
 EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32_t count, bool defer, Write write) {
   bool leader = group.rank() == 0;
@@ -282,7 +285,7 @@ EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32
       uint32_t to_lap = sq_size - begin % sq_size;
       if (n > to_lap) n = to_lap;
     }
-    if (leader && status == EFA_GDA_OK) status = turn.wait_for_room<kValues>(begin, begin + n);
+    if (leader && status == EFA_GDA_OK) status = turn.wait_for_slots<kValues>(begin, begin + n);
     status = group.from_leader(status);
     if (status != EFA_GDA_OK) break;
     group.sync();

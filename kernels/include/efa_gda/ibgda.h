@@ -22,8 +22,8 @@
  * "Before" includes what another thread posted, if its call returned and the threads synchronised since.
  *
  * ibgda_drain() waits for the requests [start, end). end is the low half of reserve.word, to which close() adds the
- * requests of each post, or oldest + R if that is less, because the words of later requests may be of an earlier lap
- * with the same phase (requests.h). Every request whose post has returned is before both. start is the later of
+ * requests of each post; but at most oldest + R, because the words of later requests may be of an earlier lap with the
+ * same phase (requests.h). Every request whose post has returned is before both. start is the later of
  * queue.done and tracking.oldest: all requests before either are done.
  *
  * POSTING. The thread that has queue.lock owns the queue (post.h) for one post. Owners need few registers: device.cu is
@@ -54,16 +54,17 @@
  * that begins later returns at once; calls in progress end by themselves. A flag is posted only after its drain
  * succeeded, so a peer never sees a flag whose data is missing.
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
- *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound; and the other statuses of post() and wait()
- *                               (post.h), also of a poison or an abort flag, which end the waits for locks too
+ *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound
  *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock or queue.lock within the bound, which begins again
  *                               when a request completes: of any queue for channel.lock, of that queue for queue.lock.
  *                               This poisons no queue. The locks are not fair
  *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; a put of more than
  *                               kMaxEntriesPerCall requests; adds to more than EFA_GDA_IBGDA_COUNTS words of a channel
  *                               without a quiet
- *   EFA_GDA_UNSUPPORTED         the queue has no request table, or no RDMA; IbgdaFlag::Refused
+ *   EFA_GDA_UNSUPPORTED         the queue has no request table (flags), or no RDMA; IbgdaFlag::Refused
  *   EFA_GDA_IN_USE              other device code posts to the queue
+ *   others                      as post() and wait() return them (post.h); a poison or an abort flag ends the waits for
+ *                               locks too
  */
 #ifndef EFA_GDA_IBGDA_H
 #define EFA_GDA_IBGDA_H
@@ -214,7 +215,8 @@ EFA_GDA_FN uint32_t ibgda_flag_bytes(IbgdaFlag flag) {
   return eight ? 8 : flag == IbgdaFlag::Set4 ? 4 : 0;
 }
 
-/* The sum of a remote word; null if the channel has no room for another. The caller has the channel's lock. */
+/* The sum of a remote word; null if the channel has sums of EFA_GDA_IBGDA_COUNTS other words. The caller has the
+ * channel's lock. */
 EFA_GDA_FN uint64_t *ibgda_sum(efa_gda_ibgda_channel *channel, uint64_t address) {
   EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < EFA_GDA_IBGDA_COUNTS; i++) {
     auto &count = channel->counts[i];

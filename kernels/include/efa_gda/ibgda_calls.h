@@ -25,12 +25,12 @@ enum class IbgdaFlag : uint32_t {
   Drain,
   /* Forgets the channel's sums. */
   Quiet,
-  /* Waits for no request, and fails with EFA_GDA_UNSUPPORTED. */
+  /* Fails with EFA_GDA_UNSUPPORTED, without a drain. */
   Refused
 };
 
-/* The address at which this GPU has mapped what PE `pe` has at `address` of this PE's heap; 0: only the adapter reaches
- * it. `rank`: this PE's number, or -1, with which this PE's own heap is looked up as a peer's. */
+/* The address at which this GPU has mapped what PE `pe` has at `address` of this PE's heap (not checked); 0: only the
+ * adapter reaches it. `rank`: this PE's number, or -1, with which this PE's own heap is looked up as a peer's. */
 EFA_GDA_FN uint64_t ibgda_mapped(const efa_gda_ibgda_state *s, uint64_t address, int rank, int pe) {
   if (rank == pe) return address;
   if ((uint32_t)pe >= s->num_pes || s->peers[pe].mapped == 0) return 0;
@@ -43,7 +43,7 @@ EFA_GDA_FN uint64_t ibgda_mapped(const efa_gda_ibgda_state *s, uint64_t address,
 #define EFA_GDA_IBGDA_CALL __device__ __noinline__
 namespace efa_gda {
 /* Puts `bytes` bytes from `local` of this PE's heap. `remote`: the address in this PE's heap that corresponds to the
- * destination in the peer's. One thread calls it. */
+ * destination in the peer's. `qp`: a channel, modulo their number to a PE. One thread calls it. */
 __device__ void ibgda_put(const efa_gda_ibgda_state *s, uint64_t remote, uint64_t local, uint64_t bytes, int pe,
                           int qp);
 /* Waits until the requests before it are done, and then does `flag`. `remote`: the address in this PE's heap that

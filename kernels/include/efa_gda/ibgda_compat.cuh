@@ -22,8 +22,8 @@
 
 #include "efa_gda/ibgda_calls.h"
 
-/* Names ibgda_put() or ibgda_flag() for a call. Without -rdc, ptxas gives a function registers that none of its callers
- * has in use, and spills the callers' registers beyond the 64 of blocks of 1,024 threads. It cannot do so for a call
+/* Names ibgda_put() or ibgda_flag() for a call. Without -rdc, ptxas gives a function registers that no caller
+ * uses, so the callers spill what they have beyond the 64 of blocks of 1,024 threads. It cannot do so for a call
  * through a pointer in constant memory, whose value it does not know, because the host may change constants. There, as
  * with -rdc, the function saves the registers that it uses, and its callers spill none. */
 #if EFA_GDA_ON_GPU && !defined(__CUDACC_RDC__)
@@ -62,7 +62,7 @@ namespace EFA_GDA_COMPAT_NS {
 EFA_GDA_FN efa_gda_ibgda_state *ibgda_get_state() { return &EFA_GDA_IBGDA_STATE; }
 
 /* Puts `bytes` bytes. All lanes of a warp call it. Each put is rung for at once, whatever kAlwaysDoPostSend says: a
- * thread owns the queue for one post, and a deferred one would have to wait for another. */
+ * thread owns the queue for one post, and no later post is sure to ring for a deferred one. */
 template <bool kAlwaysDoPostSend = false>
 EFA_GDA_FN void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr, size_t bytes, int dst_pe, int qp_id,
                                             int lane_id, int message_idx) {
@@ -87,8 +87,8 @@ EFA_GDA_FN void nvshmemi_ibgda_amo_nonfetch_add(void *rptr, const int &value, in
   }
 }
 
-/* The same for a word of 4 bytes that is 0 and gets one add: it is set to the value. So DeepEP uses the words of its
- * low-latency kernels, which pass an int *, and these kernels never call quiet. */
+/* The same for a word of 4 bytes that is 0 and gets one add: it is set to the value. DeepEP's low-latency
+ * kernels, which pass an int *, use their words so, and never call quiet. */
 EFA_GDA_FN void nvshmemi_ibgda_amo_nonfetch_add(int *rptr, const int &value, int pe, int qp_id,
                                                 bool is_local_copy = false) {
   if (is_local_copy) {

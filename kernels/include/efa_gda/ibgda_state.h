@@ -58,7 +58,8 @@ struct efa_gda_ibgda_shared {
 /* The first failure, in host memory that the GPU writes, for the host to read while kernels run. */
 struct efa_gda_ibgda_report {
   /* enum efa_gda_status, written last: the host must load it with an acquire before the others. 0: no failure. With
-   * EFA_GDA_COMPLETION_ERROR, efa_gda_mapped_poll of the queue returns the status of its first failed request. */
+   * EFA_GDA_COMPLETION_ERROR, efa_gda_mapped_poll of a queue returns the status of its first failed request; after
+   * Set8 or Drain that may be any queue. */
   volatile uint32_t status;
   /* The PE and the channel of the call that failed, which need not be those of the failed request. */
   volatile uint32_t pe;
@@ -88,7 +89,7 @@ struct efa_gda_ibgda_state {
   uint64_t channels_address;
   struct efa_gda_ibgda_shared *shared;
   struct efa_gda_ibgda_report *report;
-  /* Bound of each wait, from its last progress (queue.h). */
+  /* Bound of each wait, from its last progress (queue.h); not 0. */
   uint64_t timeout_ns;
   uint32_t channels_lkey;
   /* This PE's number. */

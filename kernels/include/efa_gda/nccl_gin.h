@@ -6,7 +6,8 @@
  *
  * Put, Put value and Get cannot return a status. If their wait runs out, the endpoint is out of service: a Flush or
  * Wait with a timeout then returns ncclSystemError, and one without ends the kernel by a trap, as do requests that EFA
- * cannot express.
+ * cannot express. An abort flag ends a Flush or Wait with ncclSuccess, whatever became of the endpoint; posts do not
+ * read it.
  */
 #ifndef EFA_GDA_NCCL_GIN_H
 #define EFA_GDA_NCCL_GIN_H
@@ -188,10 +189,11 @@ struct CallerBound {
   DrainBound bound;
   EFA_GDA_FN CallerBound(uint32_t *flag, uint64_t timeout)
       : abort(flag), cycles(timeout), start(kHasTimeout ? cycles_now() : 0), calls(0) {}
+  EFA_GDA_FN bool is_aborted() const {
+    return abort != nullptr && load_system((const volatile uint32_t *)abort) != 0;
+  }
   EFA_GDA_FN efa_gda_status operator()(Endpoint *endpoint, uint32_t progress) {
-    if (calls++ % 32 == 0 && abort != nullptr && load_system((const volatile uint32_t *)abort) != 0) {
-      return EFA_GDA_ABORTED;
-    }
+    if (calls++ % 32 == 0 && is_aborted()) return EFA_GDA_ABORTED;
     if (!kHasTimeout) return bound(endpoint, progress);
     return cycles_now() - start >= cycles ? EFA_GDA_TIMEOUT_COMPLETION : EFA_GDA_OK;
   }
@@ -201,9 +203,8 @@ struct CallerBound {
 template <bool kHasTimeout>
 EFA_GDA_FN ncclResult_t flush_for(ncclGinCtx ctx, uint32_t *abort, uint64_t cycles) {
   CallerBound<kHasTimeout> bound(abort, cycles);
-  efa_gda_status status =
-      flush(context_of(ctx), [&](Endpoint *endpoint, uint32_t progress) { return bound(endpoint, progress); });
-  if (status == EFA_GDA_OK || status == EFA_GDA_ABORTED) return ncclSuccess;
+  efa_gda_status status = flush(context_of(ctx), bound);
+  if (status == EFA_GDA_OK || bound.is_aborted()) return ncclSuccess;
   trap_unless(kHasTimeout);
   return status == EFA_GDA_TIMEOUT_COMPLETION ? ncclTimeout : ncclSystemError;
 }
@@ -298,7 +299,7 @@ struct ncclGinApi_Flush<NCCL_NET_DEVICE_GIN_EFA_GDA> {
   }
 };
 
-/* A request needs no state: Wait waits until the context is idle, which covers all that was posted before
+/* A request needs no state: Wait waits until the context is idle, which covers all that was rung for before
  * FlushAsync. */
 template <>
 struct ncclGinApi_FlushAsync<NCCL_NET_DEVICE_GIN_EFA_GDA> {

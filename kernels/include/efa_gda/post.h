@@ -15,8 +15,8 @@
  *
  * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, quiet, poison, abort flag: see
  * sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To post is to
- * place entries, or to publish them for a lock owner that places them; and to ring for them, or to leave that to a
- * later call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
+ * place entries, or to publish them for a lock owner that places them. post() also rings, or leaves that to a later
+ * call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
  *
  * A kernel with few registers, such as one for blocks of 1,024 threads, names a compact group on a shared queue:
  * Sender<Sharing::Device, Compact<WarpGroup>> (group.h).
@@ -207,9 +207,9 @@ class Sender {
   }
 
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
-   * queue it first waits, at most kIdleWaitNs, until nothing is in flight and the lock is free. At that bound it
-   * acquires the lock, so that no other group's entries are placed meanwhile (posts of other groups may return early
-   * and are placed afterwards), and waits for all requests in flight.
+   * queue that wait has at most kIdleWaitNs, and ends when nothing is in flight and the lock is free. At its bound the
+   * call acquires the lock (again, if it had to ring), so that no other group's entries are placed meanwhile (posts of
+   * other groups may return early and are placed afterwards), and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
    * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
@@ -261,7 +261,7 @@ class Sender {
   /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. As wait() does, it
    * first rings for entries that are not rung for; with Sharing::Device only if the handle's last post deferred its
    * doorbell, and then it may wait for the lock. On a poisoned queue it returns EFA_GDA_POISONED if requests are in
-   * flight. */
+   * flight, or if it takes a ticket to ring. */
   EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, 0, failed);
   }
@@ -403,7 +403,7 @@ class Sender {
         ticket.publish(share, make);
         outcome = ticket.wait(true, timeout_ns_);
       }
-      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
+      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Ended ? EFA_GDA_OK : ticket.status();
       /* The lock was passed to a published call. If it has several rounds, `share` has only the last. */
       if (Group::kCombines && share.begin != 0) return ticket.release_published(timeout_ns_);
     }
@@ -431,7 +431,7 @@ class Sender {
       return EFA_GDA_OK;
     }
     bool published = !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(share.quads);
-    if (published && ticket.is_served()) return EFA_GDA_OK;
+    if (published && ticket.has_ended()) return EFA_GDA_OK;
     SharedCall<Group, StoreBytes> call(ring_, ticket.state(), rings, timeout_ns_, words);
     call.publishes = call.is_published = published;
     efa_gda_status status;

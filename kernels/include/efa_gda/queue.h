@@ -6,12 +6,12 @@
  *
  * The host that makes a queue must allocate it with its alignment (128 bytes), zero all of it, and then fill in the
  * members marked "Geometry". These are constant while device code can use the queue. The members marked "Engine" start
- * at zero. While device code can use the queue, only the device library writes them, as sq.h, ticket_lock.h, post.h,
- * cq.h, requests.h and rq.h state, and the host may read them at any time: a snapshot of a hung queue is a copy of this
- * struct. When a queue moves between host and GPU, the host copies the "Engine" members. If the GPU's copy of them is
- * lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the inbox are lost, it adds
- * completion.inboxed - receive.taken to completion.lost and sets receive.taken to completion.inboxed. If the contents
- * of the request table are lost, it zeroes the member `requests`: the queue then has no table.
+ * at zero. While device code can use the queue, only the device library writes them, as its headers state, and the host
+ * may read them at any time: a snapshot of a hung queue is a copy of this struct. When a queue moves between host and
+ * GPU, the host copies the "Engine" members; publication slots start anew, zeroed. If the GPU's copy of them is lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the
+ * inbox are lost, it adds completion.inboxed - receive.taken to completion.lost and sets receive.taken to
+ * completion.inboxed. If the contents of the request table are lost, it zeroes the member `requests`: the queue then
+ * has no table.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -186,8 +186,8 @@ struct efa_gda_publication {
   uint32_t reserved;
 };
 
-/* Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
- * for take_received() (rq.h). Optional: without it they are only counted. */
+/* Geometry: the inbox, where the completion queue's reader copies completions of receives, as the adapter wrote
+ * them, for take_received() (rq.h). Optional: without it they are only counted. */
 struct efa_gda_inbox {
   /* num_entries * EFA_GDA_INBOX_ENTRY bytes, 16-byte aligned. */
   uint8_t *entries;
@@ -301,13 +301,13 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
-  /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy sets it; may
-   * be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). Looks
-   * without a bound (test(), and wait() and wait_own() with timeout 0) do not read it, but the waits in which they ring
-   * for deferred entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the
-   * host stores that status too when such a queue comes back from its GPU. A status stays. A detach stores none to the
-   * flag of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with
-   * EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
+  /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy raises it;
+   * may be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). The
+   * looks of test(), and of wait() and wait_own() with timeout 0, do not read it; the waits to ring for deferred
+   * entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the host stores it
+   * to its own flag too, if the queue leaves the GPU out of service. A status stays. A detach stores none to the flag
+   * of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with EFA_GDA_ABORTED, any
+   * other value with the enum efa_gda_status of that value. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;

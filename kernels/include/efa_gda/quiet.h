@@ -13,12 +13,12 @@
  *                 |                                           |   completes      |
  *   otherwise     | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
- * Both waits end early with a poison (EFA_GDA_POISONED), with the abort flag (its status; poisons the queue), and with
- * EFA_GDA_BAD_COMPLETION, which poisons the queue: if the handle has ever read a completion of another queue pair,
- * because that queue's pollers may have read this queue's completions; and, as the writer, if next - completed is more
- * than sq.num_entries, because then more requests completed than were posted, or more are in flight than the ring
- * holds.
- *   The group may use the buffers of these requests afterwards: the leader loads `completed` with an acquire (B2 in
+ * If the requests are not done, both waits also end with a poison (EFA_GDA_POISONED), with the abort flag (its status;
+ * poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue: if the handle has ever read a
+ * completion of another queue pair, because that queue's pollers may have read this queue's completions; and, as the
+ * writer, if next - completed is more than sq.num_entries, because then more requests completed than were posted, or
+ * more are in flight than the ring holds.
+ *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
  * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h).
  */
 #ifndef EFA_GDA_QUIET_H
@@ -31,9 +31,9 @@ namespace efa_gda {
 /* What the wait for an idle queue returns at its bound. No caller of Sender receives it. */
 constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
-/* Whether the queue is idle. reserve.word must be loaded after `completed`: if they are then equal, all requests with a
- * ticket are done. The lock must be free besides, because the word
- * lacks the requests of a present queue's owner: `completed` can equal it although such requests are in flight. */
+/* Whether the queue is idle: the lock is free, and no request is in flight. reserve.word must be loaded after
+ * `completed`: if they are then equal, all requests with a ticket are done. The lock must be free besides, because the
+ * word lacks the requests of a present queue's owner: `completed` can equal it although such requests are in flight. */
 EFA_GDA_FN bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
   uint64_t word = load_relaxed(&queue->reserve.word);
   return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;

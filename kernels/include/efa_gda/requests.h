@@ -5,7 +5,7 @@
  * without the ticket lock, so other groups can post meanwhile.
  *
  * A queue has a request table if requests.num_entries is not 0; the host decides that before the queue's first request.
- * Without a table, wait(), wait_own() and test() of a handle without an error return EFA_GDA_UNSUPPORTED, and nothing
+ * Without a table, wait(), wait_own() and test() of a usable handle return EFA_GDA_UNSUPPORTED, and nothing
  * below happens. A queue with completion counters has none: only the completion queue says which request completed, and
  * such a queue reads it for errors alone (cq.h).
  *
@@ -47,10 +47,11 @@
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and executes a fence between
- *       the loads that show this (LIMIT) and the store: publish() (ticket_lock.h) fences before it stores poster words
- *       and flags; a writer that stores poster words fences whenever it has computed a new limit (wait_for_free_slots()
- *       in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed and then executes
- *       fence_device(), and loads `oldest` afterwards. If the word is of the next lap, it finds that i < oldest.
+ *       the loads that show this (LIMIT) and the store: publish_flags() (ticket_lock.h) fences before it stores poster
+ *       words and flags; a writer that stores poster words fences whenever it has computed a new limit
+ *       (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with an acquire, or
+ *       relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, it
+ *       finds that i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
@@ -88,10 +89,13 @@
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
- * look_ahead() loads no `oldest`. It passes a request by the first row of each half, and end_wait() then finds by a
- * later `oldest` whether the second row could apply instead. look_closely() loads `oldest` before and after the words.
- * If `oldest` passed i between its two loads and a word differs, it loads all again: the word may have been loaded
- * before it was stored, so "differs" does not show that it was overwritten.
+ * look_ahead() loads no `oldest`. It passes a request by the first row of each half, and drop_later_laps() then finds
+ * by a later `oldest` whether the second row could apply instead. For poster words R2 shows that it finds it. For done
+ * words the order passes through the adapter, which PTX does not know: the store of `oldest`, the fence of the ring,
+ * the doorbell of request i + 2R, its completion, the reader's fence, the done word. The library relies on it.
+ * look_closely() loads `oldest` before and after the words. If `oldest` passed i between its two loads and a word
+ * differs, it loads all again: the word may have been loaded before it was stored, so "differs" does not show that it
+ * was overwritten.
  *
  * OVERWRITTEN STATUSES. Request i + R overwrites the status of request i, which is done by then. So a group that waits
  * for a request only after R later ones may find no status for it. FailedRequest is the first failed request that the
@@ -154,7 +158,7 @@ struct RequestWait {
   uint32_t known_errors;
   /* Bound of the wait; 0: looks once, polls once and looks again. */
   uint64_t bound_ns;
-  /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten. end_wait()
+  /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten. drop_later_laps()
    * drops a failure whose word may be of two laps later, without looking for the next. */
   FailedRequest failed;
   bool overwritten;
@@ -253,15 +257,17 @@ EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
   } while (wait.next != wait.end && look_closely(queue, wait));
 }
 
-/* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one; `first` was the
- * first. */
-EFA_GDA_FN efa_gda_status end_wait(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
+/* Drops what may be of two laps later: all that was loaded of requests before oldest - R. `first` was the first. */
+EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
   /* R1. */
   fence_device();
   uint32_t oldest = load_relaxed(&queue->tracking.oldest), lap = queue->requests.num_entries;
-  /* What was loaded of requests before oldest - R may be of two laps later. */
   if (is_before(first, oldest - lap)) wait.overwritten = true;
   if (is_before(wait.failed.index, oldest - lap)) wait.failed.status = 0;
+}
+
+/* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one. */
+EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait) {
   if (wait.failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
   bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != wait.known_errors;
   return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
@@ -283,8 +289,9 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
     if (all->foreign) status = EFA_GDA_BAD_COMPLETION;
     look(queue, wait);
   }
+  drop_later_laps(queue, first, wait);
   if (wait.next == wait.end) {
-    status = end_wait(queue, first, wait);
+    status = status_of_done(queue, wait);
   } else {
     if (wait.bound_ns == 0 && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
     if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);

@@ -22,8 +22,8 @@
 namespace efa_gda {
 
 /* A call after Ticket::collect() and, in post(), acquire_alone(). The caller must set `publishes` and `is_published` if
- * it has published the call and, before each continue_call() of a post(), `first`, `begin`, `end` and `words` to the
- * round. */
+ * it has published the call and, before each continue_call() of a post(), `first`, `begin`, `end` and the contents of
+ * `words` to the round. */
 template <class Group, int StoreBytes>
 struct SharedCall {
   EFA_GDA_FN SharedCall(const Ring<Group, StoreBytes> &handle_ring, const TicketState &ticket_state, bool rings_at_end,
@@ -51,9 +51,9 @@ struct SharedCall {
   uint64_t serving = 0;
 };
 
-/* kMoreRounds: continue_call() and place() return it if the caller must make the next round and call continue_call()
- * again. kMustCombine: place() returns it if the group still owns the lock and must combine. No caller of post()
- * receives either. */
+/* kMoreRounds: continue_call() and place() return it if post_compact() must make the next round and call
+ * continue_call() again. kMustCombine: place() returns it if the group still owns the lock and must combine. No caller
+ * of post() receives either. */
 constexpr efa_gda_status kMoreRounds = EFA_GDA_NOT_RUN, kMustCombine = (efa_gda_status)(EFA_GDA_NOT_RUN - 1);
 
 /* The steps of continue_call(). */
@@ -63,7 +63,8 @@ struct SharedCallSteps {
   using TicketOf = Ticket<Group, StoreBytes>;
 
   EFA_GDA_FN static EntryShare share_of(Call *call) {
-    EntryShare share(call->words + 16, call->words);
+    volatile uint32_t *words = call->words;
+    EntryShare share(words == nullptr ? words : words + 16, words);
     share.first = call->first;
     share.begin = call->begin;
     share.end = call->end;
@@ -107,7 +108,7 @@ struct SharedCallSteps {
     return ticket.publish_round(share_of(call));
   }
 
-  /* Places the round. If it is the call's last, and the group need not combine, passes the lock. */
+  /* Places the round. After the last: rings if it is due and, unless the group must combine, passes the lock. */
   EFA_GDA_COLD static efa_gda_status place(efa_gda_queue *queue, Call *call) {
     Ring<Group, StoreBytes> ring = call->ring;
     EntryShare share = share_of(call);
@@ -127,7 +128,7 @@ struct SharedCallSteps {
     return status;
   }
 
-  /* Combines, the own call first if call->own is not 0, and passes the lock. */
+  /* Combines, its own call first if call->own is not 0, and passes the lock. */
   EFA_GDA_COLD static efa_gda_status combine(efa_gda_queue *queue, Call *call) {
     if (call->own != 0) {
       PublicationSlots publication;
@@ -153,7 +154,7 @@ EFA_GDA_COLD efa_gda_status continue_call(efa_gda_queue *queue, SharedCall<Group
       if (!call->is_published) return kMoreRounds;
     }
     TicketOutcome outcome = Steps::wait(queue, call);
-    if (outcome == TicketOutcome::Served) return EFA_GDA_OK;
+    if (outcome == TicketOutcome::Ended) return EFA_GDA_OK;
     if (outcome == TicketOutcome::Failed) return call->ticket.status_;
     if (outcome == TicketOutcome::MayPublish) call->publishes = true;
   }

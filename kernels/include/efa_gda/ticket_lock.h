@@ -35,10 +35,10 @@
  *   lock.serving          | the lock owner; a queue's     | leaders; all        | A1, A3
  *                         | owner, in close()             | threads in Sender() |
  *   lock.doorbell_index,  | the same, just before it      | leaders; used by    | relaxed: may be older than serving
- *   lock.confirmed_index  | passes the lock               | the next lock owner |   (A1)
+ *   lock.confirmed_index  | passes the lock               | the next writer     |   (A1)
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
- *   error.poison          | a leader, by CAS from 0; the  | leaders             | relaxed; it carries no data
+ *   error.poison          | a leader, by CAS from 0; the  | all groups          | relaxed; it carries no data
  *                         | host, if words are lost       |                     |
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
@@ -70,7 +70,7 @@
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
- *       If a group that has published its call places it from registers, no group reads the published entries. Earlier
+ *       If a group that has published its call places it itself, no group reads the published entries. Earlier
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
  *       past the call's ticket lets the slots be used again.
  * Only the leader of the group that owns the lock stores serving. This fence makes each of its stores a release:
@@ -100,14 +100,14 @@
  *   1. If it sees that other groups wait (others_wait), stores Open when it acquires the lock. It sees that if its last
  *      load of reserve.word, before it acquired, shows later tickets with entries, and the queue has publication slots.
  *      Empty tickets have nothing to combine. A block never sees it: it has no vote to scan flags with.
- *   2. Places its call's entries: those of the first round from registers, those of each further round after it has
- *      made them. For that it may wait for free slots. A flush and a quiet have no entries. A quiet rings, and waits
+ *   2. Places its call's entries: those of the first round as made, those of each further round after it has made
+ *      them. For that it may wait for free slots. A flush and a quiet have no entries. A quiet rings, and waits
  *      until all requests in the ring are done.
  *   3. If it stored Open in step 1, or received the lock in PassedMustCombine: rings, and combines (combine.h), a block
  *      as its leader alone, which is a one-thread group. Otherwise: rings, unless the call defers its doorbell, and
  *      passes the lock to the next ticket in Passed.
  * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
- *   A call of several rounds that was published before its group owned the lock is no longer in registers. Instead of
+ *   A call of several rounds that was published before its group owned the lock is only in its slots. Instead of
  * steps 2 and 3 the group then combines, its own call first (release_published).
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
@@ -117,9 +117,9 @@
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
- *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. Each
- *      kind of lock owner finds a call of at most kMaxEarlyReturnEntries entries in one scan. The limit on slots bounds
- *      how many entries are ahead of a call that returned early.
+ *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. What
+ *      the combiner owes it is that a scan after F2 which begins at its ticket finds it, whichever kind of group scans:
+ *      hence the limit on its entries. The limit on slots bounds how many entries are ahead of it.
  *   4. The call has entries and is not published, the queue has publication slots, the call's slots are among the
  *      first publication.num_entries slots from T on, and the group is not a block or the call has one round: the group
  *      publishes the call, its leader executes F1 (combine.h), and the group loads serving. The calls that last used
@@ -144,7 +144,7 @@
  * then, waits while the owner's requests complete.
  *   A waiting group looks for a poison after 32 loads of serving without a change, and after each further 32. Between
  * these looks it acts on cases 1 to 4 as without a poison. A call that had returned early is perhaps never rung for.
- * Its group learns that from its next post(), flush() or quiet(), or from a wait for these requests; close() of a
+ * Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these requests; close() of a
  * shared handle looks at the poison only if it has to ring for deferred entries.
  *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
  * may still place and ring for its entries. If combine() fails in release(), the lock owner's own entries are all rung
@@ -166,9 +166,9 @@
 namespace efa_gda {
 
 /* What a reading of the lock means for a call, and how its wait ended. Owner: the lock is passed to the call; after
- * wait() the group owns it. Served: the call is served, or may return early. MayPublish: the group may publish the
+ * wait() the group owns it. Ended: the call is served, or may return early. MayPublish: the group may publish the
  * call. Failed, only from wait(): Ticket::status() says how. None, never from wait(): the group must wait. */
-enum class TicketOutcome { Owner, Served, MayPublish, Failed, None };
+enum class TicketOutcome { Owner, Ended, MayPublish, Failed, None };
 
 /* The lock as a leader last read it; share_lock_words() copies it to the other threads. */
 struct LockReading {
@@ -195,9 +195,9 @@ struct TicketState {
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
  *   1. Ticket(), collect().
  *   2. In a post(), acquire_alone(). If it returns false in a usual post() (Ring::is_usual_with_slots) of a compact
- *      group, publish_usual(); if that returns true, is_served(); if that returns true, the call ends.
+ *      group, publish_usual(); if that returns true, has_ended(); if that returns true, the call ends.
  *   3. acquire_if_passed(), unless the group owns the lock or has published.
- *   4. Unless owns_lock(), wait(). If it returns MayPublish, publish() and wait() again. If it returns Served or
+ *   4. Unless owns_lock(), wait(). If it returns MayPublish, publish() and wait() again. If it returns Ended or
  *      Failed, the call ends.
  *   5. The lock owner calls release_published() if it has published more than one round. Otherwise it places the call's
  *      entries and calls release(); or pass(), if acquire_alone() returned true and the group has rung for the entries.
@@ -291,9 +291,9 @@ class Ticket : private TicketState {
     return true;
   }
   /* Reads the lock. Returns whether the published call is served, or may return early. */
-  EFA_GDA_FN bool is_served() {
+  EFA_GDA_FN bool has_ended() {
     read_lock();
-    return outcome(true, false) == TicketOutcome::Served;
+    return outcome(true, false) == TicketOutcome::Ended;
   }
 
   /* Publishes the call: the first round, which `share` holds, and further rounds as it makes them. Not for a compact
@@ -402,13 +402,13 @@ class Ticket : private TicketState {
    * requires applies, except for the limit on slots. */
   EFA_GDA_FN TicketOutcome outcome(bool published, bool can_publish) const {
     uint64_t serving = lock_.serving;
-    if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
+    if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Ended;
     if (is_passed_to(ticket_, serving)) return TicketOutcome::Owner;
     /* Slots from T's first to the call's last. */
     uint32_t ahead = first_slot() + count_ - (uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS);
     if (published && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
         ahead <= kMaxEntriesAhead * ring_.group().size()) {
-      return TicketOutcome::Served;
+      return TicketOutcome::Ended;
     }
     return can_publish && ahead <= publication_.mask + 1 ? TicketOutcome::MayPublish : TicketOutcome::None;
   }
