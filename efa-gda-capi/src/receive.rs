@@ -97,6 +97,10 @@ pub unsafe extern "C" fn efa_gda_mapped_post_receives(
     first: *mut u32,
     posted: *mut u32,
 ) -> c_int {
+    if !posted.is_null() {
+        // SAFETY: `posted` is writable, as the caller guarantees.
+        unsafe { posted.write(0) };
+    }
     call(|| {
         // SAFETY: the caller guarantees a struct with its size.
         let receives = unsafe { read_struct(receives, "the receives") }?;

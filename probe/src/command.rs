@@ -17,12 +17,14 @@ pub(crate) mod run;
 #[non_exhaustive]
 pub(crate) enum CommandError {
     /// This version lacks the command or option.
-    #[error("{what} is not in this version; missing: {missing}")]
+    #[error("{what} is not in this version; missing: {missing}; {instead}")]
     NotInThisVersion {
         /// The command or option.
         what: &'static str,
         /// What this version lacks for it.
         missing: &'static str,
+        /// What the user can do instead.
+        instead: &'static str,
     },
     /// The arguments or the input cannot be used.
     #[error("{0}")]

@@ -83,6 +83,8 @@ fn a_missing_device_is_named_with_the_adapters_found() {
     machine.adapter(1);
     let document = machine.check(&["--device", "rdmap9s0"]);
     says(&document, "DEV-001", "observed", &["rdmap9s0", "rdmap1s0"]);
+    says(&document, "DEV-001", "fix", &["--device"]);
+    assert_eq!(check(&document, "DEV-001")["who"], "code");
 }
 
 #[test]

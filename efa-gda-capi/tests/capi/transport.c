@@ -363,7 +363,8 @@ static void misuse(void) {
   CHECK(strstr(efa_gda_last_error(), "length 3;") != NULL && strstr(efa_gda_last_error(), "32") != NULL);
   CHECK(efa_gda_mapped_insert_peer(first, NULL, 32, &peer) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_execute(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
-  CHECK(efa_gda_mapped_post_receives(first, NULL, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  uint32_t posted = 7;
+  CHECK(efa_gda_mapped_post_receives(first, NULL, NULL, &posted) == EFA_GDA_ERROR_ARGUMENT && posted == 0);
   CHECK(efa_gda_mapped_receive(first, NULL, 1, NULL, 1) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_counter_open(domain, -2, &counter) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_counter_open(domain, -1, NULL) == EFA_GDA_ERROR_ARGUMENT);

@@ -54,20 +54,26 @@ fn pci(system: &mut System) -> Checked {
         return Outcome::pass(found.iter().map(describe).collect::<Vec<_>>().join(", ")).into();
     }
     let all = system.all_adapters();
-    let observed = match &system.device {
+    let why = "without an adapter there is no queue to map";
+    match &system.device {
         Some(wanted) if !all.is_empty() => {
             let names: Vec<&str> = all.iter().map(Adapter::name).collect();
-            format!("no adapter is named {wanted}; found: {}", names.join(", "))
+            Outcome::fail(
+                format!("no adapter is named {wanted}; found: {}", names.join(", ")),
+                "an adapter of that name",
+                why,
+                "name one of those in --device, or omit the option",
+                Who::Code,
+            )
         }
-        _ => "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices".to_owned(),
-    };
-    Outcome::fail(
-        observed,
-        "at least one EFA adapter",
-        "without an adapter there is no queue to map",
-        ATTACH,
-        Who::Host,
-    )
+        _ => Outcome::fail(
+            "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices",
+            "at least one EFA adapter",
+            why,
+            ATTACH,
+            Who::Host,
+        ),
+    }
     .into()
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
         return Err(CommandError::NotInThisVersion {
             what: "bench --via verbs",
             missing: "more than one queue through rdma-core",
+            instead: "use --via libfabric",
         });
     }
     // Here --time-limit is the limit of all measurements. A check gets as much as a bench by default, so that the checks

@@ -25,6 +25,7 @@ pub(crate) fn executor(
             return Err(CommandError::NotInThisVersion {
                 what: "--executor cuda --via verbs",
                 missing: "GPUs that drive queues opened by rdma-core",
+                instead: "use --executor host, or --via libfabric",
             });
         }
         ExecutorChoice::Auto if common.via == Via::Verbs => return Ok(Executor::Host),

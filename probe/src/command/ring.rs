@@ -89,6 +89,7 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
         return Err(CommandError::NotInThisVersion {
             what: "put --peer with an operation other than write",
             missing: "the receiving side of sends, reads and immediate data in another process",
+            instead: "use --op write, or omit --peer",
         });
     }
     refuse_brokers(common, 2)?;
@@ -183,6 +184,7 @@ fn gpu_memory(common: &Common, args: &RingArgs) -> Result<Memory, CommandError> 
         _ if common.via == Via::Verbs => Err(CommandError::NotInThisVersion {
             what: "ring --memory gpu --via verbs",
             missing: "memory of GPUs that rdma-core registers for the probe",
+            instead: "use --memory host, or --via libfabric",
         }),
         _ => Ok(memory),
     }
@@ -222,6 +224,7 @@ fn executor(common: &Common, choice: ExecutorChoice) -> Result<Executor, Command
         (ExecutorChoice::Cuda, _) if common.via == Via::Verbs => Err(CommandError::NotInThisVersion {
             what: "--executor cuda --via verbs",
             missing: "GPUs that drive queues opened by rdma-core",
+            instead: "use --executor host, or --via libfabric",
         }),
         (ExecutorChoice::Cuda, Some(GpuChoice::Number(number))) => Ok(Executor::Gpu(number)),
         (ExecutorChoice::Cuda, None) => Ok(Executor::Gpu(0)),

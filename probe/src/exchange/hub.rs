@@ -25,7 +25,7 @@ const HANDSHAKES: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a failure's report to one rank may take.
 const REPORT: Duration = Duration::from_secs(5);
-/// Refused connections that a report names; others are counted.
+/// Refused connections that a report names.
 const NAMED: usize = 4;
 
 /// A listener for the ranks of one job.
@@ -293,8 +293,9 @@ impl Hub {
     /// Collects one message of each rank, passes all of them on, and so on until all ranks leave.
     fn pass_messages(&self, ranks: &mut BTreeMap<u32, Arrived>) -> Result<(), String> {
         let (report, reports) = mpsc::channel();
-        // A rank whose thread waits longer than a step is missed by the step.
-        let patience = self.limits.step.saturating_add(HANDSHAKE);
+        // A rank may send its message of the next step at its end, up to two steps after its last one. A rank whose
+        // thread waits longer is missed by the step.
+        let patience = self.limits.step.saturating_mul(2).saturating_add(HANDSHAKE);
         for (rank, arrived) in ranks.iter_mut() {
             let Some(mut receiver) = arrived.receiver.take() else { continue };
             let (rank, report) = (*rank, report.clone());
@@ -328,12 +329,12 @@ impl Hub {
                         return Err(format!("rank {rank} left the exchange before its end: {failure}"));
                     }
                     Err(_) => {
-                        let silent: Vec<u32> =
-                            ranks.keys().copied().filter(|rank| !messages.contains_key(rank)).collect();
+                        let is_silent = |rank: &u32| !messages.contains_key(rank) && !left.contains(rank);
+                        let silent: Vec<u32> = ranks.keys().copied().filter(is_silent).collect();
                         let seconds = self.limits.step.as_secs_f64();
                         let names = names(&silent);
                         return Err(format!(
-                            "{names} sent no message within {seconds} s; --wait waits longer"
+                            "{names} sent no message within {seconds} s; see the output of each, or use a longer --wait"
                         ));
                     }
                 }

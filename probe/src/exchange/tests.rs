@@ -206,12 +206,13 @@ fn a_slow_connection_holds_up_nobody() {
 }
 
 #[test]
-fn a_rank_that_is_silent_in_a_step_is_named() {
-    let (hub, served) = serve(2, Limits { step: Duration::from_secs(4), ..AMPLE });
-    // It sends its message before the step, and so its limit, begins with the arrival of the other rank.
-    let mut quick = joined(&hub, 0, 2);
+fn a_rank_that_is_silent_in_a_step_is_named_and_one_that_left_is_not() {
+    let (hub, served) = serve(3, Limits { step: Duration::from_secs(4), ..AMPLE });
+    // These send before the step, and so its limit, begins with the arrival of the last rank.
+    joined(&hub, 2, 3).leave();
+    let mut quick = joined(&hub, 0, 3);
     let quick = std::thread::spawn(move || quick.share(b"0/0"));
-    let silent = joined(&hub, 1, 2);
+    let silent = joined(&hub, 1, 3);
     let why = served.join().unwrap_err();
     assert!(why.starts_with("rank 1 sent no message within 4 s"), "{why}");
     assert_eq!(quick.join().unwrap().unwrap_err(), why);

@@ -121,7 +121,8 @@ impl<L: Layer> Transfer<L> {
         let register = |length: usize, access: Access| {
             let short = |why: &str| {
                 format!(
-                    "{length} bytes of memory for a round of puts cannot be allocated{why}; use a smaller --bytes"
+                    "{length} bytes of memory for a round of puts cannot be allocated{why}; use a smaller --bytes or \
+                     --count"
                 )
             };
             let objects = &session.rig.objects;

@@ -84,8 +84,17 @@ impl Gpu {
 
 /// The time limit of a copy: `SOFTEFA_CUDA_TIMEOUT_MS`, or ten seconds.
 fn limit() -> Duration {
-    let text = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS").ok();
-    text.and_then(|text| text.trim().parse().ok()).map_or(COPY_LIMIT, Duration::from_millis)
+    let Ok(text) = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS") else { return COPY_LIMIT };
+    text.trim().parse().map_or_else(
+        |_| {
+            eprintln!(
+                "softefa: warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
+                text.escape_debug()
+            );
+            COPY_LIMIT
+        },
+        Duration::from_millis,
+    )
 }
 
 /// A range of GPU memory, accessed by the GPU's addresses.

@@ -110,21 +110,24 @@ pub(super) fn corrupted(observed: String) -> Outcomes {
     )
 }
 
+/// Where the causes of a status are listed.
+fn page(status: CompletionStatus) -> String {
+    match status {
+        CompletionStatus::Unknown(code) => {
+            format!("search a newer efa_io_defs.h (enum efa_io_comp_status) for status {code}")
+        }
+        known => format!("run gda-probe explain STATUS-{} for the causes of this status", known.code()),
+    }
+}
+
 /// The failed outcome for the error of a put; `wait` is the bound of the waits, in milliseconds.
 pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
     use GpuQueueError::{Gpu, Work};
     let (why, fix, who) = match error {
         Work(WorkError::Completion { status, .. }) => {
-            let page = match status {
-                CompletionStatus::Unknown(code) => {
-                    format!("search a newer efa_io_defs.h (enum efa_io_comp_status) for status {code}")
-                }
-                known => {
-                    format!("run gda-probe explain STATUS-{} for the causes of this status", known.code())
-                }
-            };
             let fix = format!(
-                "{page}; on EC2, check that the security group allows all traffic within itself, inbound and outbound"
+                "{}; on EC2, check that the security group allows all traffic within itself, inbound and outbound",
+                page(*status)
             );
             ("the adapter or the target refused the request", fix, Who::Host)
         }
@@ -370,6 +373,16 @@ impl<L: Layer> Moving<L> {
         let mut missing = arrivals.len();
         while missing > 0 {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
+                if received.status != CompletionStatus::Ok {
+                    let (code, status) = (received.status.code(), received.status);
+                    return Err(failed(
+                        format!("a receive completed with status {code}: {status}"),
+                        "receives that complete with status 0",
+                        "the adapter delivered a message or an immediate to this side with an error",
+                        &page(status),
+                        Who::Host,
+                    ));
+                }
                 let operation = self.operation_of(&received).map_err(corrupted)?;
                 let arrival = arrivals.get_mut(operation).ok_or_else(|| {
                     corrupted(format!(
@@ -392,10 +405,6 @@ impl<L: Layer> Moving<L> {
     /// The operation of the round to which an arrival belongs, or what is wrong with the arrival.
     fn operation_of(&self, received: &Received) -> Result<usize, String> {
         let expected = if self.request.op == Op::Send { Arrival::Message } else { Arrival::Write };
-        if received.status != CompletionStatus::Ok {
-            let (code, status) = (received.status.code(), received.status);
-            return Err(format!("a receive completed with status {code}: {status}"));
-        }
         if received.arrival != expected || u64::from(received.length) != self.request.bytes {
             return Err(format!(
                 "a {:?} of {} bytes arrived, expected a {expected:?} of {} bytes",

@@ -9,7 +9,7 @@ use efa_gda::fabric::{
 use super::{Session, refusal};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, missing, open};
+use crate::checks::session::{EXPOSES, describe_peer, missing, open, without_hint};
 use crate::model::Who;
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
@@ -234,7 +234,7 @@ fn external_opens(session: &mut Session) -> Checked {
 /// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
     Outcome::warn(
-        error.to_string(),
+        without_hint(error, error.hint()),
         "cq_open_ext, query_cq and fi_close succeed",
         "a GPU reads completions in its memory faster than across PCIe",
         error.hint(),
