@@ -228,7 +228,7 @@ fn a_wait_ends_at_its_timeout() {
     on_2_7(&[], |client| {
         let program = Program::new(client, &Options::default());
         let start = Instant::now();
-        program.device.wait(&program, 1, 300);
+        program.device().wait(&program, 1, 300);
         assert!((Duration::from_millis(300)..Duration::from_secs(20)).contains(&start.elapsed()));
         assert_eq!(program.count(), Counts { success: 0, error: 0 });
     });
@@ -239,13 +239,13 @@ fn a_device_adds_to_and_sets_its_counter() {
     on_2_7(&[], |client| {
         let program = Program::new(client, &Options::default());
         let (from, to) = (pattern(4), vec![0; 4]);
-        assert_eq!(program.device.change(&program, 1, 1000), 0);
-        assert_eq!(program.device.change(&program, 2, 3), 0);
+        assert_eq!(program.device().change(&program, 1, 1000), 0);
+        assert_eq!(program.device().change(&program, 2, 3), 0);
         let launch = Launch { threshold: 1004, threads: 4, ..Launch::new(&from, &to) };
         assert_eq!(program.run(&launch).status, [0; 4]);
-        assert_eq!(program.device.change(&program, 0, 10), 0);
+        assert_eq!(program.device().change(&program, 0, 10), 0);
         assert_eq!(program.count(), Counts { success: 1014, error: 3 });
-        assert_eq!(program.device.change(&program, 3, 0), 0);
+        assert_eq!(program.device().change(&program, 3, 0), 0);
         assert_eq!(program.count(), Counts { success: 1014, error: 0 });
     });
 }
@@ -339,7 +339,7 @@ fn a_wait_of_the_grid_may_last_longer_than_the_bound_in_which_its_blocks_must_me
             ptr::with_exposed_provenance_mut(program.exported.2.fid.prov_ctx as usize);
         // SAFETY: as above. The blocks meet within this time: two threads are started, and nothing else.
         unsafe { (*counter).object.timeout_ns = 3_000_000_000 };
-        let wait = |block| program.device.wait_as_block(&program, 6000, block, 2);
+        let wait = |block| program.device().wait_as_block(&program, 6000, block, 2);
         let results = std::thread::scope(|scope| {
             [0, 1].map(|block| scope.spawn(move || wait(block))).map(|run| run.join().unwrap())
         });
@@ -351,8 +351,8 @@ fn a_wait_of_the_grid_may_last_longer_than_the_bound_in_which_its_blocks_must_me
 fn a_refused_call_reads_no_value_of_a_counter() {
     on_2_7(&[], |client| {
         let program = Program::new(client, &Options::default());
-        assert_eq!(program.device.change(&program, 0, 7), 0);
-        assert_eq!(program.device.change(&program, 2, 5), 0);
+        assert_eq!(program.device().change(&program, 0, 7), 0);
+        assert_eq!(program.device().change(&program, 2, 5), 0);
         assert_eq!(program.count(), Counts { success: 7, error: 5 });
         // One thread is no warp.
         assert_eq!(program.count_by(Scope::Warp), Counts { success: 0, error: 0 });
@@ -366,9 +366,9 @@ fn a_change_of_the_errors_ends_a_wait_that_has_begun() {
         let start = Instant::now();
         std::thread::scope(|scope| {
             // As in `wrong_key`: without the change it ends after 20 s.
-            let waiting = scope.spawn(|| program.device.wait(&program, 1, 20_000));
+            let waiting = scope.spawn(|| program.device().wait(&program, 1, 20_000));
             while !waiting.is_finished() {
-                assert_eq!(program.device.change(&program, 2, 1), 0);
+                assert_eq!(program.device().change(&program, 2, 1), 0);
                 std::thread::yield_now();
             }
         });

@@ -17,6 +17,8 @@ pub fn ops() -> fi::fi_xpu_ops {
     }
 }
 
+/// The device's kind: the CPU.
+pub const IFACE: u32 = fi::FI_HMEM_SYSTEM;
 /// The device's number, which callbacks get.
 pub const DEVICE: u64 = 11;
 

@@ -89,7 +89,6 @@ pub struct Program {
     pub cntr: *mut fi::fid_cntr,
     pub ep: *mut fi::fid_ep,
     pub exported: (fi::fid_xpu_ep, fi::fid_xpu_cq, fi::fid_xpu_cntr),
-    pub device: &'static Device,
     options: Options,
 }
 
@@ -123,7 +122,7 @@ impl Program {
         let none = ptr::null_mut();
         let mut ops = callbacks::ops();
         let ops = if options.callbacks { &raw mut ops } else { ptr::null_mut() };
-        let mut attr = fi::fi_xpu_attr { iface: fi::FI_HMEM_SYSTEM, device: DEVICE, ops };
+        let mut attr = fi::fi_xpu_attr { iface: callbacks::IFACE, device: DEVICE, ops };
         let mut context = ptr::null_mut();
         assert_eq!(call!((*domain).ops, xpu_ctx, domain, &mut attr, &mut context, none), 0);
         let mut queried = fi::fi_xpu_ctx_attr::default();
@@ -157,9 +156,8 @@ impl Program {
         assert_eq!(bind(ep, cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
         assert_eq!(bind(ep, cntr, fi::FI_SEND | fi::FI_READ | fi::FI_WRITE), 0);
         assert_eq!(enable(ep), 0);
-        let device = options.device.unwrap_or_else(Device::get);
         let exported = Default::default();
-        Self { info, domain, context, av, cq, cntr, ep, exported, device, options: *options }
+        Self { info, domain, context, av, cq, cntr, ep, exported, options: *options }
     }
 
     /// Step 10.
@@ -196,8 +194,13 @@ impl Program {
         (address, desc)
     }
 
-    /// Registers the launch's memory, and passes each block of the grid to `run`.
-    fn prepared(&self, launch: &Launch<'_>, run: impl FnOnce(&Args)) -> Ended {
+    /// The device of these tests, the CPU.
+    pub fn device(&self) -> &'static Device {
+        self.options.device.unwrap_or_else(Device::get)
+    }
+
+    /// Registers the launch's memory, and passes the kernel's arguments to `run`.
+    pub fn prepared(&self, launch: &Launch<'_>, run: impl FnOnce(&Args)) -> Ended {
         let threads = (launch.blocks * launch.threads) as usize;
         let entries = launch.calls as usize * threads + self.options.completions;
         let mut ended = Ended {
@@ -259,7 +262,7 @@ impl Program {
     /// Steps 12 and 13: runs the kernel.
     pub fn run(&self, launch: &Launch<'_>) -> Ended {
         self.prepared(launch, |args| {
-            let (device, blocks, lanes) = (self.device, launch.blocks, (launch.threads, launch.seed));
+            let (device, blocks, lanes) = (self.device(), launch.blocks, (launch.threads, launch.seed));
             std::thread::scope(|scope| {
                 for block in 0..blocks {
                     scope.spawn(move || Self::block(device, args, (block, blocks), lanes));
@@ -271,7 +274,7 @@ impl Program {
     /// Runs one block of a grid of `blocks`, and no other.
     pub fn run_block_of(&self, launch: &Launch<'_>, block: u32, blocks: u32) -> Vec<i32> {
         let lanes = (launch.threads, launch.seed);
-        self.prepared(launch, |args| Self::block(self.device, args, (block, blocks), lanes)).status
+        self.prepared(launch, |args| Self::block(self.device(), args, (block, blocks), lanes)).status
     }
 
     /// The result of one call of one thread, also if it is -FI_EAGAIN.
@@ -280,7 +283,7 @@ impl Program {
         let mut result = 0;
         self.prepared(launch, |args| {
             // SAFETY: as in `block`.
-            result = unsafe { self.device.function::<Post>("fi_xpu_call_on_host")(args) };
+            result = unsafe { self.device().function::<Post>("fi_xpu_call_on_host")(args) };
         });
         result
     }
@@ -297,7 +300,7 @@ impl Program {
         // SAFETY: the types are the functions'; the handle outlives the calls.
         unsafe {
             let [success, error] = ["fi_xpu_cntr_read_on_host", "fi_xpu_cntr_readerr_on_host"]
-                .map(|name| self.device.function::<Read>(name)(cntr, scope as c_int));
+                .map(|name| self.device().function::<Read>(name)(cntr, scope as c_int));
             Counts { success, error }
         }
     }
@@ -308,7 +311,7 @@ impl Program {
         let mut entries = vec![fi::fi_cq_data_entry::default(); count];
         // SAFETY: as in `count`; the buffer has `count` entries.
         let read = unsafe {
-            self.device.function::<Read>("fi_xpu_cq_read_on_host")(
+            self.device().function::<Read>("fi_xpu_cq_read_on_host")(
                 &self.exported.1,
                 entries.as_mut_ptr(),
                 count,
@@ -324,7 +327,7 @@ impl Program {
         let mut entries = vec![fi::fi_cq_data_entry::default(); count];
         // SAFETY: as in `read`.
         let read = unsafe {
-            let sread = self.device.function::<Read>("fi_xpu_cq_sread_on_host");
+            let sread = self.device().function::<Read>("fi_xpu_cq_sread_on_host");
             sread(&self.exported.1, entries.as_mut_ptr(), count, count as u64)
         };
         assert_eq!(read, count as i64);
@@ -336,7 +339,7 @@ impl Program {
         let mut entry = fi::fi_cq_err_entry::default();
         // SAFETY: as in `read`.
         let read = unsafe {
-            self.device.function::<Read>("fi_xpu_cq_readerr_on_host")(&self.exported.1, &mut entry)
+            self.device().function::<Read>("fi_xpu_cq_readerr_on_host")(&self.exported.1, &mut entry)
         };
         if read == 1 { Ok(entry) } else { Err(read) }
     }
