@@ -21,6 +21,8 @@ struct soft_adapter_args {
   uint32_t bytes;
   /* Time between the calls of a block that posts while another one measures. */
   uint64_t pause_ns;
+  /* soft_adapter_nccl.cu describes it. */
+  const struct gin_endpoints *endpoints;
 };
 
 #if EFA_GDA_ON_GPU

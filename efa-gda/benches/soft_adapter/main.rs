@@ -89,12 +89,13 @@ fn measure(host_executor: bool) -> Outcome<()> {
         Bench { rig, runs: 11, posts: 1024, waits: 512, prints: true }
     };
     let adapter = SoftAdapter::loaded();
-    let measurements: [(&str, Measurement); 5] = [
+    let measurements: [(&str, Measurement); 6] = [
         ("put with signal", measure_signal),
         ("waiting for one's own call", measure_own_call),
         ("64-byte writes", measure_counted_writes),
         ("NCCL's 64-byte writes", measure_nccl),
         ("NCCL's kernels beside the drop-in's", compare_drop_in),
+        ("their signals, counters and values", compare_announcements),
     ];
     let mut failures = Vec::new();
     for (name, measurement) in measurements {
@@ -182,15 +183,17 @@ fn measure_counted_writes(bench: &Bench) -> Outcome<()> {
 }
 
 /// Names of the functions of `kernels/bench/soft_adapter_nccl.cu`.
-const NCCL_KERNELS: [&str; 4] = [
+const NCCL_KERNELS: [&str; 6] = [
     "soft_adapter_nccl_open",
     "soft_adapter_nccl_writes",
     "soft_adapter_nccl_puts",
     "soft_adapter_nccl_gets",
+    "soft_adapter_nccl_signals",
+    "soft_adapter_nccl_counts",
 ];
 
 /// These functions in the image that an environment variable names; None without one, or without a GPU.
-fn nccl_kernels(bench: &Bench, variable: &str) -> Outcome<Option<[rig::Kernel; 4]>> {
+fn nccl_kernels(bench: &Bench, variable: &str) -> Outcome<Option<[rig::Kernel; 6]>> {
     let Some(file) = std::env::var_os(variable) else {
         println!("{variable} is not set: its kernels are left out");
         return Ok(None);
@@ -221,10 +224,10 @@ const SHARING_ROUNDS: usize = 8;
 /// NCCL's kernels and the drop-in's post to one endpoint, in turns and at the same time. Each call of a thread moves 64
 /// bytes of its own, and all bytes are compared after each launch.
 fn compare_drop_in(bench: &Bench) -> Outcome<()> {
-    let Some([open, _, nccl_puts, nccl_gets]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else {
+    let Some([open, _, nccl_puts, nccl_gets, ..]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else {
         return Ok(());
     };
-    let Some([.., puts, gets]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")? else { return Ok(()) };
+    let Some([_, _, puts, gets, ..]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")? else { return Ok(()) };
     let launch_bytes = 64 * (SHARING_BLOCKS * WARP * SHARING_CALLS) as usize;
     let mut link = bench.rig.counted(launch_bytes)?;
     link.args.calls = SHARING_CALLS;
@@ -251,6 +254,48 @@ fn compare_drop_in(bench: &Bench) -> Outcome<()> {
     }
     println!(
         "NCCL's kernels and the drop-in's moved {operations} times 64 bytes on one endpoint, in turns and together"
+    );
+    link.destroy()
+}
+
+/// The same with signals, a counter and values, on a whole context: all bytes and counts are compared after each launch.
+fn compare_announcements(bench: &Bench) -> Outcome<()> {
+    let Some([open, .., nccl, counts]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else { return Ok(()) };
+    let Some([.., drop_in, drop_in_counts]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")? else {
+        return Ok(());
+    };
+    let launch_bytes = 64 * (SHARING_BLOCKS * WARP * SHARING_CALLS) as usize;
+    let mut link = bench.rig.context(launch_bytes)?;
+    link.args.calls = SHARING_CALLS;
+    link.launch(&open, 0)?;
+    // Of four calls of a thread: three signals, one, eight and one; one request of the counter; 14 requests.
+    let fours = u64::from(SHARING_BLOCKS * WARP * SHARING_CALLS / 4);
+    let (mut launches, mut reset_at) = (0, 0);
+    for round in 0..SHARING_ROUNDS / 2 {
+        let kinds: [(&str, &[&rig::Kernel], &rig::Kernel); 3] = [
+            ("NCCL's", &[&nccl], &drop_in_counts),
+            ("the drop-in's", &[&drop_in], &counts),
+            ("both", &[&nccl, &drop_in], &drop_in_counts),
+        ];
+        for (name, kernels, counts) in kinds {
+            launches += 1;
+            link.fill_both(launches)?;
+            let (blocks, part) = (SHARING_BLOCKS / kernels.len() as u32, launch_bytes / kernels.len());
+            let all = launches as u64 * fours;
+            link.launch_together(kernels, blocks, part)
+                .and_then(|()| link.compare(launch_bytes))
+                .and_then(|()| link.launch(counts, 0).map(drop))
+                .and_then(|()| match link.last_words()? {
+                    words if words == [13 * (all - reset_at), all - reset_at, 0, 0] => Ok(()),
+                    words => Err(format!("the device read {words:?} signals and counts, then after a reset")),
+                })
+                .map_err(|error| format!("round {round}, {name}: {error}"))?;
+            reset_at = all;
+        }
+    }
+    println!(
+        "NCCL's kernels and the drop-in's moved {} requests with signals, a counter and values on one context",
+        14 * fours * launches as u64
     );
     link.destroy()
 }

@@ -61,6 +61,15 @@ pub(crate) struct Args {
     pub(crate) calls: u32,
     pub(crate) bytes: u32,
     pub(crate) pause_ns: u64,
+    endpoints: u64,
+}
+
+/// An endpoint that posts: `struct gin_endpoints` of soft_adapter_nccl.cu has three, and the word of signals.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Poster {
+    queue: u64,
+    targets: [efa_gda_peer; 2],
 }
 
 // SAFETY: a plain struct of C with the kernels' layout.
@@ -88,6 +97,8 @@ pub(crate) struct Rig {
     proxy: DoorbellProxy,
     kernels: Kernels,
     info: Info,
+    /// For endpoints with 128-byte entries.
+    wide: Info,
     domain: Domain,
 }
 
@@ -108,10 +119,12 @@ impl Rig {
         };
         let library = Library::load().during("load libfabric")?;
         let info = Query::new().gpu_memory(true).first(&library).during("find the software adapter")?;
+        let wide = Query::new().gpu_memory(true).wide_entries(true).first(&library);
+        let wide = wide.during("find an adapter with 128-byte entries")?;
         let fabric = Fabric::open(&library, &info).during("open the fabric")?;
         let domain = fabric.domain(&info).during("open the domain")?;
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).during("start the doorbell proxy")?;
-        Ok(Self { gpu, proxy, kernels, info, domain })
+        Ok(Self { gpu, proxy, kernels, info, wide, domain })
     }
 
     /// A kernel of soft_adapter.cu.
@@ -142,20 +155,28 @@ impl Rig {
     }
 
     fn queue(&self, counter: Option<&CompletionCounter>) -> Outcome<MappedQueue> {
+        self.queue_of(&self.info, counter.map(|counter| (counter, CountedOperations::TRANSMIT)))
+    }
+
+    fn queue_of(
+        &self,
+        info: &Info,
+        counter: Option<(&CompletionCounter, CountedOperations)>,
+    ) -> Outcome<MappedQueue> {
         let ops = self.domain.gda_ops().during("find the provider's GDA operations")?;
         let addresses = self.domain.address_vector(16).during("open an address vector")?;
         let open = |entries| self.domain.completion_queue(entries).during("open a completion queue");
         // With counters, receives must complete elsewhere, and the queue must have twice the entries of the ring.
         let (requests, receives) = (open(16_384)?, open(64)?);
-        let endpoint = self.domain.endpoint(&self.info).during("open an endpoint")?;
+        let endpoint = self.domain.endpoint(info).during("open an endpoint")?;
         let bindings = Bindings {
             address_vector: &addresses,
             send_completions: &requests,
             receive_completions: &receives,
         };
         let mut endpoint = endpoint.bind(bindings).during("bind the endpoint")?;
-        if let Some(counter) = counter {
-            endpoint.bind_counter(counter, CountedOperations::TRANSMIT).during("bind the counter")?;
+        if let Some((counter, operations)) = counter {
+            endpoint.bind_counter(counter, operations).during("bind the counter")?;
         }
         let queue = MappedQueue::new(endpoint.enable().during("enable the endpoint")?, &ops);
         queue.during("map the queue")
@@ -167,13 +188,18 @@ impl Rig {
         self.domain.register(buffer, Access::ALL).during("register a buffer")
     }
 
-    /// A queue whose counters are in GPU memory, and a source and a target of `bytes` bytes.
-    pub(crate) fn counted(&self, bytes: usize) -> Outcome<Link> {
+    fn counter(&self) -> Outcome<CompletionCounter> {
         let ops = self.domain.gda_ops().during("find the provider's GDA operations")?;
         let (counter, placement) = self.gpu.completion_counter(&ops).during("open the counter")?;
         if let (Kernels::Gpu { .. }, Placement::Host { why }) = (&self.kernels, &placement) {
             return Err(format!("the counter must be in GPU memory, and is in host memory: {why}"));
         }
+        Ok(counter)
+    }
+
+    /// A queue whose counters are in GPU memory, and a source and a target of `bytes` bytes.
+    pub(crate) fn counted(&self, bytes: usize) -> Outcome<Link> {
+        let counter = self.counter()?;
         let queue = self.queue(Some(&counter))?.with_counters().during("use the counter")?;
         self.link(queue, bytes, Some(counter))
     }
@@ -186,9 +212,7 @@ impl Rig {
 
     fn link(&self, queue: MappedQueue, bytes: usize, counter: Option<CompletionCounter>) -> Outcome<Link> {
         let other = self.queue(None)?;
-        let address = |queue: &MappedQueue| queue.endpoint().address().during("read an endpoint's address");
-        other.insert_peer(&address(&queue)?).during("insert the sender's address")?;
-        let peer = queue.insert_peer(&address(&other)?).during("insert the receiver's address")?;
+        let peer = introduce(&queue, &other)?;
         let (source, target) = (self.region(bytes)?, self.region(bytes)?);
         let reach = |region: &MemoryRegion| {
             let start = region.start() as usize;
@@ -205,7 +229,7 @@ impl Rig {
         let (scratch, status) = (zeroed(SCRATCH)?, zeroed(size_of::<u32>())?);
         let args = Args {
             queue: queue.device_address(),
-            peer: device_peer(peer),
+            peer,
             lkey: queue.retain(&source).during("retain the source")?.get(),
             rkey: target.remote_key().get(),
             local: source.address(),
@@ -217,6 +241,7 @@ impl Rig {
             calls: 0,
             bytes: 64,
             pause_ns: 0,
+            endpoints: 0,
         };
         Ok(Link {
             queue,
@@ -226,9 +251,50 @@ impl Rig {
             _ranges: ranges,
             source,
             target,
-            _other: other,
+            other,
             _counter: counter,
+            context: None,
         })
+    }
+
+    /// As [`Self::counted`], and an endpoint of 128-byte entries for values, one of a counter, and at the receiver one of
+    /// a signal: a whole context of NCCL's GIN.
+    pub(crate) fn context(&self, bytes: usize) -> Outcome<Link> {
+        let mut link = self.counted(bytes)?;
+        let (signals, mut posters) = (self.counter()?, Vec::new());
+        let inbound = (&signals, CountedOperations::REMOTE_WRITE);
+        let signal = self.queue_of(&self.info, Some(inbound))?;
+        for info in [&self.wide, &self.info] {
+            let counter = self.counter()?;
+            let queue = self.queue_of(info, Some((&counter, CountedOperations::TRANSMIT)))?;
+            let queue = queue.with_counters().during("use the counter")?;
+            let targets = [&link.other, &signal].map(|to| introduce(&queue, to));
+            let mapped = GpuQueue::with_doorbell(queue, &self.gpu, DoorbellMode::Direct.into(), &self.proxy);
+            let (queue, _) = mapped.during("map a queue into the GPU")?;
+            posters.push((queue, counter, targets));
+        }
+        let data = [Ok(link.args.peer), introduce(link.queue.mapped(), &signal)];
+        let mut words: Vec<u64> = Vec::new();
+        let mut add = |queue: &GpuQueue, targets: [Outcome<efa_gda_peer>; 2]| -> Outcome<()> {
+            let [first, second] = targets;
+            let poster = Poster { queue: queue.device_address() as u64, targets: [first?, second?] };
+            // SAFETY: three words without padding.
+            words.extend(unsafe { std::mem::transmute::<Poster, [u64; 3]>(poster) });
+            Ok(())
+        };
+        add(&link.queue, data)?;
+        let mut queues = Vec::new();
+        for (queue, counter, targets) in posters {
+            add(&queue, targets)?;
+            queues.push((queue, counter));
+        }
+        words.push(signals.words().ok_or("the signals have no words")?.success);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let memory = GpuMemory::zeroed(&self.gpu, bytes.len()).during("allocate GPU memory")?;
+        memory.write(0, &bytes).during("write the endpoints")?;
+        link.args.endpoints = memory.device_address();
+        link.context = Some(Context { queues, signal, _signals: signals, _endpoints: memory });
+        Ok(link)
     }
 }
 
@@ -248,6 +314,21 @@ const SCRATCH: usize = 64 << 10;
 /// Threads of a block.
 pub(crate) const WARP: u32 = 32;
 
+/// What a whole context has besides its endpoint of data.
+struct Context {
+    queues: Vec<(GpuQueue, CompletionCounter)>,
+    signal: MappedQueue,
+    _signals: CompletionCounter,
+    _endpoints: GpuMemory,
+}
+
+/// Makes two endpoints peers; how the first addresses the second.
+fn introduce(from: &MappedQueue, to: &MappedQueue) -> Outcome<efa_gda_peer> {
+    let address = |queue: &MappedQueue| queue.endpoint().address().during("read an endpoint's address");
+    to.insert_peer(&address(from)?).during("insert the sender's address")?;
+    from.insert_peer(&address(to)?).during("insert the receiver's address").map(device_peer)
+}
+
 /// A queue that kernels drive, a peer, and registered host memory that both the adapter and the kernels access.
 pub(crate) struct Link {
     queue: GpuQueue,
@@ -257,8 +338,9 @@ pub(crate) struct Link {
     _ranges: [HostRange; 2],
     source: MemoryRegion,
     target: MemoryRegion,
-    _other: MappedQueue,
+    other: MappedQueue,
     _counter: Option<CompletionCounter>,
+    context: Option<Context>,
 }
 
 impl Link {
@@ -299,6 +381,12 @@ impl Link {
         let mut bytes = vec![0; 8 * count];
         self.scratch.read(0, &mut bytes).during("read the scratch memory")?;
         Ok(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+
+    /// The last four words of the scratch memory.
+    pub(crate) fn last_words(&self) -> Outcome<[u64; 4]> {
+        let words = self.words(SCRATCH / 8)?;
+        Ok(std::array::from_fn(|word| words[words.len() - 4 + word]))
     }
 
     /// Launches `blocks` blocks of one warp, or one block with one thread if `blocks` is 0. Returns the time until the
@@ -369,8 +457,14 @@ impl Link {
         self.queue.close().during("close the queue")
     }
 
-    /// Destroys a queue whose requests other code posted, so that it cannot be closed in order.
+    /// Destroys queues whose requests other code posted, so that they cannot be closed in order.
     pub(crate) fn destroy(self) -> Outcome<()> {
+        if let Some(context) = self.context {
+            for (queue, _) in context.queues {
+                queue.destroy().during("destroy a queue")?;
+            }
+            context.signal.destroy().during("destroy the queue of the signal")?;
+        }
         self.queue.destroy().during("destroy the queue")
     }
 }
