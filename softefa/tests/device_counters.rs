@@ -118,3 +118,26 @@ fn a_kind_of_completion_has_at_most_one_counter() {
     attach(Counted::WRITE).unwrap();
     assert!(matches!(attach(Counted::TRANSMIT), Err(DeviceError::Busy { .. })));
 }
+
+#[test]
+fn counters_of_a_queue_pair_that_share_a_kind_are_refused() {
+    let adapter = adapter(&Network::new(), 1);
+    let side = Side::new(&adapter);
+    let mut attr = QueuePairAttr::new(side.pd, side.cq.number);
+    attr.counters =
+        [Counted::WRITE, Counted::TRANSMIT].map(|kinds| (kinds, Arc::new(CompletionCounter::new()))).into();
+    let refused = adapter.create_queue_pair(attr).map(|_| ());
+    assert!(matches!(refused, Err(DeviceError::Unsupported(_))), "{refused:?}");
+}
+
+#[test]
+fn a_kind_that_a_frontend_accounts_for_can_have_a_counter() {
+    let [accounting, counter] = [(); 2].map(|()| Arc::new(CompletionCounter::new()));
+    let (mut a, b, to_b, _) =
+        pair_with(|_| {}, |attr| attr.accounting.push((Counted::TRANSMIT, accounting.clone())));
+    a.adapter.attach_counter(a.qp.number, Counted::WRITE, counter.clone()).unwrap();
+    let empty = write(1, to_b, RemoteMemory::default(), Segment::default());
+    assert_eq!(a.run(&empty), CompletionStatus::Ok);
+    assert_eq!((values(&accounting), values(&counter)), ((1, 0), (1, 0)));
+    drop(b);
+}
