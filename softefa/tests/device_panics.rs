@@ -72,6 +72,20 @@ fn no_call_waits_for_the_mirror_of_a_counter_that_a_panic_left_unwritten() {
     assert_eq!(statuses, [CompletionStatus::Ok, CompletionStatus::QueuePairInternal]);
 }
 
+#[test]
+fn a_receive_whose_memory_panics_completes() {
+    let (mut a, mut b, to_b, _) = pair();
+    let attr =
+        MemoryRegionAttr { pd: b.pd, address: 0, length: 64, access: Access::ALL, memory: Arc::new(Panics) };
+    let key = b.adapter.register_memory(attr).unwrap().local;
+    b.post_receive(5, Segment { address: 0, length: 64, key });
+    let from = Buffer::new(&a, 64, Access::LOCAL_READ);
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 64)])), CompletionStatus::QueuePairInternal);
+    let completion = b.completion();
+    assert_eq!((completion.id, completion.status), (RequestId::new(5), CompletionStatus::InvalidLocalKey));
+    assert_eq!(b.adapter.queue_pair_state(b.qp.number), Ok(QueuePairState::Ready));
+}
+
 /// Memory that counts its accesses and always panics.
 #[derive(Default)]
 struct CountedPanics(AtomicU64);

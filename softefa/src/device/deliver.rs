@@ -3,6 +3,7 @@
 //! without the network's lock. If there are any and the request is not a read, the target's queue pair counts the
 //! delivery until it ends, and a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::Arc;
 
@@ -109,13 +110,19 @@ impl Delivery<'_> {
         }
         let may_block = target.may_block() || sinks.iter().flatten().any(View::may_block);
         let _in_delivery = may_block.then(|| target.begin_delivery());
-        let stored = store(network, &source, sinks, scratch);
+        // If a sink's `Memory` panics, the target's receive, which is taken, must still complete.
+        let stored = catch_unwind(AssertUnwindSafe(|| store(network, &source, sinks, scratch)));
+        let (stored, panic) = match stored {
+            Ok(stored) => (stored, None),
+            Err(panic) => (Err(Side::To), Some(panic)),
+        };
         let receiver = Receiver { queue_pair: &target, handle, sender, sender_gid, request };
-        if target.may_block() {
+        let outcome = if target.may_block() {
             network.unlocked(|| receiver.finish(end, stored, unwritten))
         } else {
             receiver.finish(end, stored, unwritten)
-        }
+        };
+        panic.map_or(outcome, |panic| resume_unwind(panic))
     }
 }
 
