@@ -120,14 +120,13 @@
 //! | an engine, for the network's lock | when the control call that changes objects has changed them | no bound |
 //! | a control call that deregisters memory, ends a queue pair or destroys a completion queue, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
-//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes; after a panic, send state) that another thread holds during its own access | when the access returns | after [`super::Adapter::isolate_clients`], unless the engine works for client 0: after 10 to 15 ms another thread becomes the engine, and passes over the queue pairs of the client for which the first one worked (the sender, if the memory is a peer's). Otherwise no bound |
+//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | after [`super::Adapter::isolate_clients`], unless the engine works for client 0: after 10 to 15 ms another thread becomes the engine, and passes over the queue pairs of the client for which the first one worked (the sender, if the memory is a peer's). Otherwise no bound |
 //! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, what is still used is leaked; the late writes of other regions land in the drop, without a bound |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
 
 use std::collections::HashMap;
 use std::io;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::thread;
@@ -135,7 +134,6 @@ use std::time::{Duration, Instant};
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::counter::UnwrittenCounters;
 use super::deferred::{land_late_writes, retry_backlogs};
@@ -143,7 +141,6 @@ use super::network::Network;
 use super::rest::Rest;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
-use super::violation::Warning;
 
 /// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
@@ -271,7 +268,7 @@ pub(crate) struct Engine {
     /// The request that is being executed: its id and operation code.
     pub(crate) current_request: Option<(RequestId, u8)>,
     /// Counters to which the engine added and whose mirrors it has not written yet; empty between rounds of queue
-    /// pairs, unless a `Memory` panicked.
+    /// pairs.
     pub(crate) unwritten: UnwrittenCounters,
     /// Counts that [`Self::add_counts`] has not added to `Shared::counts` yet.
     pub(crate) entries: u64,
@@ -369,7 +366,6 @@ impl Engine {
     /// Polls every queue pair of a client once. Stops early when its share is over; its next share begins at the queue
     /// pair after the last one polled. Returns whether there was progress.
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
-        let shared = network.shared;
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // A new engine does not know where the replaced one was. It begins at its turn, so that each begins elsewhere.
         let begin = network.turn as usize;
@@ -387,20 +383,7 @@ impl Engine {
             else {
                 continue;
             };
-            // A frontend's `Memory` may panic: here in an access to a region, because completion queues and counters catch
-            // panics of theirs. Indexes and rings are consistent at every such access, so the queue pair can be flushed
-            // afterwards.
-            match catch_unwind(AssertUnwindSafe(|| queue_pair.run_round(network, self))) {
-                Ok(moved) => progress |= moved,
-                Err(_) => {
-                    queue_pair.set_state(QueuePairState::Error);
-                    let request = self.current_request.take();
-                    // Unlocked, because this waits for the send state. Its holder may be another engine that waits for
-                    // the network's lock, or a control call that waits for memory.
-                    network.unlocked(|| queue_pair.complete_panicked_request(request));
-                    shared.warn(Warning::MemoryPanicked { queue_pair: queue_pair.number });
-                }
-            }
+            progress |= queue_pair.run_round(network, self);
         }
         progress
     }

@@ -18,6 +18,7 @@
 //! request that a sender's engine is delivering meanwhile is still delivered. In the error state, later posts are
 //! flushed as well.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -184,8 +185,20 @@ impl QueuePairCore {
             send.next_flush_status = CompletionStatus::QueuePairInternal;
             self.fail(Queue::Send(self.number), *broken);
         }
-        let mut progress = self.execute_pending(&mut send, network, engine);
-        progress |= self.execute_new(&mut send, network, engine);
+        // A frontend's `Memory` may panic: here in an access to a region, because completion queues and counters catch
+        // panics of theirs. Indexes and rings are consistent at every such access, so the queue pair can be flushed.
+        let executed = catch_unwind(AssertUnwindSafe(|| {
+            let progress = self.execute_pending(&mut send, network, engine);
+            self.execute_new(&mut send, network, engine) | progress
+        }));
+        let mut progress = executed.unwrap_or_else(|_| {
+            self.set_state(QueuePairState::Error);
+            self.shared.warn(Warning::MemoryPanicked { queue_pair: self.number });
+            if let Some((id, code)) = engine.current_request.take() {
+                send.gathered.push(self.send_completion(id, code, CompletionStatus::QueuePairInternal));
+            }
+            true
+        });
         progress |= self.write_in_round(&mut send, network, engine);
         engine.has_pending |= !send.pending.is_empty();
         if !self.is_ready() {
@@ -194,8 +207,7 @@ impl QueuePairCore {
         progress
     }
 
-    /// As [`Self::flush`], without the network's lock if it may block: also if there are unwritten counters, which a
-    /// round leaves if a `Memory` panicked.
+    /// As [`Self::flush`], without the network's lock if it may block. Returns whether it wrote any completion.
     fn flush_in_round(
         &self,
         send: MutexGuard<'_, SendState>,
@@ -203,7 +215,7 @@ impl QueuePairCore {
         engine: &mut Engine,
     ) -> bool {
         let unwritten = &mut engine.unwritten;
-        if !unwritten.is_empty() || self.may_block() {
+        if self.may_block() {
             network.unlocked(|| self.flush_locked(send, unwritten))
         } else {
             self.flush_locked(send, unwritten)
@@ -279,15 +291,6 @@ impl QueuePairCore {
         status: CompletionStatus,
     ) -> Completion {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
-    }
-
-    /// Gathers an internal error as the completion of the request during whose try a [`super::Memory`] panicked, if
-    /// there is one. Waits for the send state, so the caller must not hold the network's lock.
-    pub(crate) fn complete_panicked_request(&self, current: Option<(RequestId, u8)>) {
-        if let Some((id, code)) = current {
-            let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
-            lock(&self.send.state).gathered.push(completion);
-        }
     }
 
     /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch, the
