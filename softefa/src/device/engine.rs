@@ -17,12 +17,12 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. In a round each client has at most
-//! one **share**: the engine polls each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK`
-//! is spent. A share ends early when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the
-//! lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or
-//! of more than 64 KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each
-//! piece.
+//! `COST_PER_LOCK` bytes for all clients together (as many again for backlogs in rings), and releases it before it
+//! rests. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
+//! share begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
+//! `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced.
+//! An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may block, moves in
+//! pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` holds the lock for reading; `set_consumer_index` and
@@ -144,9 +144,13 @@ use super::tables::{Port, Ports};
 
 /// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
-/// acquisition delays a control call of any adapter: some milliseconds.
-const COST_PER_LOCK: u64 = 4 << 20;
+/// Work of the engine, in bytes moved, after which `run` releases the lock; backlogs in rings have the same limit again
+/// (`deferred.rs`). It limits how long the engine delays a control call of any adapter: some milliseconds.
+pub(super) const COST_PER_LOCK: u64 = 4 << 20;
+/// Cost of a completion that is flushed, or written from a backlog, in bytes ([`Engine::spend`]): its entry's slot is
+/// read and reset, and it is written, about 100 ns in all. Otherwise a client that posts to many queue pairs in the
+/// error state could make the engine hold the lock for long.
+pub(super) const COMPLETION_COST: u64 = 1 << 10;
 /// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; also its backlogs, and
 /// its late writes. A client whose memory is slow delays the requests of another by at most this time, the accesses of
 /// one more request (at most three), and those that write its queue pair's completions. Backlogs and late writes each
@@ -356,7 +360,7 @@ impl Engine {
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
-            retry_backlogs(network);
+            self.spend(retry_backlogs(network));
         }
         self.has_pending |= land_late_writes(network);
         self.add_counts(shared);
@@ -450,5 +454,40 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             rounds > 0 || engine.spent >= COST_PER_LOCK / 2
         };
         rest.after(progress, engine.has_pending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attr::{CompletionQueueAttr, ProtectionDomain, QueuePairAttr, QueuePairState};
+    use super::super::config::Gid;
+    use super::super::create;
+    use super::super::tables::Domain;
+    use super::*;
+
+    #[test]
+    fn a_share_ends_after_the_flush_of_many_requests() {
+        const REQUESTS: u32 = (COST_PER_LOCK / COMPLETION_COST) as u32;
+        let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
+        let network = Network::new();
+        let index = network.join(shared.clone()).unwrap();
+        {
+            let mut ports = network.write();
+            let port = ports.port_mut(index).unwrap();
+            let pd = ProtectionDomain(port.domains.insert_with(|_, _| Domain::default()).unwrap());
+            let attr = CompletionQueueAttr { entries: 1, ..CompletionQueueAttr::default() };
+            let cq = create::completion_queue(port, attr, None).unwrap().number;
+            for _ in 0..2 {
+                let state = QueuePairState::Error;
+                let attr = QueuePairAttr { sq_depth: REQUESTS, state, ..QueuePairAttr::new(pd, cq) };
+                create::queue_pair(port, attr).unwrap().sq.doorbell.ring(REQUESTS);
+            }
+        }
+        let mut engine = Engine::new(&shared.config);
+        for queue_pairs in 1..=2 {
+            engine.spent = 0;
+            engine.round(&mut NetworkView::new(&network, &shared, index, 0));
+            assert_eq!(shared.statistics().flushed, queue_pairs * u64::from(REQUESTS));
+        }
     }
 }
