@@ -5,11 +5,11 @@
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
 //!   entries, rings doorbells and polls completions. On the data path it only accesses memory.
-//! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter) polls the
-//!   doorbells of its adapter's queue pairs, fetches and checks entries, copies the bytes, and writes completions. The
-//!   engine of the *sender* also takes the receive from the target's receive queue and writes the target's receive
-//!   completion. The target's engine does only what is no part of a request: it checks the receive doorbell, lands late
-//!   writes and writes backlogs (`deferred.rs`), and flushes.
+//! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
+//!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
+//!   entries, copies the bytes, and writes completions. The engine of the *sender* also takes the receive from the
+//!   target's receive queue and writes the target's receive completion. The target's engine does only what is no part
+//!   of a request: it checks the receive doorbell, lands late writes and writes backlogs (`deferred.rs`), and flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it, and flushes
@@ -38,8 +38,9 @@
 //! [`super::Memory::host`] returns a range is accessed under the network's lock only, unless its writes land late.
 //!
 //! A drop of the adapter waits for the same accesses as the calls that deregister its regions and destroy its queue
-//! pairs, except writes of mirrors: its counters stay attached. It waits without a bound only for regions of memory that does not block for long, because that may be memory of this process, which its
-//! owner may then free (`Network::remove_prompt_regions`, `Network::leave`).
+//! pairs, except writes of mirrors: its counters stay attached. It waits without a bound only for regions of memory
+//! that does not block for long, because that may be memory of this process, which its owner may then free
+//! (`Network::remove_prompt_regions`, `Network::leave`).
 //!
 //! | during | the engine holds | the control call that waits for it |
 //! |---|---|---|
@@ -106,7 +107,7 @@
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
-//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
 //! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target is not ready, a key is gone), or the queue pair leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
@@ -118,10 +119,11 @@
 //! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
 //! | a control call, for the network's lock | when the control calls before it have released `Network::changing`, and every engine has released the lock: for an access to memory that may block, after its `COST_PER_LOCK`, or after its rounds | no bound |
 //! | an engine, for the network's lock | when the control call that changes objects has changed them | no bound |
-//! | a control call that deregisters memory, ends a queue pair or destroys a completion queue, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call that deregisters memory, ends a queue pair, or destroys, abandons or sets the consumer index of a completion queue, and `CompletionCounter::set` and `add`, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
-//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | after [`super::Adapter::isolate_clients`], unless the engine works for client 0: after 10 to 15 ms another thread becomes the engine, and passes over the queue pairs of the client for which the first one worked (the sender, if the memory is a peer's). Otherwise no bound |
-//! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, what is still used is leaked; the late writes of other regions land in the drop, without a bound |
+//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | with [`super::Adapter::isolate_clients`], if the engine works for a client other than 0: after 10 to 15 ms another thread becomes the engine, and passes over that client (the sender, if the memory is a peer's) |
+//! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
+//! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, all its objects are leaked; else the late writes to memory of clients other than 0 are discarded |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
 
 use std::collections::HashMap;
@@ -151,10 +153,10 @@ pub(super) const COST_PER_LOCK: u64 = 4 << 20;
 /// read and reset, and it is written, about 100 ns in all. Otherwise a client that posts to many queue pairs in the
 /// error state could make the engine hold the lock for long.
 pub(super) const COMPLETION_COST: u64 = 1 << 10;
-/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; also its backlogs, and
-/// its late writes. A client whose memory is slow delays the requests of another by at most this time, the accesses of
-/// one more request (at most three), and those that write its queue pair's completions. Backlogs and late writes each
-/// add at most this time and the access of one more object.
+/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; the same limit holds
+/// for its backlogs, and again for its late writes. A client whose memory is slow delays the requests of another by at
+/// most this time, the accesses of one more request (at most three), and those that write its queue pair's completions.
+/// Backlogs and late writes each add at most this time and the access of one more object.
 pub(super) const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// How often the watch thread looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
@@ -196,8 +198,8 @@ impl<'a> NetworkView<'a> {
         !self.is_over() && !self.shared.turns.is_blocked(client)
     }
 
-    /// Sets the current client's time to zero before backlogs and before late writes, so that the time of its share does
-    /// not count for them. Their time counts for its next share if no other client comes between.
+    /// Sets the current client's time to zero before backlogs and before late writes, so that the time of its share
+    /// does not count for them. Their time counts for its next share if no other client comes between.
     pub(super) fn end_share(&mut self) {
         self.waited = Duration::ZERO;
     }
@@ -263,8 +265,8 @@ pub(crate) struct Engine {
     /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// The last round left requests or late writes pending, so the engine must run again soon even if no doorbell is
-    /// rung.
+    /// The last round left requests that it polled, or late writes, pending, so the engine must run again soon even if
+    /// no doorbell is rung.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -281,7 +283,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// Work since `run` last created a view, in bytes moved: what `COST_PER_LOCK` limits.
     spent: u64,
-    /// For each client whose last share ended early, the index among its live queue pairs at which the next one begins.
+    /// For each client whose last share ended early, the index among its live queue pairs (modulo their number) at
+    /// which its next share begins.
     next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
