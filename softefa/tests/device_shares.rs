@@ -120,22 +120,22 @@ fn a_client_whose_accesses_are_slow_delays_others_by_one_or_two_at_a_time() {
 }
 
 #[test]
-fn a_client_with_many_queue_pairs_has_one_turn_as_others() {
-    // A turn is 4 MiB, and each request of 64 KiB costs somewhat more.
+fn a_client_with_many_queue_pairs_has_one_share_as_others() {
+    // A share is at most 4 MiB, and each request of 64 KiB costs somewhat more.
     let reads = reads_before_one_of(HONEST, &[7], 32, 16, 64 << 10, Duration::ZERO);
     assert!(reads <= 64, "{reads} accesses came before another client's");
 }
 
 #[test]
-fn clients_that_block_by_turns_do_not_keep_another_from_its_turn() {
+fn clients_that_block_by_turns_do_not_keep_another_from_its_share() {
     let reads = reads_before_one_of(HONEST, &[7, 8, 9], 1, 16, 8, Duration::from_millis(15));
     assert!(reads <= 3, "{reads} accesses came before another client's");
 }
 
 #[test]
-fn queue_pairs_behind_one_whose_memory_blocks_have_their_turn() {
-    // An access makes the engine go on with the next queue pair, or the engine that replaces it begin with that. Each of
-    // the five may come twice before the third.
+fn queue_pairs_behind_one_whose_memory_blocks_are_polled() {
+    // An access makes the engine go on with the next queue pair, or the engine that replaces it begin with that. Each
+    // of the five may come twice before the third.
     let reads = reads_before_one_of(7, &[7], 4, 16, 8, Duration::from_millis(40));
     assert!(reads <= 8, "{reads} accesses of other queue pairs came before those of the third");
 }

@@ -32,12 +32,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A software adapter: its objects and its engine thread.
 ///
-/// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network. Queues
-/// that still exist are dropped without being flushed. If an access to memory whose
-/// [`Memory::client`](super::Memory::client) is not 0 has not returned after 10 s, the drop returns, and objects are
-/// leaked: engines may still access memory of such clients. When the drop has returned, no engine accesses other
-/// registered memory. A method of a `Memory` must not drop the last reference, because the drop waits for the threads
-/// that call it.
+/// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network.
+/// Queues that still exist are dropped without being flushed. Late writes to memory whose
+/// [`Memory::client`](super::Memory::client) is not 0 are discarded. If an access to such memory has not returned after
+/// 10 s, the drop returns, and the objects are leaked: engines may still access it. When the drop has returned, no
+/// engine accesses other registered memory. A method of a `Memory` must not drop the last reference, because the drop
+/// waits for the threads that call it.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,

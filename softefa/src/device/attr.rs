@@ -209,12 +209,12 @@ pub struct QueuePairAttr {
     pub sq_doorbell: Option<Doorbell>,
     /// The receive queue's doorbell. As `sq_doorbell`.
     pub rq_doorbell: Option<Doorbell>,
-    /// Its counters, each with the kinds of completion that it counts.
+    /// Its counters, each with the kinds of completion that it counts. No kind may have two.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
     /// Counts of the frontend, added to like `counters`, of which hardware has one for each kind.
     pub accounting: Vec<(Counted, Arc<CompletionCounter>)>,
-    /// Its client, as [`Memory::client`](super::Memory::client): queue pairs of other clients do not wait for the memory
-    /// of this one and of the peers to which it sends. 0: all wait.
+    /// Its client, as [`Memory::client`](super::Memory::client): queue pairs of other clients do not wait for the
+    /// memory of this one and of the peers to which it sends. 0: all wait.
     pub client: u64,
 }
 

@@ -14,7 +14,9 @@
 //!
 //! The client must not write slots. It must ring the doorbell, or report its index through
 //! [`super::Adapter::set_consumer_index`], if it wants overruns to be found; until then the adapter
-//! overwrites unread completions, as hardware does.
+//! overwrites unread completions, as hardware does. A doorbell states the newest index with its low 16 bits that is at
+//! most `produced`. Ambiguous is only a queue with exactly 65,536 unread completions: no value tells whether the client
+//! has read none or all of them. A doorbell that keeps its value is not seen, and one that got this value states all.
 //!
 //! # Indirect memory
 //! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are gathered
@@ -29,7 +31,7 @@
 //!
 //! # Full queues
 //! A completion for a queue that is full or has a backlog goes to the backlog, with its status changed to an error, so
-//! that its poster does not wait for it forever. It is written when the consumer index moves: the engine of the queue's
+//! that its client does not wait for it forever. It is written when the consumer index moves: the engine of the queue's
 //! adapter looks for that in each round while [`Shared::backlogged`] is not 0 (`deferred.rs`). The backlog holds as
 //! many completions as the queue, but at least 256; later ones are lost, as on hardware.
 
@@ -179,8 +181,8 @@ impl CompletionRing {
     fn push_one(&self, state: &mut State, mut record: CompletionRecord) {
         let full = self.is_full(state);
         if full || !state.backlog.is_empty() {
-            // Hardware would lose this completion. It goes to the backlog with an error status, so that its poster
-            // does not wait forever.
+            // Hardware would lose this completion. It goes to the backlog, so that its client does not wait for it
+            // forever, and its status becomes an error.
             if full && state.backlog.is_empty() {
                 self.report_overrun(state);
                 self.shared.backlogged.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +202,7 @@ impl CompletionRing {
         self.discard(&mut lock(&self.state));
     }
 
-    /// As [`Self::abandon`], and discards the gathered completions.
+    /// As [`Self::abandon`]. Discards the gathered completions too.
     fn discard(&self, state: &mut State) {
         state.is_abandoned = true;
         state.gathered.clear();
@@ -210,9 +212,12 @@ impl CompletionRing {
         }
     }
 
-    /// Reads the consumer index, and writes completions of the backlog that fit.
-    pub(crate) fn retry_backlog(&self) {
-        self.read_consumer(&mut lock(&self.state));
+    /// Reads the consumer index, and writes completions of the backlog that fit. Returns their number.
+    pub(crate) fn retry_backlog(&self) -> u64 {
+        let mut state = lock(&self.state);
+        let before = state.produced;
+        self.read_consumer(&mut state);
+        state.produced - before
     }
 
     fn is_full(&self, state: &State) -> bool {
@@ -239,15 +244,20 @@ impl CompletionRing {
             let value = doorbell.value();
             if value as u16 != state.last_doorbell {
                 state.last_doorbell = value as u16;
-                // Relative to the stored index, not to the last value: that may have been a violation, after which a
+                // Relative to the stored indexes, not to the last value: that may have been a violation, after which a
                 // correct value is accepted again.
                 let consumed = state.consumed.unwrap_or(0);
-                let advance = doorbell_advance(consumed as u16, value);
-                // The doorbell wraps at 2^16: an advance of more than half of that is a step backwards.
-                if advance > MAX_DOORBELL_ADVANCE {
-                    self.report_consumer_backwards(state, (1 << 16) - u64::from(advance));
-                } else {
-                    self.advance_consumer(state, consumed + u64::from(advance));
+                let lag = (state.produced as u16).wrapping_sub(value as u16);
+                match state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed) {
+                    Some(consumer) => self.advance_consumer(state, consumer),
+                    // The client cannot have consumed so many. The doorbell wraps at 2^16: an advance of more than
+                    // half of that is a step backwards.
+                    None => match doorbell_advance(consumed as u16, value) {
+                        advance if advance > MAX_DOORBELL_ADVANCE => {
+                            self.report_consumer_backwards(state, (1 << 16) - u64::from(advance));
+                        }
+                        advance => self.advance_consumer(state, consumed + u64::from(advance)),
+                    },
                 }
             }
         }
@@ -352,10 +362,14 @@ mod tests {
 
     /// A completion queue of one entry.
     fn queue() -> (CompletionRing, Arc<Shared>, CompletionRecord) {
+        queue_of(1, None)
+    }
+
+    fn queue_of(entries: u32, doorbell: Option<Doorbell>) -> (CompletionRing, Arc<Shared>, CompletionRecord) {
         let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
-        let storage = Storage::Ring(RingMemory::allocate(COMPLETION_BYTES).unwrap());
-        let (number, ring) = (CompletionQueueNumber(0), Ring::new(1).unwrap());
-        let queue = CompletionRing::new(number, ring, storage, None, shared.clone());
+        let storage = Storage::Ring(RingMemory::allocate(entries as usize * COMPLETION_BYTES).unwrap());
+        let (number, ring) = (CompletionQueueNumber(0), Ring::new(entries).unwrap());
+        let queue = CompletionRing::new(number, ring, storage, doorbell, shared.clone());
         let completion = Completion {
             id: RequestId::new(0),
             status: CompletionStatus::Ok,
@@ -364,6 +378,28 @@ mod tests {
             kind: CompletionKind::Send,
         };
         (queue, shared, CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None })
+    }
+
+    /// Writes completions to a queue of 65,536 entries, then rings its doorbell with their number. Returns the consumer
+    /// index and the number of violations.
+    fn consume(completions: u32, first: Option<u64>) -> (Option<u64>, usize) {
+        let doorbell = Doorbell::new(RingMemory::allocate(8).unwrap(), 0).unwrap();
+        let (queue, shared, record) = queue_of(1 << 16, Some(doorbell.clone()));
+        first.into_iter().for_each(|first| queue.set_consumer_index(first));
+        queue.push(iter::repeat_n(record, completions as usize));
+        doorbell.ring(queue.ring.doorbell(completions));
+        queue.retry_backlog();
+        (lock(&queue.state).consumed, shared.violations().len())
+    }
+
+    #[test]
+    fn a_consumer_index_may_advance_by_more_than_half_of_what_its_doorbell_counts() {
+        assert_eq!(consume(40_000, Some(0)), (Some(40_000), 0));
+    }
+
+    #[test]
+    fn the_first_consumer_index_may_be_more_than_its_doorbell_counts() {
+        assert_eq!(consume(70_000, None), (Some(70_000), 0));
     }
 
     #[test]

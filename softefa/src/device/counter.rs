@@ -13,8 +13,7 @@
 //! | `AttachedCounters::counters` | a control thread | engines, control threads | its lock |
 //!
 //! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
-//! have no completion at the target: their counter is added to after the target's receive completion, if
-//! there is one, and before the sender's completion becomes visible.
+//! are counted after the target's receive completion, if there is one, and before the sender's is visible.
 //!
 //! # Mirrors
 //! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
@@ -186,7 +185,7 @@ impl CompletionCounter {
         Self { most: u64::MAX >> (64 - bits), ..self }
     }
 
-    /// Whether it is attached to a queue pair. The memory of its mirror must stay until it is not, and during
+    /// Whether it is attached to a queue pair. The memory of its mirror must stay while it is, and during
     /// calls of [`Self::set`] and [`Self::add`].
     pub fn is_attached(&self) -> bool {
         self.users.load(Ordering::Acquire) > 0
@@ -229,9 +228,9 @@ impl CompletionCounter {
         if errors { self.error() } else { self.success() }
     }
 
-    /// Writes the words that changed since the last call to client memory ("Mirrors" above). Returns whether that memory
-    /// panicked. A caller of [`Self::set`] or [`Self::add`], and a client that destroys its queue pair, find only the
-    /// panic's message on stderr.
+    /// Writes the words that changed since the last call to client memory ("Mirrors" above). Returns whether that
+    /// memory panicked. A caller of [`Self::set`] or [`Self::add`], and a client that destroys its queue pair, find
+    /// only the panic's message on stderr.
     fn write_mirror(&self) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let mut written = lock(&mirror.written);
@@ -289,22 +288,23 @@ pub(crate) struct AttachedCounters {
     any: AtomicBool,
     /// Whether a counter has a mirror, whose memory may block.
     may_block: AtomicBool,
+    /// The frontend's, [`Self::accounting`] of them, then those that are attached.
     counters: RwLock<Vec<(Counted, Arc<CompletionCounter>)>>,
+    accounting: usize,
 }
 
 impl AttachedCounters {
-    /// `accounting`: counters besides `counters`, for kinds that may have one there too.
+    /// No kind may have two of `counters`. `accounting` are the frontend's: a kind that has one there can have another.
     pub(crate) fn new(
         counters: Vec<(Counted, Arc<CompletionCounter>)>,
         accounting: Vec<(Counted, Arc<CompletionCounter>)>,
     ) -> Self {
-        let attached = Self::default();
-        for (counted, counter) in counters {
-            attached.attach(counted, counter);
-        }
-        for (counted, counter) in accounting {
-            let mut counters = attached.counters.write().unwrap_or_else(PoisonError::into_inner);
-            attached.push(&mut counters, counted, counter);
+        let attached = Self { accounting: accounting.len(), ..Self::default() };
+        {
+            let mut list = attached.counters.write().unwrap_or_else(PoisonError::into_inner);
+            for (counted, counter) in accounting.into_iter().chain(counters) {
+                attached.push(&mut list, counted, counter);
+            }
         }
         attached
     }
@@ -312,7 +312,7 @@ impl AttachedCounters {
     /// Attaches a counter. Returns false if one of the kinds in `counted` has a counter already.
     pub(crate) fn attach(&self, counted: Counted, counter: Arc<CompletionCounter>) -> bool {
         let mut counters = self.counters.write().unwrap_or_else(PoisonError::into_inner);
-        if counters.iter().any(|(other, _)| other.overlaps(counted)) {
+        if counters.iter().skip(self.accounting).any(|(other, _)| other.overlaps(counted)) {
             return false;
         }
         self.push(&mut counters, counted, counter);
@@ -334,7 +334,8 @@ impl AttachedCounters {
     }
 
     /// Detaches all counters of a queue pair that was destroyed. An engine may still have noted one of them; it then
-    /// finds its mirror written, and does not access the memory any more.
+    /// finds its mirror written, and does not access the memory any more, except during [`CompletionCounter::set`] and
+    /// `add`.
     pub(crate) fn detach(&self) {
         let counters = take(&mut *self.counters.write().unwrap_or_else(PoisonError::into_inner));
         for (_, counter) in counters {

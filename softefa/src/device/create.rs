@@ -14,7 +14,7 @@ use super::attr::{
 };
 use super::completion::{COMPLETION_BYTES, CompletionRing, Storage};
 use super::config::Limits;
-use super::counter::AttachedCounters;
+use super::counter::{AttachedCounters, Counted};
 use super::doorbells::Doorbells;
 use super::engine::next_random;
 use super::error::DeviceError;
@@ -203,6 +203,12 @@ impl Parts {
             if requested && !supported {
                 return Err(DeviceError::Unsupported(feature));
             }
+        }
+        let counts_twice = |at: usize, counted: Counted| {
+            attr.counters[..at].iter().any(|(other, _)| other.overlaps(counted))
+        };
+        if attr.counters.iter().enumerate().any(|(at, (counted, _))| counts_twice(at, *counted)) {
+            return Err(DeviceError::Unsupported("two counters for one kind of completion of a queue pair"));
         }
         in_range("first counter", attr.first_counter, 0, MAX_FIRST_COUNTER)?;
         // All checks come before the doorbells are allocated, so that an invalid attribute leaves none

@@ -1,15 +1,16 @@
-//! Deferred work: in each round, after the shares, an engine lands late writes (`relaxed.rs`) and writes backlogs
-//! (`completion.rs`). It lands late writes, and writes backlogs to memory that may block, without the network's lock,
-//! as work for the client whose memory it is (`turns.rs`). It writes other backlogs under the lock.
+//! Deferred work: in each round, after the shares, an engine writes backlogs (`completion.rs`), then lands late writes
+//! (`relaxed.rs`). It writes backlogs to memory that may block, and lands late writes, without the network's lock, as
+//! work for the client whose memory it is (`turns.rs`). It writes other backlogs under the lock, until their cost is
+//! `COST_PER_LOCK`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use super::engine::NetworkView;
+use super::engine::{COMPLETION_COST, COST_PER_LOCK, NetworkView};
 use super::turns::Rotation;
 
 /// Calls `serve` for each object, client by client, but not while the engine must not work for the object's client
-/// ([`NetworkView::begin_work_for`]). Begins behind `rotation.last`, the client that was served last, so that clients
+/// ([`NetworkView::begin_work_for`]). Begins after `rotation.last`, the client that was served last, so that clients
 /// whose memory blocks do not keep others from being served. In each round each client begins with another of its
 /// objects, because the client's time may be over after one whose memory is slow. A replaced engine serves no client,
 /// and does not change `rotation.last`.
@@ -51,7 +52,7 @@ pub(super) fn land_late_writes(network: &mut NetworkView<'_>) -> bool {
         let mut regions = network.local().relaxed.iter();
         let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { return };
         if let Some(memory) = region.relaxed.as_ref().filter(|_| region.memory.client() == client) {
-            // A frontend's `Memory` may panic. The write that it made is then lost.
+            // A frontend's `Memory` may panic. The late write during which it panicked is lost.
             let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
             remain |= network.unlocked(land);
         }
@@ -59,27 +60,30 @@ pub(super) fn land_late_writes(network: &mut NetworkView<'_>) -> bool {
     remain
 }
 
-/// Writes completions of backlogs that fit now.
-pub(super) fn retry_backlogs(network: &mut NetworkView<'_>) {
-    let mut blocking = Vec::new();
-    for (number, queue) in network.local().completions.iter() {
-        if queue.may_block() {
-            blocking.push((queue.client(), number));
-        } else {
-            queue.retry_backlog();
-        }
-    }
+/// Writes completions of backlogs that fit now. Returns the cost of those that it wrote under the lock.
+pub(super) fn retry_backlogs(network: &mut NetworkView<'_>) -> u64 {
+    let queues = network.local().completions.iter().map(|(number, queue)| (queue.client(), number)).collect();
     let rotation = &network.shared().turns.backlogs;
-    for_each_client(network, rotation, blocking, |network, client, number| {
+    let mut cost = 0;
+    for_each_client(network, rotation, queues, |network, client, number| {
         // Found by its number, as a region above: destroying the queue waits for an engine that holds it.
-        let queue = network.local().completions.get(number).cloned();
-        let Some(queue) = queue.filter(|queue| queue.client() == client) else { return };
-        network.unlocked(|| queue.retry_backlog());
+        let Some(queue) = network.local().completions.get(number) else { return };
+        if !queue.may_block() {
+            // A queue that is passed over comes first in a later round.
+            if cost < COST_PER_LOCK {
+                cost += queue.retry_backlog() * COMPLETION_COST;
+            }
+        } else if queue.client() == client {
+            let queue = queue.clone();
+            network.unlocked(|| queue.retry_backlog());
+        }
     });
+    cost
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
     use std::sync::atomic::AtomicU64;
     use std::sync::{Arc, Mutex};
     use std::thread;
@@ -196,9 +200,12 @@ mod tests {
 
     /// A completion queue with a backlog that fits.
     fn add_queue(port: &mut Port, memory: Arc<Noted>) -> u16 {
-        let backing = CompletionBacking::Indirect { memory, address: 0 };
-        let attr =
-            CompletionQueueAttr { entries: 1, backing, doorbell: true, ..CompletionQueueAttr::default() };
+        add_queue_in(port, 1, CompletionBacking::Indirect { memory, address: 0 })
+    }
+
+    /// A completion queue with a backlog of as many completions as it has entries, which fit.
+    fn add_queue_in(port: &mut Port, entries: u32, backing: CompletionBacking) -> u16 {
+        let attr = CompletionQueueAttr { entries, backing, doorbell: true, ..CompletionQueueAttr::default() };
         let created = create::completion_queue(port, attr, None).unwrap();
         let queue = port.completions.get(created.number.0).unwrap();
         let completion = Completion {
@@ -210,8 +217,8 @@ mod tests {
         };
         let record = CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None };
         queue.set_consumer_index(0);
-        queue.push([record; 2].into_iter());
-        created.doorbell.unwrap().ring(1);
+        queue.push(iter::repeat_n(record, 2 * entries as usize));
+        created.doorbell.unwrap().ring(entries);
         created.number.0
     }
 
@@ -244,6 +251,21 @@ mod tests {
     }
 
     #[test]
+    fn a_round_writes_the_backlogs_that_its_cost_allows_and_the_next_round_others() {
+        let (network, shared, index) = adapter();
+        let entries = (COST_PER_LOCK / COMPLETION_COST) as u32;
+        for _ in 0..2 {
+            let mut ports = network.write();
+            add_queue_in(ports.port_mut(index).unwrap(), entries, CompletionBacking::Allocate);
+        }
+        let backlogged = [(); 2].map(|()| {
+            retry_backlogs(&mut NetworkView::new(&network, &shared, index, 0));
+            shared.backlogged.load(Ordering::Relaxed)
+        });
+        assert_eq!(backlogged, [1, 0]);
+    }
+
+    #[test]
     fn no_late_write_lands_in_the_name_of_a_client_that_had_the_regions_number_before() {
         let remove = |port: &mut Port, number| {
             port.relaxed.retain(|(other, _)| *other != number);
@@ -259,6 +281,8 @@ mod tests {
         let remove = |port: &mut Port, number| {
             port.completions.remove(number).unwrap();
         };
-        assert_served_in_its_own_name(add_queue, remove, retry_backlogs);
+        assert_served_in_its_own_name(add_queue, remove, |view| {
+            retry_backlogs(view);
+        });
     }
 }

@@ -3,7 +3,9 @@
 //! without the network's lock. If there are any and the request is not a read, the target's queue pair counts the
 //! delivery until it ends, and a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
 
-use std::sync::{Arc, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::sync::Arc;
 
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionKind, CompletionStatus, OperationCode, ReceiveInfo, Request,
@@ -54,6 +56,8 @@ pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
 /// A checked request and where its bytes go.
 pub(super) struct Delivery<'a> {
     pub(super) target: Arc<QueuePairCore>,
+    /// The index of the target's adapter.
+    pub(super) target_port: u16,
     /// The handle for the sender's adapter in the target's domain, if it has one.
     pub(super) handle: Option<AddressHandle>,
     pub(super) sender: &'a QueuePairCore,
@@ -79,12 +83,12 @@ impl Delivery<'_> {
         scratch: &[u8],
         unwritten: &mut UnwrittenCounters,
     ) -> Outcome {
-        let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
+        let Self { target, target_port, handle, sender, sender_gid, request, source, sinks, end } = self;
         let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
         if is_read {
             // The sinks are the sender's memory, for which a control call of the target must not wait. So this is not
             // counted as a delivery of the target, and holds no `Arc` of it.
-            let weak = Arc::downgrade(&target);
+            let (number, weak) = (target.number.get(), Arc::downgrade(&target));
             drop(target);
             let stored = store(network, &source, sinks, scratch);
             return match (stored, end) {
@@ -93,7 +97,11 @@ impl Delivery<'_> {
                 (Ok(()), End::Piece { length, .. }) => Outcome::Moved(length),
                 (Ok(()), _) => {
                     let ok = CompletionStatus::Ok;
-                    if let Some(target) = Weak::upgrade(&weak) {
+                    // Found again, not upgraded: the engine must not become the last holder of a destroyed queue pair.
+                    let port = network.ports().port(target_port);
+                    let target = port.and_then(|port| port.queue_pairs.get(number));
+                    if let Some(target) = target.filter(|target| ptr::eq(Arc::as_ptr(target), weak.as_ptr()))
+                    {
                         target.counters.count(Counted::REMOTE_READ, ok, unwritten);
                     }
                     Outcome::Done(ok)
@@ -102,13 +110,19 @@ impl Delivery<'_> {
         }
         let may_block = target.may_block() || sinks.iter().flatten().any(View::may_block);
         let _in_delivery = may_block.then(|| target.begin_delivery());
-        let stored = store(network, &source, sinks, scratch);
+        // If a sink's `Memory` panics, the target's receive, which is taken, must still complete.
+        let stored = catch_unwind(AssertUnwindSafe(|| store(network, &source, sinks, scratch)));
+        let (stored, panic) = match stored {
+            Ok(stored) => (stored, None),
+            Err(panic) => (Err(Side::To), Some(panic)),
+        };
         let receiver = Receiver { queue_pair: &target, handle, sender, sender_gid, request };
-        if target.may_block() {
+        let outcome = if target.may_block() {
             network.unlocked(|| receiver.finish(end, stored, unwritten))
         } else {
             receiver.finish(end, stored, unwritten)
-        }
+        };
+        panic.map_or(outcome, |panic| resume_unwind(panic))
     }
 }
 

@@ -5,11 +5,11 @@
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
 //!   entries, rings doorbells and polls completions. On the data path it only accesses memory.
-//! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter) polls the
-//!   doorbells of its adapter's queue pairs, fetches and checks entries, copies the bytes, and writes completions. The
-//!   engine of the *sender* also takes the receive from the target's receive queue and writes the target's receive
-//!   completion. The target's engine does only what is no part of a request: it checks the receive doorbell, lands late
-//!   writes and writes backlogs (`deferred.rs`), and flushes.
+//! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
+//!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
+//!   entries, copies the bytes, and writes completions. The engine of the *sender* also takes the receive from the
+//!   target's receive queue and writes the target's receive completion. The target's engine does only what is no part
+//!   of a request: it checks the receive doorbell, lands late writes and writes backlogs (`deferred.rs`), and flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it, and flushes
@@ -17,12 +17,12 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. In a round each client has at most
-//! one **share**: the engine polls each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK`
-//! is spent. A share ends early when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the
-//! lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or
-//! of more than 64 KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each
-//! piece.
+//! `COST_PER_LOCK` bytes for all clients together (as many again for backlogs in rings), and releases it before it
+//! rests. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
+//! share begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
+//! `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced.
+//! An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may block, moves in
+//! pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` holds the lock for reading; `set_consumer_index` and
@@ -38,8 +38,9 @@
 //! [`super::Memory::host`] returns a range is accessed under the network's lock only, unless its writes land late.
 //!
 //! A drop of the adapter waits for the same accesses as the calls that deregister its regions and destroy its queue
-//! pairs, except writes of mirrors: its counters stay attached. It waits without a bound only for regions of memory that does not block for long, because that may be memory of this process, which its
-//! owner may then free (`Network::remove_prompt_regions`, `Network::leave`).
+//! pairs, except writes of mirrors: its counters stay attached. It waits without a bound only for regions of memory
+//! that does not block for long, because that may be memory of this process, which its owner may then free
+//! (`Network::remove_prompt_regions`, `Network::leave`).
 //!
 //! | during | the engine holds | the control call that waits for it |
 //! |---|---|---|
@@ -106,7 +107,7 @@
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
-//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
 //! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target is not ready, a key is gone), or the queue pair leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
@@ -118,16 +119,16 @@
 //! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
 //! | a control call, for the network's lock | when the control calls before it have released `Network::changing`, and every engine has released the lock: for an access to memory that may block, after its `COST_PER_LOCK`, or after its rounds | no bound |
 //! | an engine, for the network's lock | when the control call that changes objects has changed them | no bound |
-//! | a control call that deregisters memory, ends a queue pair or destroys a completion queue, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call that deregisters memory, ends a queue pair, or destroys, abandons or sets the consumer index of a completion queue, and `CompletionCounter::set` and `add`, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
-//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes; after a panic, send state) that another thread holds during its own access | when the access returns | after [`super::Adapter::isolate_clients`], unless the engine works for client 0: after 10 to 15 ms another thread becomes the engine, and passes over the queue pairs of the client for which the first one worked (the sender, if the memory is a peer's). Otherwise no bound |
-//! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, what is still used is leaked; the late writes of other regions land in the drop, without a bound |
+//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | with [`super::Adapter::isolate_clients`], if the engine works for a client other than 0: after 10 to 15 ms another thread becomes the engine, and passes over that client (the sender, if the memory is a peer's) |
+//! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
+//! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, all its objects are leaked; else the late writes to memory of clients other than 0 are discarded |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
 
 use std::collections::HashMap;
 use std::io;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::thread;
@@ -135,7 +136,6 @@ use std::time::{Duration, Instant};
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::counter::UnwrittenCounters;
 use super::deferred::{land_late_writes, retry_backlogs};
@@ -143,17 +143,20 @@ use super::network::Network;
 use super::rest::Rest;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
-use super::violation::Warning;
 
 /// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
-/// acquisition delays a control call of any adapter: some milliseconds.
-const COST_PER_LOCK: u64 = 4 << 20;
-/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; also its backlogs, and
-/// its late writes. A client whose memory is slow delays the requests of another by at most this time, the accesses of
-/// one more request (at most three), and those that write its queue pair's completions. Backlogs and late writes each
-/// add at most this time and the access of one more object.
+/// Work of the engine, in bytes moved, after which `run` releases the lock; backlogs in rings have the same limit again
+/// (`deferred.rs`). It limits how long the engine delays a control call of any adapter: some milliseconds.
+pub(super) const COST_PER_LOCK: u64 = 4 << 20;
+/// Cost of a completion that is flushed, or written from a backlog, in bytes ([`Engine::spend`]): its entry's slot is
+/// read and reset, and it is written, about 100 ns in all. Otherwise a client that posts to many queue pairs in the
+/// error state could make the engine hold the lock for long.
+pub(super) const COMPLETION_COST: u64 = 1 << 10;
+/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; the same limit holds
+/// for its backlogs, and again for its late writes. A client whose memory is slow delays the requests of another by at
+/// most this time, the accesses of one more request (at most three), and those that write its queue pair's completions.
+/// Backlogs and late writes each add at most this time and the access of one more object.
 pub(super) const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// How often the watch thread looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
@@ -195,8 +198,8 @@ impl<'a> NetworkView<'a> {
         !self.is_over() && !self.shared.turns.is_blocked(client)
     }
 
-    /// Sets the current client's time to zero before backlogs and before late writes, so that the time of its share does
-    /// not count for them. Their time counts for its next share if no other client comes between.
+    /// Sets the current client's time to zero before backlogs and before late writes, so that the time of its share
+    /// does not count for them. Their time counts for its next share if no other client comes between.
     pub(super) fn end_share(&mut self) {
         self.waited = Duration::ZERO;
     }
@@ -262,8 +265,8 @@ pub(crate) struct Engine {
     /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// The last round left requests or late writes pending, so the engine must run again soon even if no doorbell is
-    /// rung.
+    /// The last round left requests that it polled, or late writes, pending, so the engine must run again soon even if
+    /// no doorbell is rung.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -271,7 +274,7 @@ pub(crate) struct Engine {
     /// The request that is being executed: its id and operation code.
     pub(crate) current_request: Option<(RequestId, u8)>,
     /// Counters to which the engine added and whose mirrors it has not written yet; empty between rounds of queue
-    /// pairs, unless a `Memory` panicked.
+    /// pairs.
     pub(crate) unwritten: UnwrittenCounters,
     /// Counts that [`Self::add_counts`] has not added to `Shared::counts` yet.
     pub(crate) entries: u64,
@@ -280,7 +283,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// Work since `run` last created a view, in bytes moved: what `COST_PER_LOCK` limits.
     spent: u64,
-    /// For each client whose last share ended early, the index among its live queue pairs at which the next one begins.
+    /// For each client whose last share ended early, the index among its live queue pairs (modulo their number) at
+    /// which its next share begins.
     next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
@@ -359,7 +363,7 @@ impl Engine {
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
-            retry_backlogs(network);
+            self.spend(retry_backlogs(network));
         }
         self.has_pending |= land_late_writes(network);
         self.add_counts(shared);
@@ -369,7 +373,6 @@ impl Engine {
     /// Polls every queue pair of a client once. Stops early when its share is over; its next share begins at the queue
     /// pair after the last one polled. Returns whether there was progress.
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
-        let shared = network.shared;
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // A new engine does not know where the replaced one was. It begins at its turn, so that each begins elsewhere.
         let begin = network.turn as usize;
@@ -387,20 +390,7 @@ impl Engine {
             else {
                 continue;
             };
-            // A frontend's `Memory` may panic: here in an access to a region, because completion queues and counters catch
-            // panics of theirs. Indexes and rings are consistent at every such access, so the queue pair can be flushed
-            // afterwards.
-            match catch_unwind(AssertUnwindSafe(|| queue_pair.run_round(network, self))) {
-                Ok(moved) => progress |= moved,
-                Err(_) => {
-                    queue_pair.set_state(QueuePairState::Error);
-                    let request = self.current_request.take();
-                    // Unlocked, because this waits for the send state. Its holder may be another engine that waits for
-                    // the network's lock, or a control call that waits for memory.
-                    network.unlocked(|| queue_pair.complete_panicked_request(request));
-                    shared.warn(Warning::MemoryPanicked { queue_pair: queue_pair.number });
-                }
-            }
+            progress |= queue_pair.run_round(network, self);
         }
         progress
     }
@@ -467,5 +457,40 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             rounds > 0 || engine.spent >= COST_PER_LOCK / 2
         };
         rest.after(progress, engine.has_pending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attr::{CompletionQueueAttr, ProtectionDomain, QueuePairAttr, QueuePairState};
+    use super::super::config::Gid;
+    use super::super::create;
+    use super::super::tables::Domain;
+    use super::*;
+
+    #[test]
+    fn a_share_ends_after_the_flush_of_many_requests() {
+        const REQUESTS: u32 = (COST_PER_LOCK / COMPLETION_COST) as u32;
+        let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
+        let network = Network::new();
+        let index = network.join(shared.clone()).unwrap();
+        {
+            let mut ports = network.write();
+            let port = ports.port_mut(index).unwrap();
+            let pd = ProtectionDomain(port.domains.insert_with(|_, _| Domain::default()).unwrap());
+            let attr = CompletionQueueAttr { entries: 1, ..CompletionQueueAttr::default() };
+            let cq = create::completion_queue(port, attr, None).unwrap().number;
+            for _ in 0..2 {
+                let state = QueuePairState::Error;
+                let attr = QueuePairAttr { sq_depth: REQUESTS, state, ..QueuePairAttr::new(pd, cq) };
+                create::queue_pair(port, attr).unwrap().sq.doorbell.ring(REQUESTS);
+            }
+        }
+        let mut engine = Engine::new(&shared.config);
+        for queue_pairs in 1..=2 {
+            engine.spent = 0;
+            engine.round(&mut NetworkView::new(&network, &shared, index, 0));
+            assert_eq!(shared.statistics().flushed, queue_pairs * u64::from(REQUESTS));
+        }
     }
 }

@@ -10,9 +10,9 @@
 //! network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
 //! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
 //!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
-//!    memory of the source's regions only. For a read that is the target's region, otherwise nothing is the target's.
+//!    memory of the source's regions only. For a read that is the target's region, else it holds nothing of the target.
 //! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
-//!    bytes go.
+//!    bytes go. It drops all views of the source before the delivery begins.
 //! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).
 //!
 //! `engine.rs` states which control call waits for an access ("Locks"), and how long other clients wait ("Waits and
@@ -46,8 +46,8 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// Most bytes that one try of an RDMA request moves between memory of this process. If a side may block:
-/// [`BOUNCE_BYTES`].
+/// Most bytes that one try of an RDMA request moves if neither side may block; else [`BOUNCE_BYTES`]. A SEND never
+/// moves in pieces.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Why a stage ended without a delivery.
@@ -68,6 +68,8 @@ impl From<CompletionStatus> for Stop {
 
 /// The destination of a request.
 struct Target<'a> {
+    /// The index of its adapter.
+    index: u16,
     port: &'a Port,
     queue_pair: &'a Arc<QueuePairCore>,
 }
@@ -195,7 +197,7 @@ impl<'n, 'a> Stage<'n, 'a> {
         Ok(self.delivery(target, source, [sink], end))
     }
 
-    /// Loads the views into the scratch memory: those that cannot block at once, the others by [`Stop::Load`].
+    /// Loads the views into the scratch memory: at once those that cannot block, the others by [`Stop::Load`].
     fn load(&self, views: Sources, length: usize, scratch: &mut Vec<u8>) -> Result<Source<'a>, Stop> {
         if self.loaded.is_none() {
             scratch.resize(scratch.len().max(length), 0);
@@ -249,6 +251,7 @@ impl<'n, 'a> Stage<'n, 'a> {
         let local = self.network.local();
         Delivery {
             target: target.queue_pair.clone(),
+            target_port: target.index,
             handle: target.port.handle_for(self.network.local_index, target.queue_pair.pd),
             sender: self.sender,
             sender_gid: local.gid,
@@ -298,13 +301,14 @@ impl<'n, 'a> Stage<'n, 'a> {
         };
         // Relaxed: the flag orders nothing, and is never cleared.
         let reached = handle.target_reached.load(Ordering::Relaxed);
-        let Some(port) = handle.target.and_then(|index| network.ports().port(index)) else {
+        let target = handle.target.and_then(|index| Some((index, network.ports().port(index)?)));
+        let Some((index, port)) = target else {
             return Err(match reached {
                 true => CompletionStatus::UnresponsiveRemote.into(),
                 false => CompletionStatus::UnreachableRemote.into(),
             });
         };
-        if handle.target == Some(network.local_index) && network.config().faults.drop_loopback {
+        if index == network.local_index && network.config().faults.drop_loopback {
             return Err(Stop::Outcome(Outcome::Lost));
         }
         if !reached {
@@ -315,7 +319,7 @@ impl<'n, 'a> Stage<'n, 'a> {
         }
         match port.queue_pairs.get(peer.queue_pair.get()) {
             Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
-                Ok(Target { port, queue_pair })
+                Ok(Target { index, port, queue_pair })
             }
             _ => Err(CompletionStatus::RemoteBadQueuePair.into()),
         }

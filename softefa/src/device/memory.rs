@@ -2,22 +2,25 @@
 //! [`Memory`] (another process, a guest, a GPU). This file has every raw access to registered memory.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
 
 /// A client's memory, with the addresses that its work-queue entries use.
 ///
-/// The engines of all adapters and control calls call [`Self::read`] and [`Self::write`], only for ranges inside a
-/// registered region, a completion queue or a counter's mirror, and never after the call that deregisters the region, destroys the queue or
-/// detaches the counter has returned. If an adapter is dropped instead, they never access its regions after the drop has
-/// returned, unless [`Self::client`] is not 0 and an access blocks for 10 s ([`super::Adapter`]). They do not
-/// hold the network's lock, so these two methods may block. A call that ends a queue pair waits for accesses to the
-/// memory of the peers to which it sends, also if that is another client's.
-/// Client threads may write the same bytes at the same time, as with DMA. An implementation must not fail because of
-/// that; the bytes that it then moves are unspecified.
+/// The engines of all adapters, control calls, and [`super::CompletionCounter::set`] and `add` call [`Self::read`] and
+/// [`Self::write`], only for ranges inside a registered region, a completion queue or a counter's mirror. Except in
+/// `set` and `add`, none calls them after the call that deregisters the region, destroys the queue or detaches the
+/// counter has returned. If an adapter is dropped instead, none accesses its regions after the drop has returned,
+/// unless [`Self::client`] is not 0 and any such access blocks for 10 s ([`super::Adapter`]). The callers do not hold
+/// the network's lock, so these two methods may block. A call that ends a queue pair waits for accesses to the memory
+/// of the peers to which it sends, also if that is another client's. Client threads may write the same bytes at the
+/// same time, as with DMA. An implementation must not fail because of that; the bytes that it then moves are
+/// unspecified.
 pub trait Memory: Send + Sync {
     /// Reads the bytes at `address` into `into`.
     ///
     /// # Errors
-    /// [`MemoryFault`] if the memory cannot be reached. The request then fails with the status of a bad key.
+    /// [`MemoryFault`] if the memory cannot be reached. The request then fails with the status of a bad key. The
+    /// error of a late write, a completion or a counter's mirror is ignored.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault>;
 
     /// Writes `from` to `address`. The written bytes must be visible to the client before those of any later write, of
@@ -28,9 +31,9 @@ pub trait Memory: Send + Sync {
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault>;
 
     /// The client whose memory it is, if an access may block because of that client. With
-    /// [`super::Adapter::isolate_clients`], an engine that waits for the memory of one client is replaced, and the other
-    /// clients do not wait. 0: accesses do not block for long. It must return the same number in every call and must not
-    /// call an adapter, because locks are held while it is called.
+    /// [`super::Adapter::isolate_clients`], an engine that waits for the memory of one client is replaced, and the
+    /// other clients do not wait. 0: accesses do not block for long. It must return the same number in every call and
+    /// must not call an adapter, because locks are held while it is called.
     fn client(&self) -> u64 {
         0
     }
@@ -75,11 +78,11 @@ impl HostMemory {
     /// The `length` bytes at `start`.
     ///
     /// # Safety
-    /// The bytes must stay mapped and readable, and writable if a region allows writing, as long as this value or a copy
-    /// of it is used. A region uses it until [`super::Adapter::deregister_memory`] or the drop of the adapter has
+    /// The bytes must stay mapped and readable, and writable if a region allows writing, as long as this value or a
+    /// copy of it is used. A region uses it until [`super::Adapter::deregister_memory`] or the drop of the adapter has
     /// returned; a completion queue, until it is destroyed; a counter's mirror, until [`super::CompletionCounter`] is
-    /// not attached any more, and in calls of its `set` and `add`; other code, in calls of its methods. While requests that access the bytes are in flight,
-    /// no Rust reference to them may exist except to atomics (as with DMA).
+    /// not attached any more, and in calls of its `set` and `add`; other code, in calls of its methods. While requests
+    /// that access the bytes are in flight, no Rust reference to them may exist except to atomics (as with DMA).
     pub const unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
         Self(HostRange { start, length })
     }
@@ -156,4 +159,6 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     unsafe {
         libc::memmove(to.cast(), from.cast(), length);
     }
+    // `Memory::write` promises this order, and on AArch64 a later plain or relaxed store could pass those of memmove.
+    fence(Ordering::Release);
 }

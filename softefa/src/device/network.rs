@@ -16,7 +16,7 @@ use super::tables::{Port, Ports};
 ///
 /// It holds all their objects under one lock. Engines hold the lock for reading while they work, but not while they
 /// access memory that may block; control calls that change objects hold it for writing. So an engine finds a peer's
-/// objects without a second network-wide lock; queues have locks of their own.
+/// objects under the same lock; queues have locks of their own.
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,
@@ -107,7 +107,7 @@ impl Network {
     }
 
     /// Removes an adapter's regions of memory that does not block for long. When it returns, no engine of any adapter
-    /// accesses that memory, which its owner may then free.
+    /// accesses it through a region, so its owner may free it.
     pub(crate) fn remove_prompt_regions(&self, index: u16) {
         let regions = self.write().port_mut(index).map(Port::remove_prompt_regions);
         for mut region in regions.into_iter().flatten() {
@@ -115,9 +115,10 @@ impl Network {
         }
     }
 
-    /// Removes an adapter whose threads have ended, and drops its objects when no engine uses them any more. If engines
-    /// of other adapters still use them at `limit`, the objects are leaked: the last of those engines would drop them
-    /// under the network's lock, and dropping them runs code of frontends.
+    /// Removes an adapter whose threads have ended, and drops its objects when no engine uses them any more. Discards
+    /// late writes, because the memory of the regions that [`Self::remove_prompt_regions`] left may block for long. If
+    /// engines of other adapters still use an object at `limit`, all are leaked: the last of those engines would drop
+    /// it under the network's lock, and that runs code of frontends.
     pub(crate) fn leave(&self, index: u16, limit: Instant) {
         let mut ports = self.write();
         let port = ports.ports.get_mut(usize::from(index)).and_then(Option::take);
@@ -128,7 +129,9 @@ impl Network {
         drop(ports);
         let Some(mut port) = port else { return };
         wait_until(|| port.is_unused() || Instant::now() > limit);
-        if !port.is_unused() {
+        if port.is_unused() {
+            port.discard_late_writes();
+        } else {
             mem::forget(port);
         }
     }
@@ -136,13 +139,16 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
     use super::super::attr::{Access, MemoryRegionAttr, ProtectionDomain};
     use super::super::config::AdapterConfig;
     use super::super::memory::{Memory, MemoryFault};
     use super::*;
 
-    /// Memory of a client.
-    struct OfClient(u64);
+    /// Memory of a client, and the number of writes.
+    struct OfClient(u64, AtomicU64);
 
     impl Memory for OfClient {
         fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
@@ -150,6 +156,7 @@ mod tests {
         }
 
         fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+            self.1.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
 
@@ -159,11 +166,33 @@ mod tests {
     }
 
     #[test]
+    fn dropping_an_adapter_does_not_wait_for_late_writes_to_memory_that_may_block_for_long() {
+        let mut config = AdapterConfig::new(Gid::link_local(1));
+        config.latest_write = Duration::from_secs(3600);
+        let network = Network::new();
+        let index = network.join(Arc::new(Shared::new(config))).unwrap();
+        let blocked = Arc::new(OfClient(7, AtomicU64::new(0)));
+        {
+            let (access, memory) = (Access::RELAXED_ORDERING, blocked.clone());
+            let attr = MemoryRegionAttr { pd: ProtectionDomain(0), address: 0, length: 8, access, memory };
+            let mut ports = network.write();
+            let port = ports.port_mut(index).unwrap();
+            port.insert_region(attr, None).unwrap();
+            (0..16).for_each(|_| port.relaxed[0].1.memory.write(0, &[1]).unwrap());
+        }
+        let landed = blocked.1.load(Ordering::Relaxed);
+        assert!(landed < 16, "some writes are late");
+        network.remove_prompt_regions(index);
+        network.leave(index, Instant::now());
+        assert_eq!(blocked.1.load(Ordering::Relaxed), landed);
+    }
+
+    #[test]
     fn an_adapter_whose_engine_is_leaked_keeps_only_regions_of_memory_that_may_block_for_long() {
         let network = Network::new();
         let index = network.join(Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))))).unwrap();
         let register = |client, access| {
-            let memory = Arc::new(OfClient(client));
+            let memory = Arc::new(OfClient(client, AtomicU64::new(0)));
             let attr = MemoryRegionAttr { pd: ProtectionDomain(0), address: 0, length: 8, access, memory };
             network.write().port_mut(index).unwrap().insert_region(attr, None).unwrap().local
         };

@@ -18,6 +18,7 @@
 //! request that a sender's engine is delivering meanwhile is still delivered. In the error state, later posts are
 //! flushed as well.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -30,7 +31,7 @@ use efa_gda_wire::{
 use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
 use super::completion::{CompletionRecord, CompletionRing};
 use super::counter::{AttachedCounters, Counted, UnwrittenCounters};
-use super::engine::{Engine, NetworkView};
+use super::engine::{COMPLETION_COST, Engine, NetworkView};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
@@ -184,8 +185,20 @@ impl QueuePairCore {
             send.next_flush_status = CompletionStatus::QueuePairInternal;
             self.fail(Queue::Send(self.number), *broken);
         }
-        let mut progress = self.execute_pending(&mut send, network, engine);
-        progress |= self.execute_new(&mut send, network, engine);
+        // A frontend's `Memory` may panic: here in an access to a region, because completion queues and counters catch
+        // panics of theirs. Indexes and rings are consistent at every such access, so the queue pair can be flushed.
+        let executed = catch_unwind(AssertUnwindSafe(|| {
+            let progress = self.execute_pending(&mut send, network, engine);
+            self.execute_new(&mut send, network, engine) | progress
+        }));
+        let mut progress = executed.unwrap_or_else(|_| {
+            self.set_state(QueuePairState::Error);
+            self.shared.warn(Warning::MemoryPanicked { queue_pair: self.number });
+            if let Some((id, code)) = engine.current_request.take() {
+                send.gathered.push(self.send_completion(id, code, CompletionStatus::QueuePairInternal));
+            }
+            true
+        });
         progress |= self.write_in_round(&mut send, network, engine);
         engine.has_pending |= !send.pending.is_empty();
         if !self.is_ready() {
@@ -194,8 +207,7 @@ impl QueuePairCore {
         progress
     }
 
-    /// As [`Self::flush`], without the network's lock if it may block: also if there are unwritten counters, which a
-    /// round leaves if a `Memory` panicked.
+    /// As [`Self::flush`], without the network's lock if it may block. Returns whether it wrote any completion.
     fn flush_in_round(
         &self,
         send: MutexGuard<'_, SendState>,
@@ -203,11 +215,13 @@ impl QueuePairCore {
         engine: &mut Engine,
     ) -> bool {
         let unwritten = &mut engine.unwritten;
-        if !unwritten.is_empty() || self.may_block() {
+        let flushed = if self.may_block() {
             network.unlocked(|| self.flush_locked(send, unwritten))
         } else {
             self.flush_locked(send, unwritten)
-        }
+        };
+        engine.spend(flushed * COMPLETION_COST);
+        flushed > 0
     }
 
     /// As [`Self::write_completions`], without the network's lock if it may block: also if there are unwritten
@@ -281,37 +295,31 @@ impl QueuePairCore {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
     }
 
-    /// Gathers an internal error as the completion of the request during whose try a [`super::Memory`] panicked, if
-    /// there is one. Waits for the send state, so the caller must not hold the network's lock.
-    pub(crate) fn complete_panicked_request(&self, current: Option<(RequestId, u8)>) {
-        if let Some((id, code)) = current {
-            let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
-            lock(&self.send.state).gathered.push(completion);
-        }
+    /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch,
+    /// the first request that it flushes, which may be an older pending one, completes as an internal error. Writes
+    /// gathered completions first. The caller must not hold the network's lock.
+    pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) {
+        self.flush_locked(lock(&self.send.state), unwritten);
     }
 
-    /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch, the
-    /// first request that it flushes, which may be an older pending one, completes as an internal error. Writes gathered
-    /// completions first. Returns whether it wrote any completion. The caller must not hold the network's lock.
-    pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) -> bool {
-        self.flush_locked(lock(&self.send.state), unwritten)
-    }
-
-    fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> bool {
+    /// As [`Self::flush`]. Returns the number of completions that it wrote.
+    fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> u64 {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
             send.gathered.push(self.send_completion(id, code, status));
         }
-        let progress = self.write_completions(&mut send, unwritten);
+        let requests = send.gathered.len() as u64;
+        self.write_completions(&mut send, unwritten);
         // The send state stays locked until the receives are flushed: a control call that then locks it finds the whole
         // flush of an engine done.
-        self.flush_receives(unwritten) | progress
+        requests + self.flush_receives(unwritten)
     }
 
-    fn flush_receives(&self, unwritten: &mut UnwrittenCounters) -> bool {
-        let Some(receive) = &self.receive else { return false };
+    /// Completes every posted receive as flushed. Returns their number.
+    fn flush_receives(&self, unwritten: &mut UnwrittenCounters) -> u64 {
+        let Some(receive) = &self.receive else { return 0 };
         let ids = receive.take_all();
-        let any = !ids.is_empty();
+        let count = ids.len() as u64;
         ids.iter().for_each(|_| self.counters.count(Counted::RECEIVE, CompletionStatus::Flushed, unwritten));
         self.write_mirrors(unwritten);
         self.receive_cq.push(ids.into_iter().map(|id| {
@@ -331,6 +339,6 @@ impl QueuePairCore {
             };
             CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None }
         }));
-        any
+        count
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | `Late` | engines that read or write the region; the engine of the region's adapter, which lands writes; the thread that drops it | the same | the mutex. Its holder may access the memory, and acquires no other lock of the device core |
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,17 @@ impl RelaxedMemory {
     }
 
     /// Lands every write. Holds the lock meanwhile, so that no other read accesses the memory before they have landed.
+    /// If the memory panics, only the write during which it panicked is lost.
     fn land_all(&self) {
-        self.late().writes.drain(..).for_each(|write| self.land(write));
+        let mut late = self.late();
+        while !late.writes.is_empty() {
+            self.land(late.writes.remove(0));
+        }
+    }
+
+    /// Discards every late write.
+    pub(crate) fn discard(&self) {
+        self.late().writes.clear();
     }
 
     /// Writes the bytes. The request has completed, so nobody can be told that the memory cannot be reached any more.
@@ -99,9 +109,10 @@ impl Memory for RelaxedMemory {
 
 impl Drop for RelaxedMemory {
     /// Deregistration, and the drop of the adapter, drop the region before they return. Memory of this process is still
-    /// there then (`HostMemory::new`).
+    /// there then (`HostMemory::new`); late writes to memory that may block for long were discarded if the adapter is
+    /// dropped (`Network::leave`). A panic does not reach the caller, who finds its message on stderr.
     fn drop(&mut self) {
-        self.land_all();
+        while catch_unwind(AssertUnwindSafe(|| self.land_all())).is_err() {}
     }
 }
 
@@ -135,6 +146,50 @@ mod tests {
             self.writes.fetch_add(1, Ordering::AcqRel);
             Ok(())
         }
+    }
+
+    /// Memory that counts writes, and panics during the next one after `panics` was set.
+    #[derive(Default)]
+    struct Fragile {
+        writes: AtomicU64,
+        panics: AtomicBool,
+    }
+
+    impl Memory for Fragile {
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
+            Ok(())
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+            assert!(!self.panics.swap(false, Ordering::AcqRel), "an injected panic");
+            self.writes.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+    }
+
+    /// Makes 16 writes of which some are late, lands them while one panics, and returns how many have landed.
+    fn writes_that_land(land: impl FnOnce(RelaxedMemory)) -> u64 {
+        let memory = Arc::new(Fragile::default());
+        let relaxed = RelaxedMemory::new(memory.clone(), Duration::from_secs(3600), 1);
+        (0..16).for_each(|_| relaxed.write(0, &[1]).unwrap());
+        memory.panics.store(true, Ordering::Release);
+        land(relaxed);
+        memory.writes.load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn a_panic_while_late_writes_land_for_a_read_loses_one_of_them() {
+        let landed = writes_that_land(|relaxed| {
+            let read = || relaxed.read(0, &mut [0]);
+            catch_unwind(AssertUnwindSafe(read)).unwrap_err();
+            read().unwrap();
+        });
+        assert_eq!(landed, 15);
+    }
+
+    #[test]
+    fn a_panic_while_late_writes_land_for_a_deregistration_loses_one_of_them() {
+        assert_eq!(writes_that_land(drop), 15);
     }
 
     #[test]

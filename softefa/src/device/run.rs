@@ -1,13 +1,19 @@
 //! The requests of a queue pair in one round: it fetches and checks entries, executes requests or makes them pending,
 //! and gathers their completions. `queue_pair.rs` has the round itself.
 //!
-//! A request is in exactly one state: covered by a doorbell, being tried (`Engine::current_request`), fetched and
-//! pending, completed with its completion gathered, or completed with its completion passed to the completion queue,
-//! unless `drop_loopback` lost it. Only the holder of the queue pair's send state changes it.
+//! A request is in exactly one state: covered by a doorbell and not fetched, being tried (`Engine::current_request`),
+//! fetched and pending, completed with its completion gathered, or completed with its completion passed to the
+//! completion queue, unless `drop_loopback` lost it. Only the holder of the queue pair's send state changes it.
 //!
 //! A *long* request is an RDMA request that moves in more than one piece, one for each try. It is pending between two
 //! pieces. Until its last piece no later request of its queue pair is fetched (`SendState::is_moving`), unless the long
 //! request waits for a receive or, with a reorder window, another long request ends first.
+//!
+//! | `SendState::is_moving` is | by | when |
+//! |---|---|---|
+//! | set | `execute_new`, `execute_pending` | a try moved a piece and left bytes |
+//! | cleared | `execute_pending` | a further try of a long request left none, or found no receive |
+//! | not changed | a flush, a panic | nothing is fetched or tried any more |
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +31,7 @@ const ROUND_ENTRIES: u32 = 256;
 /// Cost of one try of a request besides its bytes, in bytes ([`Engine::spend`]): that of two system calls, which access
 /// to memory of another process needs.
 const REQUEST_COST: u64 = 8 << 10;
-/// A round writes the gathered completions before its end when they are a multiple of this many
+/// A round writes the gathered completions while it executes new entries, when they are a multiple of this many
 /// ([`QueuePairCore::write_if_due`]).
 const COMPLETION_BATCH: usize = 32;
 /// Rounds of a queue pair without a new entry after which requests are executed that do not fill the reorder window.
@@ -146,8 +152,8 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Tries pending requests, at most as many times as requests are pending; makes no try while the adapter is held or
-    /// the reorder window fills. Returns whether any request was executed, moved bytes or was lost.
+    /// Tries pending requests, at most as many times as requests are pending; makes no try while the adapter is held,
+    /// or the reorder window is not full yet. Returns whether any request was executed, moved bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,

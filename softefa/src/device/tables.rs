@@ -221,12 +221,18 @@ impl Port {
         numbers.into_iter().filter_map(|number| self.regions.remove(number)).collect()
     }
 
-    /// Whether no engine accesses or holds any of the objects. The adapter must have left its network, so that no access
-    /// begins.
+    /// Whether no engine accesses or holds any of the objects. The adapter must have left its network, so that no
+    /// access begins.
     pub(crate) fn is_unused(&mut self) -> bool {
         self.relaxed.clear();
         self.regions.iter_mut().all(|(_, region)| region.is_unused())
             && self.queue_pairs.iter().all(|(_, queue_pair)| Arc::strong_count(queue_pair) == 1)
+    }
+
+    /// Discards the late writes to the adapter's regions, so that dropping it accesses no memory.
+    pub(crate) fn discard_late_writes(&self) {
+        let regions = self.regions.iter().filter_map(|(_, region)| region.memory.relaxed.as_ref());
+        regions.for_each(|relaxed| relaxed.discard());
     }
 
     /// Memory of this adapter that a work-queue entry names by its lkey.

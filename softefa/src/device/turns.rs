@@ -10,10 +10,10 @@
 //! access takes longer than `LONGEST_ACCESS`, the watch thread (`engine::watch`) begins the next turn: it starts a
 //! thread, and marks the client for which the engine worked as blocked. That client is the sender, also if the memory
 //! is its peer's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark does
-//! not work for that client, so in general one thread waits for each client that is marked. When the access returns,
-//! the replaced thread finishes the request that it had begun, writes the queue pair's completions, takes up no further
-//! request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside the new engine, as
-//! engines of several adapters do; one of them has the lock of each queue pair's send state.
+//! not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When the
+//! access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
+//! takes up no further request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside
+//! the new engine, as engines of several adapters do; at most one at a time holds a given queue pair's send state.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -88,13 +88,15 @@ impl Turns {
             && lock(&self.state).blocked.iter().any(|(_, blocked)| *blocked == client)
     }
 
-    /// Whether a later turn has begun or its thread is being started. Only [`Self::end`] says that it has begun.
+    /// Whether a later turn has begun or its thread is being started. Only [`Self::end`] returning true means that it
+    /// has begun.
     pub(crate) fn is_replaced(&self, turn: u64) -> bool {
         self.turn.load(Ordering::Acquire) != turn
     }
 
     /// Begins the next turn, by `start` with its number, if the engine's access takes too long. If `start` fails, the
-    /// engine stays.
+    /// engine stays. It may meanwhile have found itself replaced and ended its share; but it leaves its loop only if
+    /// [`Self::end`], which waits for `state`, returns true.
     pub(crate) fn replace_if_blocked(&self, start: impl FnOnce(u64) -> io::Result<()>) {
         let mut state = lock(&self.state);
         let Some((_, client)) = state.access.filter(|(began, _)| began.elapsed() >= LONGEST_ACCESS) else {
