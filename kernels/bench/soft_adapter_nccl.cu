@@ -220,8 +220,8 @@ extern "C" __global__ void __launch_bounds__(1024) soft_adapter_nccl_gets(soft_a
   flush(a, gin);
 }
 
-/* As soft_adapter_nccl_puts, with what a call can announce: of four calls of a thread the first puts with a signal of 3,
- * the second with a signal and a counter, the third puts its bytes as values of 8 bytes, each with a signal, and the
+/* As soft_adapter_nccl_puts, with what a call can announce: of four calls of a thread the first puts with a signal of
+ * 3, the second with a signal and a counter, the third puts its bytes as values of 8 bytes, each with a signal, and the
  * fourth puts and then signals. Their number is a multiple of four. */
 extern "C" __global__ void __launch_bounds__(1024) soft_adapter_nccl_signals(soft_adapter_args a) {
   Handles &h = handles_of(a);
