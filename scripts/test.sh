@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Sets the machine up and runs tests.
 #
-#   scripts/test.sh [-v]             the steps that a change needs: 10 to 15 minutes on two idle cores
-#   scripts/test.sh [-v] --all       every step that this machine can run: about 45 minutes
+#   scripts/test.sh [-v]             the steps that a change needs: about 10 minutes on two idle cores
+#   scripts/test.sh [-v] --all       every step that this machine can run: about 35 minutes
 #   scripts/test.sh [-v] STEP…       these steps, and the steps that they need
 #   scripts/test.sh --list           the steps
 #

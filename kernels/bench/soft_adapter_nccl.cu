@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(1024) soft_adapter_nccl_gets(soft_a
 /* As soft_adapter_nccl_puts, with what a call can announce: of four calls of a thread the first puts with a signal of
  * 3, the second with a signal and a counter, the third puts its bytes as values of 8 bytes, each with a signal, and the
  * fourth puts and then signals. Their number is a multiple of four. */
-extern "C" __global__ void __launch_bounds__(1024) soft_adapter_nccl_signals(soft_adapter_args a) {
+extern "C" __global__ void soft_adapter_nccl_signals(soft_adapter_args a) {
   Handles &h = handles_of(a);
   ncclGin gin(h.comm, 0);
   ncclTeam world = ncclTeamWorld(h.comm);
@@ -257,4 +257,45 @@ extern "C" __global__ void soft_adapter_nccl_counts(soft_adapter_args a) {
   gin.resetCounter(0);
   counts[2] = gin.readSignal(0);
   counts[3] = gin.readCounter(0);
+}
+
+namespace {
+
+/* Puts with a key that belongs to no region. */
+__device__ void put_with_wrong_key(Handles &h, const ncclGin &gin, const soft_adapter_args &a) {
+  ((nccl_ofi_gin_gdaki_mr_handle *)h.memory)->peers[kPeer].rkey = ~a.rkey;
+  gin.put(ncclTeamWorld(h.comm), kPeer, &h.window, 0, &h.window, 0, a.bytes);
+}
+
+__device__ uint64_t now_ns() {
+  uint64_t v;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
+  return v;
+}
+
+}  // namespace
+
+/* One thread: after a put that fails, the results of Flush and Wait with a timeout of `pause_ns` cycles, and how long
+ * each took: the last four words of the scratch memory. */
+extern "C" __global__ void soft_adapter_nccl_fails(soft_adapter_args a) {
+  Handles &h = handles_of(a);
+  ncclGin gin(h.comm, 0);
+  uint64_t *words = a.scratch + kScratchWords - 4;
+  put_with_wrong_key(h, gin, a);
+  uint64_t begin = now_ns();
+  words[0] = gin.flush(ncclCoopThread{}, cuda::memory_order_acquire, ncclGin_None{}, a.pause_ns);
+  words[1] = now_ns() - begin;
+  ncclGinRequest_t request;
+  gin.flushAsync(ncclTeamWorld(h.comm), kPeer, &request);
+  words[2] = gin.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, a.pause_ns);
+  words[3] = now_ns() - begin - words[1];
+}
+
+/* One thread: after a put that fails, a Flush without a timeout. The abort flag is the first word of the target. */
+extern "C" __global__ void soft_adapter_nccl_hangs(soft_adapter_args a) {
+  Handles &h = handles_of(a);
+  h.comm.abortFlag = (uint32_t *)a.target;
+  ncclGin gin(h.comm, 0);
+  put_with_wrong_key(h, gin, a);
+  gin.flush(ncclCoopThread{});
 }

@@ -13,29 +13,29 @@ shellcheck default   5    0 -     the shell scripts under shellcheck
 layers     default   5    0 -     which module may use which (scripts/lib/module_layers.py)
 links      default   5    0 -     the links of README.md and of docs/
 selftest   default  10    0 -     test.sh counts results, and an interrupt leaves no process
-build      default 250 2600 -     every library, program, test and example
-tests      default 400  600 build tests of every crate, and examples in their documentation
-kernels    default 140   20 build the kernels compile with nvcc and NVRTC; for every GPU generation under --all
-clippy     default  65  500 -     clippy without a warning
-docs       default  30  100 -     rustdoc without a warning
-probe      default 100  200 build probe.sh as a user runs it; a release build under --all
-misuse     all      60  500 build programs that must not compile
-features   all      30  200 -     efa-gda with each combination of its features, without a warning
-libfabric  all      20  100 build gda-probe on libfabric 2.1 of Debian trixie
-bindings   all      25  400 -     the checked-in bindings equal a fresh run of bindgen
-upstream   all      60  200 -     headers, bindings and entries against rdma-core and libfabric of Debian sid
-realstack  all      50  500 build rdma-core and libfabric of Debian sid over the software adapter
-deny       all     100   50 -     licences, bans and sources of dependencies
-asan       all     400 1500 -     tests that cross into C or raw memory under AddressSanitizer
-hostile    all      75  600 -     programs that attack the software adapter beside an honest one, under AddressSanitizer too
-fuzz       all     160  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 10)
-nvcc       all     150 1200 -     the library with kernels that nvcc compiled into it
-nvshmem    all      40  700 -     the side library against the wheel of NVSHMEM, and calls in the shapes of DeepEP
-packages   all      50  500 -     each published crate builds from its package
-commands   all     200  300 build the commands of README.md and of docs/, as they are written there
-site       all      10  150 build the site of the documentation, with a page for each check
-deploy     all      20  230 build the Helm chart and the manifests of Kubernetes
-install    all      60  400 -     a C program builds and runs with what install.sh installs
+build      default 170 2600 -     every library, program, test and example
+tests      default 270  600 build tests of every crate, and examples in their documentation
+kernels    default  40   20 build the kernels compile with nvcc and NVRTC; for every GPU generation under --all
+clippy     default  45  500 -     clippy without a warning
+docs       default  10  100 -     rustdoc without a warning
+probe      default  80  200 build probe.sh as a user runs it; a release build under --all
+misuse     all      45  500 build programs that must not compile
+features   all      25  200 -     efa-gda with each combination of its features, without a warning
+libfabric  all       5  100 build gda-probe on libfabric 2.1 of Debian trixie
+bindings   all      15  400 -     the checked-in bindings equal a fresh run of bindgen
+upstream   all      30  200 -     headers, bindings and entries against rdma-core and libfabric of Debian sid
+realstack  all      60  500 build rdma-core and libfabric of Debian sid over the software adapter
+deny       all      60   50 -     licences, bans and sources of dependencies
+asan       all     430 1500 -     tests that cross into C or raw memory under AddressSanitizer
+hostile    all      65  600 -     programs that attack the software adapter beside an honest one, under AddressSanitizer too
+fuzz       all     140  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 10)
+nvcc       all     105 1200 -     the library with kernels that nvcc compiled into it
+nvshmem    all      20  700 -     the side library against the wheel of NVSHMEM, and calls in the shapes of DeepEP
+packages   all      35  500 -     each published crate builds from its package
+commands   all     170  300 build the commands of README.md and of docs/, as they are written there
+site       all       5  150 build the site of the documentation, with a page for each check
+deploy     all      10  230 build the Helm chart and the manifests of Kubernetes
+install    all      20  400 -     a C program builds and runs with what install.sh installs
 containers all     330 1200 -     the images, and the probe in containers that each have a fault
 '
 

@@ -89,13 +89,14 @@ fn measure(host_executor: bool) -> Outcome<()> {
         Bench { rig, runs: 11, posts: 1024, waits: 512, prints: true }
     };
     let adapter = SoftAdapter::loaded();
-    let measurements: [(&str, Measurement); 6] = [
+    let measurements: [(&str, Measurement); 7] = [
         ("put with signal", measure_signal),
         ("waiting for one's own call", measure_own_call),
         ("64-byte writes", measure_counted_writes),
         ("NCCL's 64-byte writes", measure_nccl),
         ("NCCL's kernels beside the drop-in's", compare_drop_in),
         ("their signals, counters and values", compare_announcements),
+        ("their waits for a request that fails", compare_failures),
     ];
     let mut failures = Vec::new();
     for (name, measurement) in measurements {
@@ -183,17 +184,19 @@ fn measure_counted_writes(bench: &Bench) -> Outcome<()> {
 }
 
 /// Names of the functions of `kernels/bench/soft_adapter_nccl.cu`.
-const NCCL_KERNELS: [&str; 6] = [
+const NCCL_KERNELS: [&str; 8] = [
     "soft_adapter_nccl_open",
     "soft_adapter_nccl_writes",
     "soft_adapter_nccl_puts",
     "soft_adapter_nccl_gets",
     "soft_adapter_nccl_signals",
     "soft_adapter_nccl_counts",
+    "soft_adapter_nccl_fails",
+    "soft_adapter_nccl_hangs",
 ];
 
 /// These functions in the image that an environment variable names; None without one, or without a GPU.
-fn nccl_kernels(bench: &Bench, variable: &str) -> Outcome<Option<[rig::Kernel; 6]>> {
+fn nccl_kernels(bench: &Bench, variable: &str) -> Outcome<Option<[rig::Kernel; 8]>> {
     let Some(file) = std::env::var_os(variable) else {
         println!("{variable} is not set: its kernels are left out");
         return Ok(None);
@@ -260,8 +263,11 @@ fn compare_drop_in(bench: &Bench) -> Outcome<()> {
 
 /// The same with signals, a counter and values, on a whole context: all bytes and counts are compared after each launch.
 fn compare_announcements(bench: &Bench) -> Outcome<()> {
-    let Some([open, .., nccl, counts]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else { return Ok(()) };
-    let Some([.., drop_in, drop_in_counts]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")? else {
+    let Some([open, _, _, _, nccl, counts, ..]) = nccl_kernels(bench, "EFA_GDA_BENCH_NCCL")? else {
+        return Ok(());
+    };
+    let Some([_, _, _, _, drop_in, drop_in_counts, ..]) = nccl_kernels(bench, "EFA_GDA_BENCH_DROP_IN")?
+    else {
         return Ok(());
     };
     let launch_bytes = 64 * (SHARING_BLOCKS * WARP * SHARING_CALLS) as usize;
@@ -298,6 +304,45 @@ fn compare_announcements(bench: &Bench) -> Outcome<()> {
         14 * fours * launches as u64
     );
     link.destroy()
+}
+
+/// What Flush and Wait return for a put that fails, and that NCCL's Flush without a timeout does not end.
+fn compare_failures(bench: &Bench) -> Outcome<()> {
+    const SUCCESS: u64 = 0;
+    const TIMEOUT: u64 = 8;
+    const CYCLES: u64 = 1_000_000_000;
+    let adapter = SoftAdapter::loaded();
+    // NCCL's Wait does nothing.
+    let cases = [
+        ("EFA_GDA_BENCH_NCCL", "NCCL's", SUCCESS, true),
+        ("EFA_GDA_BENCH_DROP_IN", "the drop-in's", TIMEOUT, false),
+    ];
+    for (variable, name, of_wait, hangs) in cases {
+        let Some([open, .., fails, without_timeout]) = nccl_kernels(bench, variable)? else { continue };
+        let mut link = bench.rig.counted(CALL_BYTES)?;
+        link.args.pause_ns = CYCLES;
+        link.launch(&open, 0)?;
+        link.launch(&fails, 0)?;
+        let [flush, flush_ns, wait, wait_ns] = link.last_words()?;
+        println!(
+            "a put that fails: {name} flush {flush} after {} ms, wait {wait} after {} ms",
+            flush_ns / 1_000_000,
+            wait_ns / 1_000_000
+        );
+        if (flush, wait) != (TIMEOUT, of_wait) {
+            return Err(format!("{name} results are {flush} and {wait}, expected {TIMEOUT} and {of_wait}"));
+        }
+        if hangs && link.launch_until(&without_timeout, std::time::Duration::from_secs(3))? {
+            return Err(format!("{name} flush without a timeout ended before it was aborted"));
+        }
+        link.destroy()?;
+        let errors = adapter.statistics().errors;
+        if errors != 1 + u64::from(hangs) {
+            return Err(format!("the adapter failed {errors} requests"));
+        }
+        adapter.reset();
+    }
+    Ok(())
 }
 
 /// Runs a kernel in which each thread of 16 warps writes again and again. Prints million writes a second.

@@ -436,6 +436,21 @@ impl Link {
         self.check_status()
     }
 
+    /// Launches one thread of a kernel of the GPU, and after `time` writes 1 to the first word of the target. Returns
+    /// whether the kernel ended before.
+    pub(crate) fn launch_until(&self, kernel: &Kernel, time: Duration) -> Outcome<bool> {
+        let _guard = self.queue.begin_launch();
+        self.start(kernel, 1, 1, 0)?;
+        let Kernel::Gpu { stream, .. } = kernel else { return Err("not a kernel of the GPU".to_owned()) };
+        let end = stream.record_event(None).during("record the end")?;
+        std::thread::sleep(time);
+        let ended = end.try_is_complete().during("look at the kernel")?;
+        let target = self.target.buffer().ok_or("a region has no buffer")?;
+        target.write(0, &1_u32.to_ne_bytes()).during("raise the abort flag")?;
+        stream.synchronize().during("wait for the kernel")?;
+        Ok(ended)
+    }
+
     /// Starts a kernel of the GPU. The caller awaits its stream before the link ends.
     fn start(&self, kernel: &Kernel, blocks: u32, threads: u32, offset: u64) -> Outcome<()> {
         let Kernel::Gpu { function, stream } = kernel else {
