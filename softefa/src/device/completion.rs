@@ -40,12 +40,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring, doorbell_advance};
+use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring};
 
 use super::attr::CompletionQueueNumber;
 use super::config::Gid;
 use super::memory::Memory;
-use super::ring_memory::{CACHE_LINE, Doorbell, MAX_DOORBELL_ADVANCE, RingMemory};
+use super::ring_memory::{CACHE_LINE, Doorbell, RingMemory};
 use super::shared::{Shared, add, lock};
 use super::violation::{Queue, StrictRule, Violation, Warning};
 
@@ -56,6 +56,8 @@ pub(crate) const COMPLETION_BYTES: usize = 32;
 const PHASE: u8 = 1;
 /// The smallest capacity of a backlog. A queue with more entries has a backlog of as many.
 const MIN_BACKLOG: usize = 256;
+/// Completions of the backlog that a push writes, besides as many as it is given: so a backlog that has room shrinks.
+const BACKLOG_OF_A_PUSH: usize = 16;
 /// Offset of the sender's GID in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`, `efa_io_defs.h`).
 const SOURCE_GID: usize = 16;
@@ -139,22 +141,23 @@ impl CompletionRing {
 
     pub(crate) fn set_consumer_index(&self, consumed: u64) {
         let mut state = lock(&self.state);
-        self.read_consumer(&mut state);
+        self.read_consumer(&mut state, usize::MAX);
         match state.consumed.unwrap_or(0).checked_sub(consumed) {
             Some(back @ 1..) => self.report_consumer_backwards(&state, back),
             _ => self.advance_consumer(&mut state, consumed),
         }
-        self.write_backlog(&mut state);
+        self.write_backlog(&mut state, usize::MAX);
     }
 
-    /// Writes completions in order, or adds them to the backlog. Discards them if the queue was abandoned.
+    /// Writes completions in order, or adds them to the backlog until that is full. Of the backlog it writes a few more
+    /// than it is given, because the caller may hold the network's lock. Discards all if the queue was abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
         if state.is_abandoned {
             return;
         }
-        // This writes the backlog, which may find that the memory panics.
-        self.read_consumer(&mut state);
+        // This writes of the backlog, which may find that the memory panics.
+        self.read_consumer(&mut state, records.len() + BACKLOG_OF_A_PUSH);
         if state.is_abandoned {
             return;
         }
@@ -181,14 +184,16 @@ impl CompletionRing {
     fn push_one(&self, state: &mut State, mut record: CompletionRecord) {
         let full = self.is_full(state);
         if full || !state.backlog.is_empty() {
-            // Hardware would lose this completion. It goes to the backlog, so that its client does not wait for it
-            // forever, and its status becomes an error.
+            // Hardware would lose a completion for which there is no room. It goes to the backlog, so that its client does
+            // not wait for it forever, and its status becomes an error.
             if full && state.backlog.is_empty() {
                 self.report_overrun(state);
                 self.shared.backlogged.fetch_add(1, Ordering::Relaxed);
             }
-            record.completion.status = CompletionStatus::QueuePairInternal;
-            add(&self.shared.counts.overruns, 1);
+            if full {
+                record.completion.status = CompletionStatus::QueuePairInternal;
+                add(&self.shared.counts.overruns, 1);
+            }
             if state.backlog.len() < MIN_BACKLOG.max(self.ring.entries() as usize) {
                 state.backlog.push_back(Self::bytes(&record));
             }
@@ -216,7 +221,7 @@ impl CompletionRing {
     pub(crate) fn retry_backlog(&self) -> u64 {
         let mut state = lock(&self.state);
         let before = state.produced;
-        self.read_consumer(&mut state);
+        self.read_consumer(&mut state, usize::MAX);
         state.produced - before
     }
 
@@ -224,11 +229,15 @@ impl CompletionRing {
         state.consumed.is_some_and(|consumed| state.produced - consumed >= u64::from(self.ring.entries()))
     }
 
-    fn write_backlog(&self, state: &mut State) {
+    /// Writes at most `most` completions of the backlog.
+    fn write_backlog(&self, state: &mut State, most: usize) {
         if state.backlog.is_empty() {
             return;
         }
-        while !self.is_full(state) {
+        for _ in 0..most {
+            if self.is_full(state) {
+                break;
+            }
             let Some(bytes) = state.backlog.pop_front() else { break };
             self.write(state, bytes);
         }
@@ -238,8 +247,8 @@ impl CompletionRing {
         self.write_gathered(state);
     }
 
-    /// Reads the consumer index from the doorbell, and writes the backlog that fits.
-    fn read_consumer(&self, state: &mut State) {
+    /// Reads the consumer index from the doorbell, and writes what fits of the backlog, at most `most` completions.
+    fn read_consumer(&self, state: &mut State, most: usize) {
         if let Some(doorbell) = &self.doorbell {
             let value = doorbell.value();
             if value as u16 != state.last_doorbell {
@@ -250,18 +259,20 @@ impl CompletionRing {
                 let lag = (state.produced as u16).wrapping_sub(value as u16);
                 match state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed) {
                     Some(consumer) => self.advance_consumer(state, consumer),
-                    // The client cannot have consumed so many. The doorbell wraps at 2^16: an advance of more than
-                    // half of that is a step backwards.
-                    None => match doorbell_advance(consumed as u16, value) {
-                        advance if advance > MAX_DOORBELL_ADVANCE => {
-                            self.report_consumer_backwards(state, (1 << 16) - u64::from(advance));
+                    // No index from `consumed` to `produced` has these bits. It is taken for the nearer one.
+                    None => {
+                        let ahead = (value as u16).wrapping_sub(state.produced as u16).into();
+                        let back = (consumed as u16).wrapping_sub(value as u16).into();
+                        if back < ahead && back <= consumed {
+                            self.report_consumer_backwards(state, back);
+                        } else {
+                            self.advance_consumer(state, state.produced + ahead);
                         }
-                        advance => self.advance_consumer(state, consumed + u64::from(advance)),
-                    },
+                    }
                 }
             }
         }
-        self.write_backlog(state);
+        self.write_backlog(state, most);
     }
 
     fn offset(&self, counter: u64) -> usize {
@@ -400,6 +411,40 @@ mod tests {
     #[test]
     fn the_first_consumer_index_may_be_more_than_its_doorbell_counts() {
         assert_eq!(consume(70_000, None), (Some(70_000), 0));
+    }
+
+    #[test]
+    fn an_index_ahead_of_the_completions_of_a_deep_queue_is_not_taken_for_a_step_backwards() {
+        let doorbell = Doorbell::new(RingMemory::allocate(8).unwrap(), 0).unwrap();
+        let (queue, shared, record) = queue_of(1 << 16, Some(doorbell.clone()));
+        queue.set_consumer_index(0);
+        queue.push(iter::repeat_n(record, 40_000));
+        doorbell.ring(queue.ring.doorbell(40_001));
+        queue.retry_backlog();
+        let rules: Vec<_> = shared.violations().into_iter().map(|violation| violation.rule).collect();
+        assert!(
+            matches!(rules[..], [StrictRule::ConsumerAhead { consumer: 40_001, producer: 40_000 }]),
+            "{rules:?}"
+        );
+    }
+
+    #[test]
+    fn a_push_writes_a_part_of_the_backlog_and_keeps_the_order_and_its_own_status() {
+        let (queue, shared, record) = queue_of(256, None);
+        queue.set_consumer_index(0);
+        queue.push(iter::repeat_n(record, 256 + 100));
+        lock(&queue.state).consumed = Some(256);
+        queue.push(iter::once(record));
+        assert_eq!(lock(&queue.state).produced, 256 + BACKLOG_OF_A_PUSH as u64 + 1);
+        assert_eq!(lock(&queue.state).backlog.len(), 100 - BACKLOG_OF_A_PUSH);
+        assert_eq!(queue.retry_backlog(), 100 - BACKLOG_OF_A_PUSH as u64);
+        assert_eq!((shared.statistics().overruns, shared.backlogged.load(Ordering::Relaxed)), (100, 0));
+        let last = 256 + 100_u64;
+        let Storage::Ring(memory) = &queue.storage else { unreachable!("made above") };
+        let mut bytes = [0; COMPLETION_BYTES];
+        memory.load(queue.offset(last), &mut bytes);
+        let decoded = Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap();
+        assert_eq!(decoded.status, CompletionStatus::Ok, "the ring had room when it was pushed");
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together (as many again for backlogs in rings), and releases it before it
+//! `COST_PER_LOCK` bytes for all clients together (as many again for backlogs in rings; one flush and one backlog are not divided), and releases it before it
 //! rests. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
 //! share begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
 //! `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced.
@@ -395,7 +395,8 @@ impl Engine {
         progress
     }
 
-    fn add_counts(&mut self, shared: &Shared) {
+    /// Adds what the engine has counted to the adapter's statistics.
+    pub(crate) fn add_counts(&mut self, shared: &Shared) {
         // Entries last, so that readers rarely see entries whose bytes are not counted. All counts are
         // relaxed: nothing may depend on this order.
         for (from, to) in [
@@ -468,9 +469,9 @@ mod tests {
     use super::super::tables::Domain;
     use super::*;
 
-    #[test]
-    fn a_share_ends_after_the_flush_of_many_requests() {
-        const REQUESTS: u32 = (COST_PER_LOCK / COMPLETION_COST) as u32;
+    /// Two queue pairs in the error state, whose doorbells state so many entries, none of them written. Returns how many
+    /// entries the engine was charged for in each of two rounds, and the flushed completions after each.
+    fn flush_two(requests: u32, receives: u32) -> [(u64, u64); 2] {
         let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
         let network = Network::new();
         let index = network.join(shared.clone()).unwrap();
@@ -481,16 +482,36 @@ mod tests {
             let attr = CompletionQueueAttr { entries: 1, ..CompletionQueueAttr::default() };
             let cq = create::completion_queue(port, attr, None).unwrap().number;
             for _ in 0..2 {
-                let state = QueuePairState::Error;
-                let attr = QueuePairAttr { sq_depth: REQUESTS, state, ..QueuePairAttr::new(pd, cq) };
-                create::queue_pair(port, attr).unwrap().sq.doorbell.ring(REQUESTS);
+                let (sq_depth, rq_depth) = (requests.max(1), receives);
+                let attr = QueuePairAttr {
+                    sq_depth,
+                    rq_depth,
+                    state: QueuePairState::Error,
+                    ..QueuePairAttr::new(pd, cq)
+                };
+                let pair = create::queue_pair(port, attr).unwrap();
+                pair.sq.doorbell.ring(requests);
+                pair.rq.iter().for_each(|rq| rq.doorbell.ring(receives));
             }
         }
         let mut engine = Engine::new(&shared.config);
-        for queue_pairs in 1..=2 {
+        [(); 2].map(|()| {
             engine.spent = 0;
             engine.round(&mut NetworkView::new(&network, &shared, index, 0));
-            assert_eq!(shared.statistics().flushed, queue_pairs * u64::from(REQUESTS));
-        }
+            (engine.spent / COMPLETION_COST, shared.statistics().flushed)
+        })
+    }
+
+    #[test]
+    fn a_share_ends_after_the_flush_of_many_requests() {
+        const REQUESTS: u32 = (COST_PER_LOCK / COMPLETION_COST) as u32;
+        let all = u64::from(REQUESTS);
+        assert_eq!(flush_two(REQUESTS, 0), [(all, all), (all, 2 * all)]);
+    }
+
+    #[test]
+    fn a_share_ends_after_the_flush_of_many_receives_that_were_not_written() {
+        const RECEIVES: u32 = (COST_PER_LOCK / COMPLETION_COST) as u32;
+        assert_eq!(flush_two(0, RECEIVES), [(RECEIVES.into(), 0); 2]);
     }
 }

@@ -232,6 +232,8 @@ impl QueuePairCore {
         network: &mut NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
+        // A client that sees a completion finds its request counted.
+        engine.add_counts(&self.shared);
         let unwritten = &mut engine.unwritten;
         let is_idle = send.gathered.is_empty() && unwritten.is_empty();
         if !is_idle && (!unwritten.is_empty() || self.may_block()) {
@@ -302,7 +304,8 @@ impl QueuePairCore {
         self.flush_locked(lock(&self.send.state), unwritten);
     }
 
-    /// As [`Self::flush`]. Returns the number of completions that it wrote.
+    /// As [`Self::flush`], by a holder of the send state, under the network's lock unless memory may block. Returns the
+    /// number of requests and of slots of receives.
     fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> u64 {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
@@ -315,11 +318,10 @@ impl QueuePairCore {
         requests + self.flush_receives(unwritten)
     }
 
-    /// Completes every posted receive as flushed. Returns their number.
+    /// Completes every complete posted receive as flushed. Returns the number of their slots.
     fn flush_receives(&self, unwritten: &mut UnwrittenCounters) -> u64 {
         let Some(receive) = &self.receive else { return 0 };
-        let ids = receive.take_all();
-        let count = ids.len() as u64;
+        let (ids, slots) = receive.take_all();
         ids.iter().for_each(|_| self.counters.count(Counted::RECEIVE, CompletionStatus::Flushed, unwritten));
         self.write_mirrors(unwritten);
         self.receive_cq.push(ids.into_iter().map(|id| {
@@ -339,6 +341,6 @@ impl QueuePairCore {
             };
             CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None }
         }));
-        count
+        slots
     }
 }

@@ -170,8 +170,9 @@ impl ReceiveRing {
         }
     }
 
-    /// Takes everything that is posted, to flush it. Returns the request ids of complete receives.
-    pub(crate) fn take_all(&self) -> Vec<RequestId> {
+    /// Takes everything that is posted, to flush it. Returns the request ids of complete receives, and the number of
+    /// slots.
+    pub(crate) fn take_all(&self) -> (Vec<RequestId>, u64) {
         let mut state = lock(&self.state);
         let value = self.doorbell.value();
         let advance = doorbell_advance(state.last_doorbell, value);
@@ -180,7 +181,7 @@ impl ReceiveRing {
             let free = u64::from(self.ring.entries()) - (state.doorbell_index - state.taken);
             state.doorbell_index += u64::from(advance).min(free);
         }
-        let mut ids = Vec::new();
+        let (mut ids, first) = (Vec::new(), state.taken);
         while state.taken < state.doorbell_index {
             let mut raw = [0; RX_DESCRIPTOR_BYTES];
             self.memory.load(self.offset(state.taken), &mut raw);
@@ -192,6 +193,6 @@ impl ReceiveRing {
             self.reset_slot(self.offset(state.taken));
             state.taken += 1;
         }
-        ids
+        (ids, state.taken - first)
     }
 }

@@ -58,6 +58,7 @@ impl QueuePairCore {
             && !send.is_moving
         {
             entries += 1;
+            engine.entries += 1;
             let fetched = self.send.fetch(send);
             self.shared.capture(self.number, fetched.counter, fetched.bytes());
             let decoded = self.send.decode(&fetched);
@@ -98,7 +99,6 @@ impl QueuePairCore {
         if entries > 0 {
             send.settled_rounds = 0;
         }
-        engine.entries += u64::from(entries);
         entries > 0
     }
 

@@ -398,11 +398,11 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         if buf.is_null() {
             return Err(Code::INVALID);
         }
-        let (completion, consumed) = {
-            let mut reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
-            (reader.error.take().ok_or(Code::AGAIN)?, reader.consumed)
-        };
-        queue.set_consumer_index(consumed)?;
+        // Locked until the index is set: another thread's read may not set a later one before.
+        let mut reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let completion = reader.error.take().ok_or(Code::AGAIN)?;
+        queue.set_consumer_index(reader.consumed)?;
+        drop(reader);
         let entry = data_entry(&completion);
         // SAFETY: not null. The struct's length depends on the API version that the application requested:
         // the first fields are in every version, `err_data_size` from 1.5 on, `src_addr` from 1.20 on.
