@@ -336,6 +336,18 @@ fn a_flush_counts_no_later_request_in_place_of_an_earlier_one() {
 }
 
 #[test]
+fn a_post_with_a_slot_is_rung_for_although_a_later_one_waits_for_slots() {
+    type Held = unsafe extern "C" fn(u64) -> u32;
+    let (library, prefix) = library(1);
+    // SAFETY: the type is that of the function in gin.cu, which has no preconditions.
+    let held = unsafe { *library.get::<Held>(format!("{prefix}_held").as_bytes()).unwrap() };
+    for seed in 1..64 {
+        // SAFETY: as above.
+        assert!(unsafe { held(seed) } >= 41, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_flush_of_an_endpoint_out_of_service_fails_although_nothing_is_in_flight() {
     assert_eq!(drain(1, EFA_GDA_TIMEOUT_SLOTS), EFA_GDA_POISONED);
 }

@@ -306,4 +306,43 @@ extern "C" uint32_t GIN_NAME(_drain)(uint64_t seed, uint32_t sq_lock) {
   return beside.status;
 }
 
+/* A group posts one entry, for which there is a slot. Behind it another reserves more than there are free slots, which it
+ * never gets, because 40 requests failed. Returns the doorbell: 41 or more if the first group's entry was rung for. */
+extern "C" uint32_t GIN_NAME(_held)(uint64_t seed) {
+  constexpr uint32_t kSlots = 64, kFailed = 40;
+  struct Held {
+    Endpoint endpoint;
+    Queue queue;
+    uint64_t counter;
+    uint32_t doorbell;
+    uint8_t ring[kSlots * 64];
+  } held = {};
+  g_timeout_ns = 1000000000;
+  held.queue.sq.queue_mask = kSlots - 1;
+  held.queue.sq.max_batch = kSlots;
+  held.queue.sq.buf = held.ring;
+  held.queue.sq.db = &held.doorbell;
+  held.queue.sq.pc = kFailed;
+  held.queue.sq.cursors = kFailed | (uint64_t)kFailed << 32;
+  held.endpoint.qp = &held.queue;
+  held.endpoint.local_cntr_value = &held.counter;
+  held.endpoint.submitted_count = kFailed;
+  held.endpoint.sq_size = kSlots;
+  held.doorbell = kFailed;
+  host::interleave(seed);
+  host::run_beside([](void *) {}, &held);
+  host::run_block(0, 1, 2, [](void *context) {
+    Held *h = static_cast<Held *>(context);
+    if (thread_index() == 0) {
+      post(ThreadGroup(), &h->endpoint, false, Entry());
+    } else {
+      while (load_relaxed(&h->queue.sq.pc) == kFailed) pause();
+      post_by<false>(ThreadGroup(), &h->endpoint, 32, false, [](const Ring &, uint32_t, uint32_t, uint32_t) {});
+    }
+  }, &held);
+  host::run_beside(nullptr, nullptr);
+  host::interleave(0);
+  return held.doorbell;
+}
+
 extern "C" void GIN_NAME(_close)(void *launch) { delete static_cast<Launch *>(launch); }

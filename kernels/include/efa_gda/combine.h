@@ -81,7 +81,7 @@ EFA_GDA_FN void pass_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &r
   }
 }
 
-/* Step 3: ends early returns, and returns `end`, shifted as lock.serving is. `serving`: T, shifted, in state 0. All
+/* Step 3: stores Closing, and returns `end`, shifted as lock.serving is. `serving`: T, shifted, in state 0. All
  * threads' later loads follow F2. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring, uint64_t serving) {
@@ -132,10 +132,10 @@ EFA_GDA_COLD efa_gda_status place_published_apart(Ring<Group, StoreBytes> *ring_
 }
 
 /* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
- * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be its low half. With `own` 0,
- * `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise `serving` is the group's
- * own: the group must have published all of its `own` entries, which may be more than a flag window has slots. The
- * leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the ring's new limit on
+ * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be its low half. With `own`
+ * 0, `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise `serving` is the
+ * group's own: the group must have published all of its `own` entries, which may be more than a flag window has slots.
+ * The leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the ring's new limit on
  * free slots in the low half and the status in the high half, and adds what it read to `all`. A status other than
  * EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open or Closing at the last T. */
 template <class Group, int StoreBytes>

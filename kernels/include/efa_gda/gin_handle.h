@@ -61,8 +61,9 @@ struct Endpoint {
   uint32_t *target_qkey;
   /* Not 0: the endpoint is out of service (gin_post.h). NCCL's code does not access this word. */
   uint32_t sq_lock;
-  /* The adapter's counter of successful requests (layout 0: of writes), modulo 2^31; requests that were rung for. */
+  /* The adapter's counter of successful requests (layout 0: of writes), modulo 2^31. */
   uint64_t *local_cntr_value;
+  /* Requests that were rung for. */
   uint64_t submitted_count;
   uint32_t sq_size;
   /* The end of a reservation whose doorbell is not deferred (gin_post.h). Padding to NCCL's code. */

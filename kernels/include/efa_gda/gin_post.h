@@ -29,8 +29,8 @@
  * A POST of n entries
  *   1. The leader reserves n entries: pc. Unless the doorbell is deferred, it promises their end.
  *   2. In chunks of at most the window, min(max_batch, sq_size), it waits until the chunk fits: at most `window`
- *      entries past wqes_posted, and at most sq_size past the counter. If it is its turn, and the chunk does not fit
- *      the window or has values, it rings for entries of earlier groups that are not rung for: nobody else would.
+ *      entries past wqes_posted, and at most sq_size past the counter. While it waits in its turn, it rings for earlier
+ *      entries that are not rung for: their groups may have left that to it, and need not wait for its slots.
  *   3. The threads write the entries, synchronise, and fence (fence.acq_rel.sys). NCCL's code reads the turn with a
  *      relaxed load and rings at once, so entries must be fenced before the turn passes.
  *   4. The leader waits for its turn. It then rings for all entries up to its own, or leaves that to a later group: to
@@ -45,14 +45,14 @@
  * WHY A PROMISE HOLDS. A leader that reads `promised` after its own store reads its own end or one that was stored
  * later than that, in the order of this word. An end that is past its own is of a group that reserved later, so that
  * group's turn comes later. Reservations that are made while a group runs are far fewer than 2^31, so the difference
- * has the right sign. The window never exceeds sq_size, so the promised group's wait for free slots ends when all
- * entries that were rung for are complete.
+ * has the right sign. The window never exceeds sq_size, so the promising group's wait for free slots ends when
+ * all requests that were rung for have succeeded.
  *
  * WHAT ORDERS ENTRIES. A group fences its entries before it waits for its turn, and passes the turn with a relaxed
  * store. So a doorbell covers entries of groups whose turns the ringing group learnt of through others, and no
- * pattern of the PTX memory model orders those. What does is that fence.acq_rel.sys ends only when the entries have
- * reached the adapter, and each turn is passed later than that. NCCL's code, which reads the turn with a relaxed load,
- * relies on it too.
+ * pattern of the PTX memory model orders those. What does, as we assume, is that fence.acq_rel.sys ends only when the
+ * entries have reached the adapter, and each turn is passed later than that. NCCL's code, which reads the turn with a
+ * relaxed load, relies on it too.
  *
  * VALUES in the plugin's memory: entry s uses slot s modulo sq_size. The counter says how many requests are done, not
  * which, so the slot of entry s - sq_size is known to be free only if all earlier requests are done. Therefore the
@@ -60,12 +60,13 @@
  * of post_by<true> until its turn has passed. NCCL's code does not wait so: beside its posts, a value of either may
  * change one that is in flight.
  *
- * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42, 73 minutes) after the last progress of the words
- * that it reads, or when another group has taken the endpoint out of service. A post whose wait ran out leaves reserved
- * entries that nobody can write. So it takes the endpoint out of service: this library's later posts and flushes end
- * at once with EFA_GDA_POISONED, a flush also if nothing is in flight, because posts may have written nothing. A drain
- * without a bound of its own does so too (gin.h). Posts reserve entries even then (a test before the add would delay
- * each post), so NCCL's code, which does not look, waits behind any of these groups without a bound.
+ * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42, 73 minutes) after the last change of what it
+ * waits for (step 2: of a cursor or the counter), or when another group has taken the endpoint out of service. A post
+ * whose wait ran out may leave reserved entries that nobody can write. So it takes the endpoint out of service: this
+ * library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in flight, because
+ * posts may have written nothing. A drain without a bound of its own does so too (gin.h). Posts reserve entries even
+ * then (a test before the add would delay each post), so NCCL's code, which does not look, waits behind any of these
+ * groups without a bound.
  *
  * FAILED REQUESTS. The counter counts successes only, and the completion queue cannot be read by the GPU (the plugin
  * does not map it). A failed request is in flight for ever: each flush ends at its bound.
@@ -182,7 +183,7 @@ struct Turn {
     Bound bound;
     efa_gda_status status = EFA_GDA_OK;
     while (status == EFA_GDA_OK && !(has_free_slots(end) && (!kValues || has_value_slots(begin)))) {
-      if ((kValues || end - posted > window) && released == begin && posted != begin) {
+      if (released == begin && posted != begin) {
         ring(sq->db, begin);
         continue;
       }

@@ -8,10 +8,10 @@
  * members marked "Geometry". These are constant while device code can use the queue. The members marked "Engine" start
  * at zero. While device code can use the queue, only the device library writes them, as its headers state, and the host
  * may read them at any time: a snapshot of a hung queue is a copy of this struct. When a queue moves between host and
- * GPU, the host copies the "Engine" members; publication slots start anew, zeroed. If the GPU's copy of them is lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the
- * inbox are lost, it adds completion.inboxed - receive.taken to completion.lost and sets receive.taken to
- * completion.inboxed. If the contents of the request table are lost, it zeroes the member `requests`: the queue then
- * has no table.
+ * GPU, the host copies the "Engine" members; publication slots start anew, zeroed. If the GPU's copy of them is lost,
+ * the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the inbox are lost, it adds completion.inboxed -
+ * receive.taken to completion.lost and sets receive.taken to completion.inboxed. If the contents of the request table
+ * are lost, it zeroes the member `requests`: the queue then has no table.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H

@@ -100,12 +100,12 @@
  * OVERWRITTEN STATUSES. Request i + R overwrites the status of request i, which is done by then. So a group that waits
  * for a request only after R later ones may find no status for it. FailedRequest is the first failed request that the
  * wait found, in ascending order of index. Its status is 0, which names no request, if the wait found none, or if that
- * one's word may be of two laps later. If FailedRequest names a request, the wait returns EFA_GDA_COMPLETION_ERROR. If
- * it names none and a status was overwritten, the wait compares error.count with its value when the handle was opened
- * or its quiet() last returned. Equal: no request of the queue has failed since, an earlier failure was reported by
- * a quiet() of the handle, and the wait succeeds. Different: one of the requests waited for may have failed, or any
- * other request of the queue, and the wait returns EFA_GDA_COMPLETION_ERROR. A wait for no requests (count 0, or
- * wait_own() without new requests) looks at no status, and succeeds.
+ * one's word may be of two laps later. If all are done and FailedRequest names a request, the wait returns
+ * EFA_GDA_COMPLETION_ERROR. If it names none and a status was overwritten, the wait compares error.count with its value
+ * when the handle was opened or its quiet() last returned. Equal: no request of the queue has failed since, an earlier
+ * failure was reported by a quiet() of the handle, and the wait succeeds. Different: one of the requests waited for may
+ * have failed, or any other request of the queue, and the wait returns EFA_GDA_COMPLETION_ERROR. A wait for no requests
+ * (count 0, or wait_own() without new requests) looks at no status.
  *
  * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush). An owner of the
  * queue always does, and needs no lock. A group that shares the queue does so only if its last post deferred the
@@ -158,8 +158,8 @@ struct RequestWait {
   uint32_t known_errors;
   /* Bound of the wait; 0: looks once, polls once and looks again. */
   uint64_t bound_ns;
-  /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten. drop_later_laps()
-   * drops a failure whose word may be of two laps later, without looking for the next. */
+  /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten.
+   * drop_later_laps() drops a failure whose word may be of two laps later, without looking for the next. */
   FailedRequest failed;
   bool overwritten;
 

@@ -70,10 +70,10 @@
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
- *       If a group that has published its call places it itself, no group reads the published entries. Earlier
+ *       If a group places its published call from its own copy, no group reads the published entries. Earlier
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
  *       past the call's ticket lets the slots be used again.
- * Only the leader of the group that owns the lock stores serving. This fence makes each of its stores a release:
+ * Only the leader of the group that owns the lock stores serving. The second column makes each store a release:
  *   Open at its own ticket                     | the fence just before, in acquire() or begin_with_published()
  *   Open at the next ticket (combine)          | the fence of the ring before, or that of release()
  *   Open or Closing, with T advanced (combine) | the fence of the ring before
@@ -117,9 +117,9 @@
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
- *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. What
- *      the combiner owes it is that a scan after F2 which begins at its ticket finds it, whichever kind of group scans:
- *      hence the limit on its entries. The limit on slots bounds how many entries are ahead of it.
+ *      are among the first kMaxEntriesAhead * (threads of the group) slots from T on: the group returns early. A
+ *      scan after F2 that begins at its ticket must find it, whichever kind of group scans: hence the limit on its
+ *      entries. The limit on slots bounds how many entries are ahead of it.
  *   4. The call has entries and is not published, the queue has publication slots, the call's slots are among the
  *      first publication.num_entries slots from T on, and the group is not a block or the call has one round: the group
  *      publishes the call, its leader executes F1 (combine.h), and the group loads serving. The calls that last used

@@ -17,8 +17,8 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together (as many again for backlogs in rings; one flush and one backlog are not divided), and releases it before it
-//! rests. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
+//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much again;
+//! one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
 //! share begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
 //! `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced.
 //! An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may block, moves in
