@@ -424,10 +424,13 @@ impl Adapter {
     }
 
     /// Holds or releases the adapter. While it is held, requests are fetched and checked but not executed;
-    /// after the release they are executed. For tests that need requests in flight.
+    /// after the release they are executed. A round that waits for memory that may block when this is called executes
+    /// requests until its end. For tests that need requests in flight.
     pub fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::Release);
         self.shared.wake();
+        // No engine has the network's lock then, so each round that begins later finds the store.
+        drop(self.network.write());
     }
 
     /// Ends the engine's thread, as if the adapter had died. Posted requests do not complete, but objects can
