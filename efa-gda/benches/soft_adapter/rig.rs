@@ -278,7 +278,8 @@ impl Rig {
         let mut add = |queue: &GpuQueue, targets: [Outcome<efa_gda_peer>; 2]| -> Outcome<()> {
             let [first, second] = targets;
             let poster = Poster { queue: queue.device_address() as u64, targets: [first?, second?] };
-            // SAFETY: three words without padding.
+            // SAFETY: `Poster` is repr(C): a word, and two peers of 8 bytes each; the compiler compares the sizes. So none of
+            // its bytes is padding, and each is a valid byte of a word.
             words.extend(unsafe { std::mem::transmute::<Poster, [u64; 3]>(poster) });
             Ok(())
         };

@@ -14,9 +14,10 @@
 //!
 //! The client must not write slots. It must ring the doorbell, or report its index through
 //! [`super::Adapter::set_consumer_index`], if it wants overruns to be found; until then the adapter
-//! overwrites unread completions, as hardware does. A doorbell states the newest index with its low 16 bits that is at
-//! most `produced`. Ambiguous is only a queue with exactly 65,536 unread completions: no value tells whether the client
-//! has read none or all of them. A doorbell that keeps its value is not seen, and one that got this value states all.
+//! overwrites unread completions, as hardware does. A doorbell states the newest index from `consumed` to `produced`
+//! with its low 16 bits; if there is none, it is a violation. Of correct indexes, only that of a queue with exactly
+//! 65,536 unread completions is ambiguous: an unchanged doorbell is not seen, one that changes to this value states
+//! all.
 //!
 //! # Indirect memory
 //! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are gathered
@@ -30,10 +31,11 @@
 //! panics again.
 //!
 //! # Full queues
-//! A completion for a queue that is full or has a backlog goes to the backlog, with its status changed to an error, so
-//! that its client does not wait for it forever. It is written when the consumer index moves: the engine of the queue's
-//! adapter looks for that in each round while [`Shared::backlogged`] is not 0 (`deferred.rs`). The backlog holds as
-//! many completions as the queue, but at least 256; later ones are lost, as on hardware.
+//! A completion for a full queue goes to the backlog, with its status changed to an error, so that its client does not
+//! wait for it forever; one for a queue that has room and a backlog goes behind it, unchanged. They are written when
+//! the consumer index moves: by any thread that writes completions, a few at a time, or sets the index; and by the
+//! engine of the queue's adapter while [`Shared::backlogged`] is not 0 (`deferred.rs`). The backlog holds as many
+//! completions as the queue, but at least 256; later ones are lost, as on hardware.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
