@@ -57,6 +57,16 @@ struct Args {
     status: *const AtomicU32,
 }
 
+/// Why requests fail.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// Puts name a key that belongs to no region.
+    WrongKey,
+    /// The peer's endpoint of data is gone.
+    DeadPeer,
+}
+
 /// A launch, and what differs between tests.
 #[derive(Clone, Copy)]
 struct Launch {
@@ -69,8 +79,7 @@ struct Launch {
     with_nccl: bool,
     seed: u64,
     big: usize,
-    /// Puts name a key that belongs to no region.
-    wrong_key: bool,
+    fault: Fault,
     timeout_ns: u64,
     flush_timeout_ns: u64,
 }
@@ -87,7 +96,7 @@ impl Default for Launch {
             with_nccl: false,
             seed: 0,
             big: 0,
-            wrong_key: false,
+            fault: Fault::None,
             timeout_ns: 60 * SECOND,
             flush_timeout_ns: 60 * SECOND,
         }
@@ -159,17 +168,20 @@ fn run(launch: Launch) -> Outcome {
         local: source.address(),
         remote: target.address(),
         lkey: keys[0],
-        rkey: if launch.wrong_key { !rkey } else { rkey },
+        rkey: if launch.fault == Fault::WrongKey { !rkey } else { rkey },
         big: launch.big as u64,
         big_at: big_at as u64,
         calls: launch.calls,
         group: launch.group,
         with_nccl: u32::from(launch.with_nccl),
-        check_gets: u32::from(!launch.wrong_key),
+        check_gets: u32::from(launch.fault == Fault::None),
         timeout_ns: launch.timeout_ns,
         flush_timeout_ns: launch.flush_timeout_ns,
         status: statuses.as_ptr(),
     };
+    if launch.fault == Fault::DeadPeer {
+        data.destroy().unwrap();
+    }
     let endpoints = execute(launch, &args);
     let completed = |(_, counter): &(MappedQueue, CompletionCounter)| counter.successes().unwrap().unwrap();
     let outcome = Outcome {
@@ -367,20 +379,26 @@ fn a_put_above_the_limit_of_one_operation_arrives_in_parts() {
     });
 }
 
-/// The adapter refuses each request. A flush ends at its caller's bound, and one without ends at gin.h's and takes the
+/// The adapter refuses requests. A flush ends at its caller's bound, and one without ends at gin.h's and takes the
 /// endpoint out of service.
 #[test]
-fn a_wrong_key_ends_a_flush_at_its_bound() {
+fn a_failed_request_ends_a_flush_at_its_bound() {
     with_soft_adapter(&ON, |_| {
-        let wrong = Launch { wrong_key: true, blocks: 1, lanes: 1, calls: 1, ..Launch::default() };
-        let begin = Instant::now();
-        let outcome = run(Launch { flush_timeout_ns: SECOND, ..wrong });
-        assert!(begin.elapsed() >= Duration::from_secs(1));
-        assert_eq!(outcome.statuses, [EFA_GDA_TIMEOUT_COMPLETION]);
-        assert_eq!(outcome.endpoints[0], ([2, 2, 2, 2, 0], 1), "the last put, of no bytes, needs no key");
-        let outcome = run(Launch { flush_timeout_ns: 0, timeout_ns: SECOND, ..wrong });
-        assert_eq!(outcome.statuses, [EFA_GDA_TIMEOUT_COMPLETION]);
-        assert_eq!(outcome.endpoints[0], ([2, 2, 2, 2, u64::from(EFA_GDA_TIMEOUT_COMPLETION)], 1));
+        // The last of two puts has no bytes and needs no key.
+        for (fault, completed) in [(Fault::WrongKey, 1), (Fault::DeadPeer, 0)] {
+            let fails = Launch { fault, blocks: 1, lanes: 1, calls: 1, ..Launch::default() };
+            let begin = Instant::now();
+            let outcome = run(Launch { flush_timeout_ns: SECOND, ..fails });
+            assert!(begin.elapsed() >= Duration::from_secs(1));
+            assert_eq!(outcome.statuses, [EFA_GDA_TIMEOUT_COMPLETION]);
+            assert_eq!(outcome.endpoints[0], ([2, 2, 2, 2, 0], completed));
+            let outcome = run(Launch { flush_timeout_ns: 0, timeout_ns: SECOND, ..fails });
+            assert_eq!(outcome.statuses, [EFA_GDA_TIMEOUT_COMPLETION]);
+            assert_eq!(
+                outcome.endpoints[0],
+                ([2, 2, 2, 2, u64::from(EFA_GDA_TIMEOUT_COMPLETION)], completed)
+            );
+        }
     });
 }
 
@@ -390,7 +408,7 @@ fn a_full_ring_ends_posts_at_their_bound() {
     with_soft_adapter(&ON, |_| {
         let calls = 8 * 4096;
         let outcome = run(Launch {
-            wrong_key: true,
+            fault: Fault::WrongKey,
             blocks: 2,
             lanes: 1,
             calls,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Puts, values, signals and gets by NCCL's public device API, ncclGin, whose code comes from the PyPI package
- * nvidia-nccl-cu13. The same
- * file is compiled a second time with efa_gda/nccl_gin.h in front of it (-include), so that this library posts.
+ * nvidia-nccl-cu13. The same file is compiled a second time with efa_gda/nccl_gin.h in front of it (-include), so that this library posts.
  * Handles, windows and communicator have the shape that NCCL and aws-ofi-nccl give them; ring, doorbell and counter are
  * those of this project's struct of the queue. Not for applications.
  */
@@ -261,9 +260,13 @@ extern "C" __global__ void soft_adapter_nccl_counts(soft_adapter_args a) {
 
 namespace {
 
-/* Puts with a key that belongs to no region. */
-__device__ void put_with_wrong_key(Handles &h, const ncclGin &gin, const soft_adapter_args &a) {
-  ((nccl_ofi_gin_gdaki_mr_handle *)h.memory)->peers[kPeer].rkey = ~a.rkey;
+/* Puts to an endpoint that is gone if `calls` is 1, otherwise with a key that belongs to no region. */
+__device__ void put_that_fails(Handles &h, const ncclGin &gin, const soft_adapter_args &a) {
+  if (a.calls == 1) {
+    h.qpn[0][kPeer] = (uint16_t)~a.peer.qpn;
+  } else {
+    ((nccl_ofi_gin_gdaki_mr_handle *)h.memory)->peers[kPeer].rkey = ~a.rkey;
+  }
   gin.put(ncclTeamWorld(h.comm), kPeer, &h.window, 0, &h.window, 0, a.bytes);
 }
 
@@ -281,7 +284,7 @@ extern "C" __global__ void soft_adapter_nccl_fails(soft_adapter_args a) {
   Handles &h = handles_of(a);
   ncclGin gin(h.comm, 0);
   uint64_t *words = a.scratch + kScratchWords - 4;
-  put_with_wrong_key(h, gin, a);
+  put_that_fails(h, gin, a);
   uint64_t begin = now_ns();
   words[0] = gin.flush(ncclCoopThread{}, cuda::memory_order_acquire, ncclGin_None{}, a.pause_ns);
   words[1] = now_ns() - begin;
@@ -296,6 +299,6 @@ extern "C" __global__ void soft_adapter_nccl_hangs(soft_adapter_args a) {
   Handles &h = handles_of(a);
   h.comm.abortFlag = (uint32_t *)a.target;
   ncclGin gin(h.comm, 0);
-  put_with_wrong_key(h, gin, a);
+  put_that_fails(h, gin, a);
   gin.flush(ncclCoopThread{});
 }

@@ -312,35 +312,40 @@ fn compare_failures(bench: &Bench) -> Outcome<()> {
     const TIMEOUT: u64 = 8;
     const CYCLES: u64 = 1_000_000_000;
     let adapter = SoftAdapter::loaded();
+    let faults = ["a wrong key", "an endpoint that is gone"];
     // NCCL's Wait does nothing.
     let cases = [
         ("EFA_GDA_BENCH_NCCL", "NCCL's", SUCCESS, true),
         ("EFA_GDA_BENCH_DROP_IN", "the drop-in's", TIMEOUT, false),
     ];
     for (variable, name, of_wait, hangs) in cases {
-        let Some([open, .., fails, without_timeout]) = nccl_kernels(bench, variable)? else { continue };
-        let mut link = bench.rig.counted(CALL_BYTES)?;
-        link.args.pause_ns = CYCLES;
-        link.launch(&open, 0)?;
-        link.launch(&fails, 0)?;
-        let [flush, flush_ns, wait, wait_ns] = link.last_words()?;
-        println!(
-            "a put that fails: {name} flush {flush} after {} ms, wait {wait} after {} ms",
-            flush_ns / 1_000_000,
-            wait_ns / 1_000_000
-        );
-        if (flush, wait) != (TIMEOUT, of_wait) {
-            return Err(format!("{name} results are {flush} and {wait}, expected {TIMEOUT} and {of_wait}"));
+        for (number, fault) in (0..).zip(faults) {
+            let Some([open, .., fails, without_timeout]) = nccl_kernels(bench, variable)? else { continue };
+            let mut link = bench.rig.counted(CALL_BYTES)?;
+            (link.args.calls, link.args.pause_ns) = (number, CYCLES);
+            link.launch(&open, 0)?;
+            link.launch(&fails, 0)?;
+            let [flush, flush_ns, wait, wait_ns] = link.last_words()?;
+            println!(
+                "a put, {fault}: {name} flush {flush} after {} ms, wait {wait} after {} ms",
+                flush_ns / 1_000_000,
+                wait_ns / 1_000_000
+            );
+            if (flush, wait) != (TIMEOUT, of_wait) {
+                return Err(format!(
+                    "{name} results are {flush} and {wait}, expected {TIMEOUT} and {of_wait}"
+                ));
+            }
+            if hangs && link.launch_until(&without_timeout, std::time::Duration::from_secs(3))? {
+                return Err(format!("{name} flush without a timeout ended before it was aborted"));
+            }
+            link.destroy()?;
+            let errors = adapter.statistics().errors;
+            if errors != 1 + u64::from(hangs) {
+                return Err(format!("the adapter failed {errors} requests"));
+            }
+            adapter.reset();
         }
-        if hangs && link.launch_until(&without_timeout, std::time::Duration::from_secs(3))? {
-            return Err(format!("{name} flush without a timeout ended before it was aborted"));
-        }
-        link.destroy()?;
-        let errors = adapter.statistics().errors;
-        if errors != 1 + u64::from(hangs) {
-            return Err(format!("the adapter failed {errors} requests"));
-        }
-        adapter.reset();
     }
     Ok(())
 }
