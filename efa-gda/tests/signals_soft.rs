@@ -329,6 +329,15 @@ fn a_wait_for_a_signal_compares_the_word() {
 }
 
 #[test]
+fn threads_of_one_wait_may_differ_in_whether_they_want_the_word() {
+    let bench = Bench::silent(Shape::default());
+    type Run = unsafe extern "C" fn(*const efa_gda_queue) -> u32;
+    // SAFETY: the type is the function's in signals.cu; the queue outlives the call.
+    let succeeded = unsafe { library().get::<Run>(b"waits_of_one_observer_on_host").unwrap()(&*bench.queue) };
+    assert_eq!(succeeded, 64);
+}
+
+#[test]
 fn abort_flag_and_poison_end_a_wait_for_a_signal() {
     let mut bench = Bench::silent(Shape::default());
     bench.abort();

@@ -182,4 +182,25 @@ extern "C" uint32_t wait_until_on_host(const efa_gda_queue *queue, const uint32_
   efa_gda::host::run_block(0, 1, 32, body, &call);
   return call.status;
 }
+
+/* Two waits for a word that is 7, by a block of 64 threads of which only the leader passes `seen`. Returns how many
+ * threads received EFA_GDA_OK from both. */
+extern "C" uint32_t waits_of_one_observer_on_host(const efa_gda_queue *queue) {
+  struct Call {
+    const efa_gda_queue *queue;
+    uint32_t word, succeeded;
+  } call = {queue, 7, 0};
+  auto body = [](void *context) {
+    Call &c = *static_cast<Call *>(context);
+    BlockGroup group;
+    uint32_t seen = 0, failures = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+      uint32_t *observed = group.rank() == 0 ? &seen : nullptr;
+      failures += wait_until(c.queue, group, &c.word, Until::Equal, 7u, kDefaultTimeoutNs, observed) != EFA_GDA_OK;
+    }
+    c.succeeded += failures == 0 && seen == (group.rank() == 0 ? 7u : 0u);
+  };
+  efa_gda::host::run_block(0, 1, 64, body, &call);
+  return call.succeeded;
+}
 #endif

@@ -60,8 +60,8 @@ static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && 
 /* The most rounds in Open (step 2). */
 constexpr int kMaxOpenRounds = 16;
 
-/* lock.doorbell_index and, in the high half, lock.confirmed_index: a load by another group may meet a store, so both
- * are of 64 bits. */
+/* lock.doorbell_index and, in the high half, lock.confirmed_index. Another group may load them while they are stored,
+ * so each access has 64 bits. */
 EFA_GDA_FN uint64_t *lock_indices(efa_gda_queue *queue) {
   return reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index);
 }

@@ -43,7 +43,7 @@
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
  *   completion.lost          | reader                       | host                  | relaxed
- *   done words               | reader                       | waiting groups, the   | R1 (requests.h)
+ *   done words               | reader                       | waiting groups, the   | R1, R3 (requests.h)
  *                            |                              | writer's leader       |
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before

@@ -15,7 +15,7 @@
  *   in_full_warp()    whether all 32 lanes of the calling thread's warp belong to the group.
  *   transpose(q)      rearranges the quads of a full warp (Transpose). All lanes of a full warp call it, and no others.
  *   kSingleThread     the group is one thread.
- *   kCombines         the group can combine other groups' entries (ticket_lock.h), which needs vote().
+ *   kCombines         all threads of the group combine (ticket_lock.h), which needs vote(); otherwise the leader alone.
  *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
  *                     The fences of functions that the leader alone calls are the leader's.
  * Only sync() orders accesses to memory. from_leader(), vote(), is_whole() and transpose() exchange values and promise

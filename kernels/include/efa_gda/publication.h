@@ -75,7 +75,7 @@ template <class Group, int StoreBytes, class Store>
 EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const EntryShare &share, uint32_t first,
                              uint32_t count, uint32_t slot, uint32_t mask, Store store) {
   const volatile uint32_t *words = share.parked;
-  Group group = ring.group();
+  StoringGroup<Group, StoreBytes> group = ring.storing_group();
   uint32_t quads = 1u << (ring.entry_shift() - 4);
   EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < quads; k++, words += 4) {
     uint32_t i = entry_number(group, k & 3) - first, s = slot + i, number = quad_number(group, k & 3) + (k & 4);
@@ -130,9 +130,10 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
 /* Scans (A SCAN). All threads of `group` call it, and receive the same result. `serving` is T as lock.serving
  * holds it, in state 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the leader loads
  * their number in each reading. After a reading, the scan does the first of these that applies:
- *   1. It reads again, because calls are arriving. For that, `linger` must be true, the scan must have read again fewer
- *      than kMaxRereadings times, and fewer entries than a flag window must be outstanding: none, or another number
- *      than in the reading before (0 before the first reading).
+ *   1. It reads again, because calls are arriving. For that, `linger` must be true (combine() sets it in Open, except
+ *      in its first round), the scan must have read again fewer than kMaxRereadings times, and fewer entries than a
+ *      flag window must be outstanding: none, or another number than in the reading before (0 before the first
+ *      reading).
  *   2. It returns the whole calls whose flags match. For that, these must have all outstanding entries or more than
  *      three quarters of a flag window, or the scan must have read again kMaxRereadings times.
  *   3. It reads again, because calls are not published yet.

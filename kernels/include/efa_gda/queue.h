@@ -8,10 +8,11 @@
  * members marked "Geometry". These are constant while device code can use the queue. The members marked "Engine" start
  * at zero. While device code can use the queue, only the device library writes them, as its headers state, and the host
  * may read them at any time: a snapshot of a hung queue is a copy of this struct. When a queue moves between host and
- * GPU, the host copies the "Engine" members; publication slots start anew, zeroed. If the GPU's copy of them is lost,
- * the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the inbox are lost, it adds completion.inboxed -
- * receive.taken to completion.lost and sets receive.taken to completion.inboxed. If the contents of the request table
- * are lost, it zeroes the member `requests`: the queue then has no table.
+ * GPU, the host copies the "Engine" members and the contents of inbox and request table; publication slots start anew,
+ * zeroed. If the GPU's copy of the "Engine" members is lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the
+ * contents of the inbox are lost, it adds completion.inboxed - receive.taken to completion.lost and sets receive.taken
+ * to completion.inboxed. If the contents of the request table are lost, it zeroes the member `requests`: the queue then
+ * has no table.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -39,8 +40,8 @@ typedef long long int64_t;
 #endif
 
 /* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
- * Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
- * its requests until the endpoint is destroyed. error.poison holds the first reason.
+ * Sender's later calls that have to wait or take a ticket return EFA_GDA_POISONED (post.h), and the adapter may still
+ * access the buffers of its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
  * The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
  * reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
@@ -60,7 +61,7 @@ enum efa_gda_status {
   EFA_GDA_COMPLETION_ERROR = 4,
   /* The queue was poisoned before; error.poison has the reason. */
   EFA_GDA_POISONED = 5,
-  /* The host set the abort flag to 1. A wait of the send side that ends so poisons the queue. */
+  /* The host set the abort flag to 1. A wait of a Sender that ends so poisons the queue. */
   EFA_GDA_ABORTED = 6,
   /* An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
    * a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0. */
@@ -157,7 +158,7 @@ struct efa_gda_cq {
   volatile uint32_t *doorbell;
   /* 16 or 32 bytes in practice. */
   uint32_t entry_size;
-  /* A power of two. */
+  /* A power of two; NO OVERRUN in cq.h and efa_gda_counters state the least. */
   uint32_t num_entries;
 };
 
@@ -301,13 +302,13 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
-  /* Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy raises it;
-   * may be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). The
-   * looks of test(), and of wait() and wait_own() with timeout 0, do not read it; the waits to ring for deferred
-   * entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the host stores it
-   * to its own flag too, if the queue leaves the GPU out of service. A status stays. A detach stores none to the flag
-   * of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with EFA_GDA_ABORTED, any
-   * other value with the enum efa_gda_status of that value. */
+  /* Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: the value 1 with
+   * EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. A wait for the ticket lock reads it
+   * only if lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0,
+   * read it only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
+   * each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
+   * none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
+   * the GPU out of service, the host stores the proxy's status to that flag. A status stays. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The wait for requests of quiet() (post.h). A group waits as the writer: a queue's owner, or a lock owner. Or it waits
- * before it acquires the lock of a shared queue: then for an idle queue, and for at most kIdleWaitNs.
+ * The wait for requests of quiet() (post.h). A queue's owner and a lock owner wait as the writer. On a shared queue a
+ * group first waits without the lock, until the queue is idle, for at most kIdleWaitNs (post.h).
  *
- * TERMS. Writer, next, poison, abort flag: see sq.h. Queue's owner, lock owner, a free lock: see ticket_lock.h.
+ * TERMS. Writer, next, done, poison, abort flag: see sq.h. Queue's owner, lock owner, a free lock: see ticket_lock.h.
  * `completed`: what completed_now() returned (cq.h).
  *
  *   waits         | until                                     | bound            | at the bound
@@ -14,10 +14,10 @@
  *   otherwise     | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
  * If the requests are not done, both waits also end with a poison (EFA_GDA_POISONED), with the abort flag (its status;
- * poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue: if the handle has ever read a
- * completion of another queue pair, because that queue's pollers may have read this queue's completions; and, as the
- * writer, if next - completed is more than sq.num_entries, because then more requests completed than were posted, or
- * more are in flight than the ring holds.
+ * poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle has ever read
+ * a completion of another queue pair: that queue's pollers may have read this queue's completions. Or, as the writer,
+ * next - completed is more than sq.num_entries: more requests completed than were posted, or more are in flight than
+ * the ring holds.
  *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
  * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h).
  */

@@ -71,8 +71,8 @@
  *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
  * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
- * WHAT THE WORDS SAY about request i, which was posted: to the group that posted it or a later request, and to a
- * group that has loaded an `oldest` > i - R with an acquire (ibgda.h): both see the done word of request i - R.
+ * WHAT THE WORDS SAY about a posted request i, to a group that sees the done word of request i - R: a group that posted
+ * request i or a later one, or that has loaded an `oldest` > i - R with an acquire (ibgda.h).
  * "Differs": the word's phase is not that of i's lap. Rows with "<=" hold for an `oldest` that was loaded after the
  * word, rows with "> i" for one that was loaded before it. Rows with "> i + R" hold for both.
  *   done[i mod R]      | oldest    | request i is
@@ -89,10 +89,11 @@
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
- * look_ahead() loads no `oldest`. It passes a request by the first row of each half, and drop_later_laps() then finds
- * by a later `oldest` whether the second row could apply instead. For poster words R2 shows that it finds it. For done
- * words the order passes through the adapter, which PTX does not know: the store of `oldest`, the fence of the ring,
- * the doorbell of request i + 2R, its completion, the reader's fence, the done word. The library relies on it.
+ * look_ahead() loads no `oldest`. For done words and for poster words it applies the first row whatever `oldest` is,
+ * and drop_later_laps() then finds by a later `oldest` whether the second row could apply instead. For poster words R2
+ * shows that it finds it. For done words the order passes through the adapter, which PTX does not know: the store of
+ * `oldest`, the fence of the ring, the doorbell of request i + 2R, its completion, the reader's fence, the done word.
+ * The library relies on it.
  * look_closely() loads `oldest` before and after the words. If `oldest` passed i between its two loads and a word
  * differs, it loads all again: the word may have been loaded before it was stored, so "differs" does not show that it
  * was overwritten.
@@ -119,7 +120,7 @@
  *   a handle whose |                                 |
  *   timeout is 0   |                                 |
  *   post, if LIMIT | as in free_slots.h: each        | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the queue:
- *   allows no more |   request that completes        |   no request completed, request `oldest` included
+ *   allows no more |   request that completes        |   no request completed, not even request `oldest`
  *   entries        |                                 |
  * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound

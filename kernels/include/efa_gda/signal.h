@@ -6,9 +6,9 @@
  * data requests are done. A signal is a value that is written to a word of the peer's memory (value_signal), or one
  * tick of a completion counter of the peer (tick_signal). A group of the peer waits for it with wait_until().
  *
- * TERMS. Group, handle, call: see sq.h. Data: the bytes that must be visible before the signal. Data requests: the
- * requests that write them. Word: the word of the peer's memory that the signal changes: the target of a value, or the
- * completion counter.
+ * TERMS. Group, handle, call, done: see sq.h. Data: the bytes that must be visible before the signal. Data requests:
+ * the requests that write them. Word: the word of the peer's memory that the signal changes: the target of a value, or
+ * the completion counter.
  *
  * SENDING SIDE. There are two forms. Which one is needed depends on how the peer registered the memory of data and
  * word.
@@ -22,7 +22,7 @@
  *                            | of bytes that the data wrote; wait; post  |
  *                            | the signal                                |
  * A tick usually needs the second form: each write of data ticks the counter of the endpoint to which it goes, so a
- * counter that only signals tick belongs to another endpoint. With the first form, data and tick go to one endpoint,
+ * counter that counts signals alone belongs to another endpoint. With the first form, data and tick go to one endpoint,
  * and the value that the receiver waits for must include the ticks of the data's writes.
  * The first form rests on what libfabric states for EFA since 2.7 (fi_efa(7), FI_EFA_MR_RELAXED_ORDERING): with a
  * region of the default, strict ordering, a completion with status 0 guarantees that later operations to the same
@@ -37,7 +37,8 @@
  * `*failed` becomes the first failed request that the wait found. If its status is 0, it names none, and any request of
  * the queue may have failed (requests.h). Without a request table `*failed` is not written. After this status the
  * caller must not call signal_own() or signal_own_read_back() for this data: they may post the signal without waiting
- * for the data again.
+ * for the data again. Exception: a queue with counters whose wrap is 0 reports no errors (cq.h), so the functions post
+ * the signal although the data or the read-back failed.
  *   EFA_GDA_IN_FLIGHT (timeout 0, with a request table) means that the data is posted and the signal is not. After the
  * first form the caller may then call signal_own() until it returns another status, but not put_signal(), which would
  * post the data again.
@@ -76,9 +77,9 @@
  *      nothing for data in a GPU: the host must wait for the word and call cuFlushGPUDirectRDMAWrites before it starts
  *      the kernel that reads the data. With a tick, "word in" is the memory in which the host placed the counter. The
  *      adapter counts a write after it has executed it.
- *      For the bytes of an RDMA read or of a receive, the completion is the word: "word in" is the memory of the
- *      completion queue, and "first form" says whether the completion proves that the bytes are visible. Their region
- *      must have strict ordering.
+ *      For the bytes of an RDMA read or of a receive, the completion is the word: the column "word in" is the memory
+ *      of the completion queue, and the column "first form" says whether the completion proves that the bytes are
+ *      visible. Their region must have strict ordering.
  * Data must not be loaded through the read-only cache (ld.global.nc, __ldg, const __restrict__): no fence orders that.
  *
  * WORDS
@@ -214,7 +215,7 @@ EFA_GDA_FN efa_gda_status signal_own_read_back(AnySender &sender, ReadBack read_
  * than half of its range: 2^31, 2^63, or half of `wrap`. */
 enum class Until { Equal, NotEqual, AtLeast };
 
-/* `wrap`: the word counts modulo this power of two; 0: modulo its width. */
+/* `wrap`: the word counts modulo this power of two; 0: modulo 2^32 or 2^64, by its type. */
 template <class Word>
 EFA_GDA_FN bool satisfies(Word seen, Until until, Word value, Word wrap) {
   Word mask = wrap - 1, difference = (seen - value) & mask;
@@ -243,8 +244,9 @@ EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const 
 }
 
 /* Waits until the word, of 4 or 8 bytes (uint32_t, uint64_t), satisfies the comparison. All threads of the group call
- * it. `queue`: the queue whose abort flag and poison end the wait; no request is posted to it. `*seen` becomes the
- * last value that was read of the word, on all threads, whatever the status. `wrap`: see satisfies(). */
+ * it, with the same arguments but for `seen`. `queue`: the queue whose abort flag and poison end the wait; no request
+ * is posted to it. Unless `seen` is null, `*seen` becomes the last value that was read of the word, with any status.
+ * `wrap`: see satisfies(). */
 template <class Group, class Word>
 EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, const volatile Word *word, Until until,
                                      Word value, uint64_t timeout_ns, Word *seen = nullptr, Word wrap = 0) {
@@ -252,7 +254,8 @@ EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, co
   uint32_t status = EFA_GDA_OK;
   if (group.rank() == 0) status = leader_wait_until(queue, word, until, value, wrap, timeout_ns, &last);
   status = group.from_leader(status);
-  if (seen != nullptr) *seen = group.from_leader(last);
+  last = group.from_leader(last);
+  if (seen != nullptr) *seen = last;
   group.sync();
   return (efa_gda_status)status;
 }

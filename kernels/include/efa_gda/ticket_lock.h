@@ -52,8 +52,9 @@
  *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release() fences if
  *       it does not ring. Until then, of the words that earlier lock owners wrote, the group uses the two indices,
  *       stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
- *       R3). These stores and the load depend on the load of serving by a branch. That they therefore follow it is an
- *       assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
+ *       R3). The stores depend on the load of serving by a branch. That they therefore follow it is an assumption about
+ *       the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest` precedes it, the
+ *       limit only becomes stricter (R3).
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
  *       on: the host then counts too many entries as not rung for. With an older confirmed_index it fences earlier than
@@ -99,13 +100,14 @@
  * THE LOCK OWNER
  *   1. If it sees that other groups wait (others_wait), stores Open when it acquires the lock. It sees that if its last
  *      load of reserve.word, before it acquired, shows later tickets with entries, and the queue has publication slots.
- *      Empty tickets have nothing to combine. A block never sees it: it has no vote to scan flags with.
+ *      Empty tickets have nothing to combine. A block does not look: it combines only if it received the lock in
+ *      PassedMustCombine (step 3).
  *   2. Places its call's entries: those of the first round as made, those of each further round after it has made
  *      them. For that it may wait for free slots. A flush and a quiet have no entries. A quiet rings, and waits
  *      until all requests in the ring are done.
  *   3. If it stored Open in step 1, or received the lock in PassedMustCombine: rings, and combines (combine.h), a block
  *      as its leader alone, which is a one-thread group. Otherwise: rings, unless the call defers its doorbell, and
- *      passes the lock to the next ticket in Passed.
+ *      passes the lock in Passed to the next ticket.
  * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
  *   A call of several rounds that was published before its group owned the lock is only in its slots. Instead of
  * steps 2 and 3 the group then combines, its own call first (release_published).
@@ -137,11 +139,12 @@
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
  * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 loads
  * of serving without a change, and the abort flag at least kAbortPollNs (100 us) later: while serving changes more
- * often, neither bound nor flag ends the wait. The wait ends also if requests complete all the time: finitely many
- * calls have earlier tickets, and each needs finitely many requests to complete. A lock owner waits only for free slots
- * and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in Closing, at most one for
- * each call before `end`. A queue's owner keeps the lock until close(). A call of another group, which is a mistake
- * then, waits while the owner's requests complete.
+ * often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again and
+ * again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits only
+ * for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in Closing, at
+ * most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must make no calls
+ * meanwhile: such a call waits until its bound runs out after the last completion, or until the owner's close() poisons
+ * the queue.
  *   A waiting group looks for a poison after 32 loads of serving without a change, and after each further 32. Between
  * these looks it acts on cases 1 to 4 as without a poison. A call that had returned early is perhaps never rung for.
  * Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these requests; close() of a
@@ -194,8 +197,9 @@ struct TicketState {
 
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
  *   1. Ticket(), collect().
- *   2. In a post(), acquire_alone(). If it returns false in a usual post() (Ring::is_usual_with_slots) of a compact
- *      group, publish_usual(); if that returns true, has_ended(); if that returns true, the call ends.
+ *   2. In a post(), acquire_alone(). If it returns false in a post() of a compact group for which
+ *      Ring::is_usual_with_slots() holds, publish_usual(); if that returns true, has_ended(); if that returns true, the
+ *      call ends.
  *   3. acquire_if_passed(), unless the group owns the lock or has published.
  *   4. Unless owns_lock(), wait(). If it returns MayPublish, publish() and wait() again. If it returns Ended or
  *      Failed, the call ends.
@@ -278,14 +282,14 @@ class Ticket : private TicketState {
     }
   }
 
-  /* Publishes the call if case 4 applies now, and returns whether it did. It must be a usual post()
-   * (Ring::is_usual_with_slots), whose only round is in `quads`. */
+  /* Publishes the call if case 4 applies now, and returns whether it did. Ring::is_usual_with_slots() must hold for the
+   * call, whose only round is in `quads`. */
   EFA_GDA_FN bool publish_usual(const Quad (&quads)[4]) {
-    Group group = ring_.group();
     if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
     read_lock();
     if (outcome(false, true) != TicketOutcome::MayPublish) return false;
-    store_quads(group, quads, 0, count_, first_slot(), publication_.mask, 6, ring_.num_entries(), ring_.has_wide_ids(),
+    store_quads(ring_.storing_group(), quads, 0, count_, first_slot(), publication_.mask, 6, ring_.num_entries(),
+                ring_.has_wide_ids(),
                 [&](uint32_t offset, const Quad &quad) { store_quad_local(publication_.entries + offset, quad); });
     publish_flags(0, count_);
     return true;
@@ -398,7 +402,7 @@ class Ticket : private TicketState {
     return true;
   }
 
-  /* Which case of A CALL THAT WAITS the lock's words, as last read, make of the call. `can_publish`: what case 4
+  /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `can_publish`: what case 4
    * requires applies, except for the limit on slots. */
   EFA_GDA_FN TicketOutcome outcome(bool published, bool can_publish) const {
     uint64_t serving = lock_.serving;
