@@ -28,9 +28,10 @@
  *
  * A POST of n entries
  *   1. The leader reserves n entries: pc. Unless the doorbell is deferred, it promises their end.
- *   2. In chunks of at most the window, min(max_batch, sq_size), it waits until the chunk fits: at most `window`
- *      entries past wqes_posted, and at most sq_size past the counter. While it waits in its turn, it rings for earlier
- *      entries that are not rung for: their groups may have left that to it, and need not wait for its slots.
+ *   2. In chunks of at most the window, min(max_batch, sq_size), each within one lap of the ring, it waits until the
+ *      chunk fits: at most `window` entries past wqes_posted, and at most sq_size past the counter. While it waits in
+ *      its turn, it rings for earlier entries that are not rung for: their groups may have left that to it, and need
+ *      not wait for its slots.
  *   3. The threads write the entries, synchronise, and fence (fence.acq_rel.sys). NCCL's code reads the turn with a
  *      relaxed load and rings at once, so entries must be fenced before the turn passes.
  *   4. The leader waits for its turn. It then rings for all entries up to its own, or leaves that to a later group: to
@@ -168,9 +169,8 @@ struct Turn {
     store_relaxed(&sq->cursors, posted | (uint64_t)end << 32);
   }
 
-  EFA_GDA_FN bool has_free_slots(uint32_t end) const {
-    return end - posted <= window && ((limit - end) & (kCounterMask / 2 + 1)) == 0;
-  }
+  EFA_GDA_FN bool is_in_window(uint32_t end) const { return end - posted <= window; }
+  EFA_GDA_FN bool has_free_slots(uint32_t end) const { return ((limit - end) & (kCounterMask / 2 + 1)) == 0; }
   /* VALUES: whether the slots that belong to the entries from `begin` on, all of one lap, are free. */
   EFA_GDA_FN bool has_value_slots(uint32_t begin) const {
     uint32_t in_lap = begin % endpoint->sq_size;
@@ -182,13 +182,14 @@ struct Turn {
   EFA_GDA_FN efa_gda_status wait_for_slots(uint32_t begin, uint32_t end) {
     Bound bound;
     efa_gda_status status = EFA_GDA_OK;
-    while (status == EFA_GDA_OK && !(has_free_slots(end) && (!kValues || has_value_slots(begin)))) {
+    while (status == EFA_GDA_OK &&
+           !(is_in_window(end) && has_free_slots(end) && (!kValues || has_value_slots(begin)))) {
       if (released == begin && posted != begin) {
         ring(sq->db, begin);
         continue;
       }
       status = bound.over(endpoint, posted + released + limit, EFA_GDA_TIMEOUT_SLOTS);
-      load_limit();
+      if (kValues || !has_free_slots(end)) load_limit();
       load_cursors();
     }
     return status;
@@ -239,17 +240,21 @@ struct Ring {
   EFA_GDA_FN explicit Ring(const Queue *queue)
       : buffer(queue->sq.buf), mask_and_wide(queue->sq.queue_mask | (has_wide_entries(queue) ? kWide : 0)) {}
 
-  /* Writes this thread's share of `count` entries whose first 64 bytes are `quads` (round.h). The second 64 bytes of an
-   * entry of 128 are zero in all of GIN's requests. */
+  /* Writes this thread's share of `count` entries, at most slots_to_end(slot), whose first 64 bytes are `quads`
+   * (round.h). The second 64 bytes of an entry of 128 are zero in all of GIN's requests. */
   template <class Group>
   EFA_GDA_FN void write(const Group &group, const Quad (&quads)[4], uint32_t first, uint32_t count,
                         uint32_t slot) const {
     uint32_t mask = mask_and_wide & ~kWide, shift = (mask_and_wide & kWide) != 0 ? 7 : 6;
-    store_quads(group, quads, first, count, slot, mask, shift, mask + 1, false,
-                [&](uint32_t offset, const Quad &quad) {
-                  store_to_ring(buffer + offset, quad);
-                  if (shift == 7) store_to_ring(buffer + offset + 64, Quad{0, 0, 0, 0});
-                });
+    store_quads_of_lap(group, quads, first, count, slot, (slot & (mask + 1)) != 0, buffer, mask, shift,
+                       [&](uint8_t *to, const Quad &quad) {
+                         store_to_ring(to, quad);
+                         if (shift == 7) store_to_ring(to + 64, Quad{0, 0, 0, 0});
+                       });
+  }
+  EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const {
+    uint32_t mask = mask_and_wide & ~kWide;
+    return mask + 1 - (slot & mask);
   }
 
  private:
@@ -261,6 +266,9 @@ struct Ring {
  * need no other's result are issued together: a post is bound by the latency of each that waits for another. */
 template <bool kValues, class Group, class Write>
 EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32_t count, bool defer, Write write) {
+  /* A thread of this group may still be in an earlier post of its own, whose doorbell it left to the promise that
+   * follows. So all threads must be here before the leader promises anything. */
+  group.sync();
   bool leader = group.rank() == 0;
   Queue *queue = endpoint->qp;
   const volatile uint64_t *counter = endpoint->local_cntr_value;
@@ -282,6 +290,7 @@ EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32
   uint32_t end = begin + count;
   while (begin != end) {
     uint32_t n = end - begin < window ? end - begin : window;
+    if (n > ring.slots_to_end(begin)) n = ring.slots_to_end(begin);
     if (kValues) {
       uint32_t to_lap = sq_size - begin % sq_size;
       if (n > to_lap) n = to_lap;
@@ -306,8 +315,9 @@ EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32
 }
 
 /* Posts an entry of each thread of the group: `entry`. */
-template <class Group>
-EFA_GDA_FN efa_gda_status post(const Group &group, Endpoint *endpoint, bool defer, const Entry &entry) {
+template <class Base>
+EFA_GDA_FN efa_gda_status post(const Base &base, Endpoint *endpoint, bool defer, const Entry &entry) {
+  StoringGroup<Base, EFA_GDA_GIN_STORE_BYTES> group(base);
   Quad quads[4];
   make_quads(group, EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE, quads, 0, true, [&](uint32_t) { return entry; },
              [](const Entry &) {});

@@ -203,6 +203,17 @@ EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memor
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+/* The same if `condition` holds: without a branch, which would keep the other lanes of the warp waiting. */
+EFA_GDA_FN void store_doorbell_if(bool condition, volatile uint32_t *p, uint32_t v) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.u32 p, %2, 0;\n\t"
+      "@p st.mmio.relaxed.sys.global.u32 [%0], %1;\n\t"
+      "}" ::"l"(p),
+      "r"(v), "r"((uint32_t)condition)
+      : "memory");
+}
 EFA_GDA_FN void store_quad(uint8_t *p, const Quad &v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -313,6 +324,9 @@ inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void store_doorbell(volatile uint32_t *p, uint32_t v) {
   host::interleave_point();
   __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+inline void store_doorbell_if(bool condition, volatile uint32_t *p, uint32_t v) {
+  if (condition) store_doorbell(p, v);
 }
 inline void store_quad(uint8_t *p, const Quad &v) {
   host::interleave_point();

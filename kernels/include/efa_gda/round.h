@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Rounds of entries: makes each thread's share of a round, exchanges quads among the lanes of a full warp, and hands
- * each quad, with the offset of its slot, to a function of the caller that stores it. It accesses no word of the queue
- * and orders no accesses.
+ * Rounds of entries: makes each thread's share of a round, exchanges quads among the lanes of a full warp if that helps
+ * (StoringGroup), and hands each quad, with its place, to a function of the caller that stores it. It accesses no word
+ * of the queue and orders no accesses.
  *
  * TERMS. Group, entry, quad, round, producer index: see sq.h. Full warp, transpose(): see group.h.
  */
@@ -13,6 +13,15 @@
 #include "wqe.h"
 
 namespace efa_gda {
+
+/* A group as it makes and stores entries: the `group` of the functions below. In a full warp the lanes exchange quads
+ * for stores of 16 bytes, so that each store of the warp covers whole lines. Stores of 8 bytes reach the ring one by
+ * one in any case. */
+template <class Group, int StoreBytes>
+struct StoringGroup : Group {
+  EFA_GDA_FN explicit StoringGroup(const Group &group) : Group(group) {}
+  EFA_GDA_FN bool in_full_warp() const { return StoreBytes == 16 && Group::in_full_warp(); }
+};
 
 /* One thread's share of a round of entries. */
 struct EntryShare {
@@ -97,6 +106,27 @@ EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t
     Quad quad = quads[k];
     set_ring_fields(quad, quad_number(group, k), (s & num_entries) != 0, s, wide_ids);
     if (i < count) store(((s & mask) << shift) + 16 * quad_number(group, k), quad);
+  }
+}
+
+/* store_quads() for entries of one lap of the ring, on a queue without wide ids, with few instructions: `memory` has
+ * mask + 1 slots of 1 << shift bytes, slot & mask is at most mask + 1 - count, and all entries have the phase bit
+ * `phase`. So slots, offsets and ids of a thread's quads differ by constants. Calls `store(address, quad)`. */
+template <class Group, class Store>
+EFA_GDA_FN void store_quads_of_lap(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,
+                                   uint32_t slot, bool phase, uint8_t *memory, uint32_t mask, uint32_t shift,
+                                   Store store) {
+  bool exchanged = group.in_full_warp();
+  uint32_t i = entry_number(group, 0) - first_rank, number = quad_number(group, 0);
+  /* Of a thread without an entry here, `i` is past the others or, modulo 2^32, below 0. */
+  int64_t offset = (int64_t)(int32_t)((slot & mask) + i) * (1 << shift) + 16 * number;
+  uint32_t bits = number == 0 ? phase_bit(phase) + (slot & 0xffff) + i : 0, step = number == 0 ? 2 : 0;
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+    Quad quad = quads[k];
+    if (exchanged || k == 0) quad.x |= bits + k * step;
+    if (i + (exchanged ? 2 * k : 0) < count) {
+      store(memory + (offset + (exchanged ? 2 * k << shift : 16 * k)), quad);
+    }
   }
 }
 

@@ -34,7 +34,9 @@
  *                   index: these entries are rung for.
  *   publish         to write a call's entries to publication slots, from which the lock owner, usually another group,
  *                   copies them to the ring (ticket_lock.h).
- *   in flight       of a request: posted (post.h), and its completion is not counted yet (cq.h).
+ *   done            of a request: its completion is counted (cq.h); for wait(), wait_own() and test(): its done word is
+ *                   stored (requests.h).
+ *   in flight       of a request: posted (post.h), and not done.
  *   quiet           of a queue: no request that was posted before a call of quiet() is in flight. quiet() waits for
  *                   that.
  *   poison          to take a queue out of service for ever: to store a status in error.poison. Also that status.
@@ -93,9 +95,10 @@
  *   Example: max_batch = 4. If each call has 4 entries, it costs two fences: one before its entries, which confirms the
  *   doorbell of the previous call, and one in its ring. If each call has 2 entries, it costs one: the fence in a call's
  *   ring confirms the doorbell of the previous call, so the next call's 2 entries fit.
- * A thread that did not execute the fence may rely on it only after the next group sync. Therefore Ring has two
- * variables: leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group. If all
- * threads fence, the two are equal.
+ * Another thread of the group may rely on the fence after a group sync that follows it; the threads of the next writer,
+ * after they have received lock.confirmed_index (A1 in ticket_lock.h). Therefore Ring has two variables:
+ * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group. If all threads
+ * fence, the two are equal.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
@@ -247,6 +250,8 @@ class Ring {
     return stores;
   }
   EFA_GDA_FN Group group() const { return group_; }
+  using StoringGroupOf = StoringGroup<Group, StoreBytes>;
+  EFA_GDA_FN StoringGroupOf storing_group() const { return StoringGroupOf(group_); }
   EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
   /* Completions that the leader read while it waited. Valid on the leader. */
   EFA_GDA_FN const Completions &completions() const { return completions_; }
@@ -272,17 +277,18 @@ class Ring {
   }
 
   /* Makes this thread's share of the round [begin, end) of a post(): the thread of rank i modulo size makes entry i by
-   * `make(i)`. `end` must be at most what end_of_round() returns. A full warp then exchanges quads among its lanes
-   * (Transpose), so that each of its stores covers whole lines: entries that several warps store quad by quad reach
-   * PCIe in pieces. store_share() adds the phase and the request id. */
+   * `make(i)`. `end` must be at most what end_of_round() returns. A full warp that stores 16 bytes then exchanges quads
+   * among its lanes (StoringGroup): entries that several warps store quad by quad reach PCIe in pieces. store_share()
+   * adds the phase and the request id. */
   template <class Make>
   EFA_GDA_FN void make(EntryShare &share, uint32_t begin, uint32_t end, Make make) {
     uint32_t first = begin - begin % group_.size(), i = first + group_.rank();
-    make_quads(group_, options_ >> kHintsShift, share.quads, i, i - begin < end - begin, make,
+    StoringGroupOf group = storing_group();
+    make_quads(group, options_ >> kHintsShift, share.quads, i, i - begin < end - begin, make,
                [&](const Entry &entry) {
                  if (!has(kWideEntries)) return;
                  EFA_GDA_UNROLL for (int k = 0; k < 16; k++) share.upper[k] = entry.word[16 + k];
-                 if (group_.in_full_warp()) transpose_upper(group_, share);
+                 if (group.in_full_warp()) transpose_upper(group, share);
                });
     share.first = first;
     share.begin = begin;
@@ -296,13 +302,14 @@ class Ring {
   template <class Store>
   EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first_rank, uint32_t count, uint32_t slot,
                               uint32_t mask, Store store) const {
-    store_quads(group_, share.quads, first_rank, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
+    StoringGroupOf group = storing_group();
+    store_quads(group, share.quads, first_rank, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
     if (!has(kWideEntries)) return;
     EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 4; k++) {
       const volatile uint32_t *words = share.upper + 4 * k;
-      uint32_t i = entry_number(group_, k) - first_rank, s = slot + i;
+      uint32_t i = entry_number(group, k) - first_rank, s = slot + i;
       Quad quad = {words[0], words[1], words[2], words[3]};
-      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(group_, k), quad);
+      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(group, k), quad);
     }
   }
 
@@ -411,14 +418,17 @@ class Ring {
   /* The round of a usual post. make_usual() requires is_usual_with_slots(count), place_usual() is_usual(count). */
   template <class Make>
   EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
-    make_quads(group_, options_ >> kHintsShift, quads, group_.rank(), Group::kSingleThread || group_.rank() < count,
-               make, [](const Entry &) {});
+    make_quads(storing_group(), options_ >> kHintsShift, quads, group_.rank(),
+               Group::kSingleThread || group_.rank() < count, make, [](const Entry &) {});
   }
   EFA_GDA_FN void place_usual(Quad (&quads)[4], uint32_t count) {
-    if (EFA_GDA_LIKELY(fits_batch_window(count))) {
-      store_quads(group_, quads, 0, Group::kSingleThread ? 1 : count, next_,
-                  num_entries_ - 1, 6, num_entries_, has(kWideIds),
-                  [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
+    uint32_t mask = num_entries_ - 1;
+    bool in_lap = Group::kSingleThread || (next_ & mask) + count <= num_entries_;
+    /* One branch for all three. */
+    if (EFA_GDA_LIKELY(in_lap & fits_batch_window(count) & !has(kWideIds))) {
+      store_quads_of_lap(storing_group(), quads, 0, Group::kSingleThread ? 1 : count, next_,
+                         (next_ & num_entries_) != 0, buffer_, mask, 6,
+                         [](uint8_t *to, const Quad &quad) { Ring::store_to_ring(to, quad); });
       next_ += count;
     } else {
       place_in_windows(quads, count);
@@ -440,24 +450,25 @@ class Ring {
     confirmed_index_ = leader_confirmed_index();
     if (executes_fences()) fence_system();
     /* A record takes all 32 bits of the producer index, a doorbell of the adapter the low 16. */
-    if (is_leader()) store_doorbell(doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
+    store_doorbell_if(is_leader(), doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
     confirm_for_leader(doorbell_index_);
     doorbell_index_ = next_;
   }
 
  private:
-  /* place_usual() for entries that exceed the batch window. All of them are ready before the first chunk, so that
-   * little happens between two fences. */
+  /* place_usual() for entries that exceed the batch window, of two laps, or with wide ids. All of them are ready before
+   * the first chunk, so that little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
     uint32_t offsets[4];
+    StoringGroupOf group = storing_group();
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = next_ + entry_number(group_, k);
-      set_ring_fields(quads[k], quad_number(group_, k), (s & num_entries_) != 0, s, has(kWideIds));
-      offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group_, k);
+      uint32_t s = next_ + entry_number(group, k);
+      set_ring_fields(quads[k], quad_number(group, k), (s & num_entries_) != 0, s, has(kWideIds));
+      offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group, k);
     }
     place(count, [&](uint32_t done, uint32_t n, uint32_t) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (Group::kSingleThread || entry_number(group_, k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+        if (Group::kSingleThread || entry_number(group, k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
       }
     });
   }

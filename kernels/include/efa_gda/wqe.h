@@ -193,12 +193,16 @@ EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
   return Quad{e.word[4 * i], e.word[4 * i + 1], e.word[4 * i + 2], e.word[4 * i + 3]};
 }
 
+/* The phase bit in word 0 of an entry. */
+EFA_GDA_FN uint32_t phase_bit(bool phase) {
+  return phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK << kControl2Shift : 0;
+}
+
 /* Adds phase and request id to `quad`, the i-th of an entry. `phase` is 0 on the first lap and flips with each. `wide`:
  * the queue has 64-bit request ids (EFA_GDA_SQ_REQ_ID_64); otherwise the low 16 bits of `id` are used. */
 EFA_GDA_FN void set_ring_fields(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wide) {
   static_assert(kWordControl == 0 && kWordIdMiddle == 6 && kWordIdHigh == 7, "in quads 0 and 1");
-  uint32_t phase_bit = phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK << kControl2Shift : 0;
-  uint32_t bits = ((uint32_t)id & 0xffff) | phase_bit;
+  uint32_t bits = ((uint32_t)id & 0xffff) | phase_bit(phase);
   /* Selects instead of branches, because `i` differs between the threads of a warp. */
   quad.x |= i == 0 ? bits : 0;
   if (wide) {
