@@ -39,6 +39,20 @@
  * an object whose address is taken cannot stay in registers. */
 #define EFA_GDA_LIKELY(x) __builtin_expect(!!(x), 1)
 
+#if EFA_GDA_ON_GPU
+namespace efa_gda {
+template <auto kFunction>
+__constant__ decltype(kFunction) constant_pointer = kFunction;
+}  // namespace efa_gda
+/* Names a function marked EFA_GDA_COLD in a call of code that is inlined in the caller's kernel. If ptxas knows which
+ * function is called, it gives that function registers which the caller never uses, for all of the caller's code; so
+ * a kernel of 1,024 threads, which has 64, spills. It does not know the value of a pointer in constant memory, because
+ * the host may change constants. Then the function saves the registers that it uses. */
+#define EFA_GDA_COLD_CALL(...) (*::efa_gda::constant_pointer<__VA_ARGS__>)
+#else
+#define EFA_GDA_COLD_CALL(...) (__VA_ARGS__)
+#endif
+
 namespace efa_gda {
 
 /* Fails where a compiler ignores the alignment and lays the queue out differently from the host's. */

@@ -13,10 +13,10 @@
  * `make` and pointers to results, which may be the thread's own. All receive the same status. Each path out of the
  * kernel must close the handle, once. kernels/examples/put_signal.cu has two complete kernels.
  *
- * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, quiet, poison, abort flag: see
- * sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To post is to
- * place entries, or to publish them for a lock owner that places them. post() also rings, or leaves that to a later
- * call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
+ * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, done, quiet, poison, abort
+ * flag: see sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To
+ * post is to place entries, or to publish them for a lock owner that places them. post() also rings, or leaves that to
+ * a later call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
  *
  * A kernel with few registers, such as one for blocks of 1,024 threads, names a compact group on a shared queue:
  * Sender<Sharing::Device, Compact<WarpGroup>> (group.h).
@@ -59,9 +59,9 @@
  *   - the status of the table, at the bound,
  *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. The wait for the lock first reads
  *     it later than the others (ticket_lock.h),
- *   - EFA_GDA_BAD_COMPLETION, if the counts are wrong. For quiet(), wait(), wait_own() and test(): a poll leaves the
- *     call waiting, and the handle has ever read a completion of another queue pair. For a wait for free slots, and
- *     quiet() as the writer: more requests completed than were posted, or more are in flight than the ring holds.
+ *   - EFA_GDA_BAD_COMPLETION: in quiet(), wait(), wait_own() and test(), if a poll leaves the call waiting and the
+ *     handle has ever read a completion of another queue pair; in a wait for free slots, and in quiet() as the writer,
+ *     if more requests completed than were posted, or more are in flight than the ring holds.
  * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. Two waits have another bound, at which they
  * poison nothing:
  *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
@@ -109,6 +109,40 @@ enum PostFlags : uint32_t {
    * or if this group or another combines. */
   kPostDefer = 1
 };
+
+/* Returns the leader's status to all threads, after what the leader did. */
+template <class Group>
+EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
+  status = group.from_leader(status);
+  group.sync();
+  return (efa_gda_status)status;
+}
+
+/* As the lock owner with a ticket for no entries, rings for everything placed and, if `waits`, waits until every
+ * request is done. No other group can serve this call, because it has nothing to publish. Adds what it read to
+ * `all`. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, bool waits, uint64_t timeout_ns,
+                                           Completions *all) {
+  using Steps = SharedCallSteps<Group, StoreBytes>;
+  Ring<Group, StoreBytes> ring(queue, group);
+  PublicationSlots none;
+  Ticket<Group, StoreBytes> ticket(queue, ring, none, 0);
+  ticket.collect();
+  SharedCall<Group, StoreBytes> call(ring, ticket.state(), !waits, timeout_ns, nullptr);
+  if (Steps::wait(queue, &call) != TicketOutcome::Owner) return call.ticket.status_;
+  call.ring.set_free_limit(call.ring.next());
+  efa_gda_status status = EFA_GDA_OK;
+  if (waits) {
+    if (call.ring.next() != call.ring.doorbell_index()) call.ring.ring();
+    uint32_t done = EFA_GDA_OK;
+    if (ring.is_leader()) done = leader_wait_until_done(queue, true, call.ring.next(), timeout_ns, all);
+    status = for_all(group, done);
+  }
+  if (status == EFA_GDA_OK) status = continue_call(queue, &call);
+  all->add(call.more);
+  return status;
+}
 
 constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 
@@ -208,8 +242,8 @@ class Sender {
 
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
    * queue that wait has at most kIdleWaitNs, and ends when nothing is in flight and the lock is free. At its bound the
-   * call acquires the lock (again, if it had to ring), so that no other group's entries are placed meanwhile (posts of
-   * other groups may return early and are placed afterwards), and waits for all requests in flight.
+   * call acquires the lock again, as flush() did to ring, so that no other group's entries are placed meanwhile (posts
+   * of other groups may return early and are placed afterwards), and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
    * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
@@ -440,7 +474,7 @@ class Sender {
       call.first = share.first;
       call.begin = share.begin;
       call.end = share.end;
-      status = continue_call(queue_, &call);
+      status = EFA_GDA_COLD_CALL(continue_call<Group, StoreBytes>)(queue_, &call);
       if (status != kMoreRounds) break;
       ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
     }
@@ -451,33 +485,11 @@ class Sender {
     return status;
   }
 
-  /* As the lock owner with a ticket for no entries, rings for everything placed and, if `waits`, waits until every
-   * request is done. No other group can serve this call, because it has nothing to publish. Adds what it read to
-   * `all`. */
-  EFA_GDA_COLD static efa_gda_status own_lock(efa_gda_queue *queue, Group group, bool waits, uint64_t timeout_ns,
-                                              Completions *all) {
-    using Steps = SharedCallSteps<Group, StoreBytes>;
-    RingOf ring(queue, group);
-    PublicationSlots none;
-    Ticket<Group, StoreBytes> ticket(queue, ring, none, 0);
-    ticket.collect();
-    SharedCall<Group, StoreBytes> call(ring, ticket.state(), !waits, timeout_ns, nullptr);
-    if (Steps::wait(queue, &call) != TicketOutcome::Owner) return call.ticket.status_;
-    call.ring.set_free_limit(call.ring.next());
-    efa_gda_status status = EFA_GDA_OK;
-    if (waits) {
-      if (call.ring.next() != call.ring.doorbell_index()) call.ring.ring();
-      uint32_t done = EFA_GDA_OK;
-      if (ring.is_leader()) done = leader_wait_until_done(queue, true, call.ring.next(), timeout_ns, all);
-      status = for_all(group, done);
-    }
-    if (status == EFA_GDA_OK) status = continue_call(queue, &call);
-    all->add(call.more);
-    return status;
-  }
+  /* own_lock_apart() for this handle. */
   EFA_GDA_FN efa_gda_status own_lock(bool waits) {
     Completions more = unread_completions();
-    efa_gda_status status = own_lock(queue_, ring_.group(), waits, timeout_ns_, &more);
+    auto own = EFA_GDA_COLD_CALL(own_lock_apart<Group, StoreBytes>);
+    efa_gda_status status = own(queue_, ring_.group(), waits, timeout_ns_, &more);
     add_completions(more);
     return status;
   }
@@ -507,16 +519,14 @@ class Sender {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       Completions more = unread_completions();
-      status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &more);
+      if constexpr (S == Sharing::Device) {
+        status = EFA_GDA_COLD_CALL(leader_wait_until_done)(queue_, is_writer, ring_.next(), bound_ns, &more);
+      } else {
+        status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &more);
+      }
       add_completions(more);
     }
     return for_all(ring_.group(), status);
-  }
-  /* Returns the leader's status to all threads, after what the leader did. */
-  EFA_GDA_FN static efa_gda_status for_all(Group group, uint32_t status) {
-    status = group.from_leader(status);
-    group.sync();
-    return (efa_gda_status)status;
   }
 
   efa_gda_queue *queue_;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The calls on a shared queue that need no speed, as functions that are not inlined:
- *   - of each kind of group, flush(), and the wait of quiet() as lock owner (own_lock() in post.h),
+ *   - of each kind of group, flush(), and the wait of quiet() as lock owner (own_lock_apart() in post.h),
  *   - of a compact group (group.h), each post() that post_compact() (post.h) does not complete. It completes a usual
  *     post (sq.h) if the group acquires the lock at once, rings and need not combine; and a post for which
  *     is_usual_with_slots() holds if it publishes that at once and then need not wait.
@@ -22,8 +22,8 @@
 namespace efa_gda {
 
 /* A call after Ticket::collect() and, in post(), acquire_alone(). The caller must set `publishes` and `is_published` if
- * it has published the call and, before each continue_call() of a post(), `first`, `begin`, `end` and the contents of
- * `words` to the round. */
+ * it has published the call. Before each continue_call() of a post() it must park the round in `words`
+ * (EntryShare::park) and set `first`, `begin` and `end` to the round's. */
 template <class Group, int StoreBytes>
 struct SharedCall {
   EFA_GDA_FN SharedCall(const Ring<Group, StoreBytes> &handle_ring, const TicketState &ticket_state, bool rings_at_end,
