@@ -18,7 +18,7 @@ pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
 /// The queue was poisoned before; error.poison has the reason.
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
-/// The host set the abort flag to 1. A wait of the send side that ends so poisons the queue.
+/// The host set the abort flag to 1. A wait of a Sender that ends so poisons the queue.
 pub const EFA_GDA_ABORTED: efa_gda_status = 6;
 /** An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
  a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0.*/
@@ -48,8 +48,8 @@ pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
  a poison: the queue's words were lost with the GPU's context.*/
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
 /** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
- Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
- its requests until the endpoint is destroyed. error.poison holds the first reason.
+ Sender's later calls that have to wait or take a ticket return EFA_GDA_POISONED (post.h), and the adapter may still
+ access the buffers of its requests until the endpoint is destroyed. error.poison holds the first reason.
 
  The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
  reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
@@ -186,7 +186,7 @@ pub struct efa_gda_cq {
     pub doorbell: *mut u32,
     /// 16 or 32 bytes in practice.
     pub entry_size: u32,
-    /// A power of two.
+    /// A power of two; NO OVERRUN in cq.h and efa_gda_counters state the least.
     pub num_entries: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -590,13 +590,13 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag, which ends every wait that has a bound when the host or its doorbell proxy raises it;
- may be null. A wait for the ticket lock reads it only if lock.serving stands still for a while (ticket_lock.h). The
- looks of test(), and of wait() and wait_own() with timeout 0, do not read it; the waits to ring for deferred
- entries do. The host changes it between 0 and 1, by CAS. The proxy stores a status over either; the host stores it
- to its own flag too, if the queue leaves the GPU out of service. A status stays. A detach stores none to the flag
- of a struct in host memory, so that the queue can change its mode. The value 1 ends waits with EFA_GDA_ABORTED, any
- other value with the enum efa_gda_status of that value.*/
+    /** Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: the value 1 with
+ EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. A wait for the ticket lock reads it
+ only if lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0,
+ read it only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
+ each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
+ none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
+ the GPU out of service, the host stores the proxy's status to that flag. A status stays.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
