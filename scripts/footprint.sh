@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Prints what a kernel needs that posts once, waits and closes, in blocks of up to 1,024 threads
 # (kernels/bench/footprint.cu): registers, stack, spills and bytes of code, for each kind of group, sharing and entry,
-# with NCCL's put beside it. Needs no GPU.
+# with NCCL's put beside it. "saved" are the registers that functions which are not inlined store for their callers: of
+# all functions of the kernel together, in bytes; a call stores and loads those of its own function once. ptxas counts
+# them as spills of the function. Needs no GPU.
 #
 #   scripts/footprint.sh [sm_XX …]          sm_80 sm_90 sm_100 sm_120 without arguments
 #   scripts/footprint.sh --before REVISION [sm_XX …]   the same with the device library of an earlier revision
@@ -42,21 +44,40 @@ if [[ -n "$before" ]]; then
 fi
 peer=$(peer_headers "") || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
 
-# compile NAME ARCHITECTURE FLAG…: compiles kernels/bench/NAME.cu to $out/NAME.ARCHITECTURE.cubin, ptxas' report beside it.
+# compile SOURCE KERNEL ARCHITECTURE FLAG…: compiles kernels/bench/SOURCE.cu to $out/KERNEL.ARCHITECTURE.cubin, ptxas'
+# report beside it.
 compile() {
-  local name=$1 architecture=$2
-  shift 2
+  local source=$1 kernel=$2 architecture=$3
+  shift 3
   "$toolkit/bin/nvcc" -O3 -std=c++17 -arch="$architecture" "$@" -Xptxas -v -cubin \
-    -o "$out/$name.$architecture.cubin" "$ROOT/kernels/bench/$name.cu" 2>"$out/$name.$architecture.log" ||
-    die "kernels/bench/$name.cu does not compile for $architecture: $(cat "$out/$name.$architecture.log")"
-  files+=("$out/$name.$architecture")
+    -o "$out/$kernel.$architecture.cubin" "$ROOT/kernels/bench/$source.cu" 2>"$out/$kernel.$architecture.log" ||
+    die "kernels/bench/$source.cu does not compile for $architecture: $(cat "$out/$kernel.$architecture.log")"
+  files+=("$out/$kernel.$architecture")
 }
 
-compact=()
-if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then compact=(-DEFA_GDA_FOOTPRINT_COMPACT); fi
+# compile_ours GROUP CLASS SHARING ARCHITECTURE: the kernel of one kind of group, for each kind of entry.
+compile_ours() {
+  local kernel=${1}_owned
+  [[ $3 != Device ]] || kernel=${1}_shared
+  for entry in inline write; do
+    compile footprint "${kernel}_$entry" "$4" -DEFA_GDA_FOOTPRINT_KERNEL="${kernel}_$entry" \
+      -DEFA_GDA_FOOTPRINT_SHARING="$3" -DEFA_GDA_FOOTPRINT_GROUP="$2" \
+      -DEFA_GDA_FOOTPRINT_INLINED="$([[ $entry == inline ]] && echo true || echo false)" \
+      -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
+  done
+}
+
+# A group on a shared queue: compact, but for headers of a revision without Compact.
+shared_group() {
+  if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then echo "Compact<$1>"; else echo "$1"; fi
+}
+
 files=()
 for architecture in "$@"; do
-  compile footprint "$architecture" "${compact[@]}" -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
-  [[ -z "$peer" ]] || compile footprint_nccl "$architecture" -I "$peer"
+  for group in Thread Warp Block; do
+    compile_ours "${group,}" "${group}Group" "$group" "$architecture"
+    compile_ours "${group,}" "$(shared_group "${group}Group")" Device "$architecture"
+  done
+  [[ -z "$peer" ]] || compile footprint_nccl nccl_shared_ "$architecture" -I "$peer"
 done
 python3 "$ROOT/scripts/lib/footprint.py" "${files[@]}"

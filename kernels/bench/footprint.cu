@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Kernels that post once, wait and close, for blocks of 1,024 threads. scripts/footprint.sh compiles them and reports
- * what they need; it does not run them.
+ * A kernel that posts once, waits and closes, for blocks of 1,024 threads. scripts/footprint.sh compiles it for each
+ * kind of group, sharing and entry, and reports what it needs; it does not run it.
  */
 #include "efa_gda/post.h"
 
@@ -39,23 +39,8 @@ EFA_GDA_FN void post_once(const Request &r) {
 
 }  // namespace
 
-/* Groups on shared queues are compact, but for headers of a revision without Compact: scripts/footprint.sh. */
-#ifdef EFA_GDA_FOOTPRINT_COMPACT
-#define EFA_GDA_FOOTPRINT_GROUP(group) Compact<group>
-#else
-#define EFA_GDA_FOOTPRINT_GROUP(group) group
-#endif
-
-#define FOOTPRINT(name, sharing, group)                                            \
-  extern "C" __global__ void __launch_bounds__(1024) name##_write(Request r) {     \
-    post_once<sharing, group, false>(r);                                           \
-  }                                                                                \
-  extern "C" __global__ void __launch_bounds__(1024) name##_inline(Request r) {    \
-    post_once<sharing, group, true>(r);                                            \
-  }
-FOOTPRINT(thread_owned, Sharing::Thread, ThreadGroup)
-FOOTPRINT(warp_owned, Sharing::Warp, WarpGroup)
-FOOTPRINT(block_owned, Sharing::Block, BlockGroup)
-FOOTPRINT(thread_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(ThreadGroup))
-FOOTPRINT(warp_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(WarpGroup))
-FOOTPRINT(block_shared, Sharing::Device, EFA_GDA_FOOTPRINT_GROUP(BlockGroup))
+/* The kernel that the caller compiles: its name, sharing, group, and whether the bytes travel in the entries. One kernel a
+ * translation unit: ptxas counts every function of the unit that it calls through a pointer as called by each kernel. */
+extern "C" __global__ void __launch_bounds__(1024) EFA_GDA_FOOTPRINT_KERNEL(Request r) {
+  post_once<Sharing::EFA_GDA_FOOTPRINT_SHARING, EFA_GDA_FOOTPRINT_GROUP, EFA_GDA_FOOTPRINT_INLINED>(r);
+}

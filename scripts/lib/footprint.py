@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Prints the table of scripts/footprint.sh.
 
-Arguments: files without their ending. FILE.cubin has the kernels, FILE.log the report of `ptxas -v`. Registers, stack and
+Arguments: files without their ending. FILE.cubin has one kernel, FILE.log the report of `ptxas -v`. Registers, stack and
 code come from the cubin; spills only from the report.
 """
 
@@ -52,30 +52,29 @@ class Cubin:
 
 
 def spills(log):
-    """Returns {kernel: bytes of spill stores and loads}, those of the functions that it calls included."""
-    total, kernel = {}, None
+    """Returns the bytes of spill stores and loads of the kernel, and of the functions that it calls."""
+    kernel, function, of_kernel, of_functions = None, None, 0, 0
     with open(log, encoding="utf-8") as lines:
         for line in lines:
-            entry = re.search(r"Compiling entry function '(\w+)'", line)
-            kernel = entry.group(1) if entry else kernel
+            kernel = next(iter(re.findall(r"Compiling entry function '(\w+)'", line)), kernel)
+            function = next(iter(re.findall(r"Function properties for (\w+)", line)), function)
             bytes_of = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)
-            if bytes_of:
-                total[kernel] = total.get(kernel, 0) + sum(map(int, bytes_of.groups()))
-    return total
+            if bytes_of and function == kernel:
+                of_kernel += sum(map(int, bytes_of.groups()))
+            elif bytes_of:
+                of_functions += sum(map(int, bytes_of.groups()))
+    return of_kernel, of_functions
 
 
-print("| GPU | group | queue | entry | registers | stack bytes | spill bytes | code bytes |")
-print("|---|---|---|---|---|---|---|---|")
+print("| GPU | group | queue | entry | registers | stack bytes | spill bytes | saved bytes | code bytes |")
+print("|---|---|---|---|---|---|---|---|---|")
 for file in sys.argv[1:]:
     architecture = file.rsplit(".", 1)[1]
-    cubin, spilled = Cubin(file + ".cubin"), spills(file + ".log")
+    cubin, (spilled, saved) = Cubin(file + ".cubin"), spills(file + ".log")
     attributes = cubin.attributes()
-    order = ["thread", "warp", "block", "nccl"]
-    for kernel, code in sorted(cubin.kernels().items(), key=lambda k: (order.index(k[0].split("_")[0]), k[0])):
-        parts = kernel.split("_")
-        if parts[0] == "nccl":
-            parts = ["NCCL's put", "shared", ""]
-        entry = {"write": "64 or 128 bytes", "inline": "inline, 128 bytes", "": "64 or 128 bytes"}[parts[2]]
-        of = attributes.get(kernel, {})
-        print(f"| {architecture} | {parts[0]} | {parts[1]} | {entry} | {of.get(REGISTERS)} | {of.get(STACK)} | "
-              f"{spilled.get(kernel, 0)} | {code:,} |")
+    ((kernel, code),) = cubin.kernels().items()
+    parts = ["NCCL's put", "shared", ""] if kernel.startswith("nccl") else kernel.split("_")
+    entry = {"write": "64 or 128 bytes", "inline": "inline, 128 bytes", "": "64 or 128 bytes"}[parts[2]]
+    of = attributes.get(kernel, {})
+    print(f"| {architecture} | {parts[0]} | {parts[1]} | {entry} | {of.get(REGISTERS)} | {of.get(STACK)} | "
+          f"{spilled} | {saved} | {code:,} |")

@@ -136,7 +136,7 @@ EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, bo
   if (waits) {
     if (call.ring.next() != call.ring.doorbell_index()) call.ring.ring();
     uint32_t done = EFA_GDA_OK;
-    if (ring.is_leader()) done = leader_wait_until_done(queue, true, call.ring.next(), timeout_ns, all);
+    if (ring.is_leader()) done = leader_wait_until_done<true>(queue, call.ring.next(), timeout_ns, all);
     status = for_all(group, done);
   }
   if (status == EFA_GDA_OK) status = continue_call(queue, &call);
@@ -252,10 +252,10 @@ class Sender {
     efa_gda_status status = flush();
     if (status != EFA_GDA_OK) return status;
     if constexpr (S == Sharing::Device) {
-      status = wait_until_done(false, kIdleWaitNs);
+      status = wait_until_done(kIdleWaitNs);
       if (status == kNotIdle) status = own_lock(true);
     } else {
-      status = wait_until_done(true, timeout_ns_);
+      status = wait_until_done(timeout_ns_);
     }
     if (status == EFA_GDA_OK) return has_new_errors() ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
     ring_.set_status(status);
@@ -512,17 +512,16 @@ class Sender {
     return none;
   }
 
-  /* The wait of quiet(): until every request is done and, unless `is_writer`, the lock is free. `is_writer`: this group
-   * is the writer, so no other group can place entries. Otherwise it returns kNotIdle at the bound, and does not poison
-   * the queue. Each other failure poisons it. */
-  EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
+  /* The wait of quiet(): until every request is done and, on a shared queue, the lock is free. On a shared queue it
+   * returns kNotIdle at the bound, and does not poison the queue. Each other failure poisons it. */
+  EFA_GDA_FN efa_gda_status wait_until_done(uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       Completions more = unread_completions();
       if constexpr (S == Sharing::Device) {
-        status = EFA_GDA_COLD_CALL(leader_wait_until_done)(queue_, is_writer, ring_.next(), bound_ns, &more);
+        status = EFA_GDA_COLD_CALL(leader_wait_until_done<S != Sharing::Device>)(queue_, ring_.next(), bound_ns, &more);
       } else {
-        status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &more);
+        status = leader_wait_until_done<true>(queue_, ring_.next(), bound_ns, &more);
       }
       add_completions(more);
     }

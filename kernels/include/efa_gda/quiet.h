@@ -39,20 +39,20 @@ EFA_GDA_FN bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
   return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
 }
 
-/* Waits, and returns the status. Called by the leader. `next` is used only if `is_writer`. all->foreign must be true if
- * the handle has read a completion of another queue pair before. Adds what it read to `all`. */
-EFA_GDA_COLD uint32_t leader_wait_until_done(efa_gda_queue *queue, bool is_writer, uint32_t next, uint64_t bound_ns,
-                                             Completions *all) {
-  Deadline deadline(queue, bound_ns, is_writer ? &queue->completion.completed : nullptr);
+/* Waits, and returns the status. Called by the leader. kWriter: as the writer; otherwise `next` is not used. all->foreign
+ * must be true if the handle has read a completion of another queue pair before. Adds what it read to `all`. */
+template <bool kWriter>
+EFA_GDA_COLD uint32_t leader_wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t bound_ns, Completions *all) {
+  Deadline deadline(queue, bound_ns, kWriter ? &queue->completion.completed : nullptr);
   uint32_t status = EFA_GDA_OK;
   while (status == EFA_GDA_OK) {
-    uint32_t posted = is_writer ? next : (uint32_t)load_relaxed(&queue->reserve.word);
+    uint32_t posted = kWriter ? next : (uint32_t)load_relaxed(&queue->reserve.word);
     uint32_t completed = completed_now(queue, posted, all);
     /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
-    if (!is_writer && queue->counters.success != nullptr) fence_system();
-    if (is_writer ? completed == next : is_idle(queue, completed)) break;
-    bool broken = all->foreign || (is_writer && next - completed > queue->sq.num_entries);
-    status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
+    if (!kWriter && queue->counters.success != nullptr) fence_system();
+    if (kWriter ? completed == next : is_idle(queue, completed)) break;
+    bool broken = all->foreign || (kWriter && next - completed > queue->sq.num_entries);
+    status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(kWriter ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
   }
   if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
   /* For the writer, as above. */
