@@ -39,7 +39,7 @@ EFA_GDA_FN bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
   return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
 }
 
-/* Waits, and returns the status. Called by the leader. kWriter: as the writer; otherwise `next` is not used. all->foreign
+/* Waits, and returns the status. Called by the leader. kWriter: as the writer; otherwise `next` is unused. all->foreign
  * must be true if the handle has read a completion of another queue pair before. Adds what it read to `all`. */
 template <bool kWriter>
 EFA_GDA_COLD uint32_t leader_wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t bound_ns, Completions *all) {
