@@ -15,9 +15,9 @@
  * ORDER. The adapter executes requests in any order, and has no atomic operations. So
  *   - ibgda_flag() posts a flag when all requests are done that any thread of this GPU posted before the call through
  *     channels of the same number: it drains their queue, and for Set8 and Drain each queue (the requests of all
- *     channels). Data in GPU memory with strict ordering that went through the flag's queue is then
- *     visible before the flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints,
- *     for which signal.h requires a read-back;
+ *     channels). Data in GPU memory with strict ordering that went through the flag's queue is then visible before the
+ *     flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints, for which signal.h
+ *     requires a read-back, and may become visible after the flag;
  *   - an add is a write of the sum. The channel keeps the sum of each remote word (counts), so each word must have one
  *     writer: this PE, and one channel of it. The sum starts at 0. Quiet of the channel forgets its sums: the
  *     caller must zero the words at the peer after a quiet, as it must before the first add.

@@ -14,7 +14,7 @@
  *   R              requests.num_entries, a power of two, at least 4, N, and N + publication.num_entries; at most 32768.
  *   N              sq.num_entries.
  *   P              max(N, 64), but at most R - N: the most publication slots that a GPU's queue may have. LIMIT uses P
- *                  also in the host executor, which has none, because the queue may move to a GPU.
+ *                  also in the host executor, where a queue has none, because the queue may move to a GPU.
  *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
  *   lap            of request i: i / R. The requests of the next lap use the same words again.
  *   phase          bit 15 of a word. The phase of a lap is 1 if the lap is even and 0 if it is odd (table_phase() in
