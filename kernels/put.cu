@@ -14,9 +14,8 @@ EFA_GDA_GLOBAL struct efa_gda_test_put efa_gda_test_put_target;
 /* Launch one block of one or more warps. The block owns the queue while it runs. */
 EFA_GDA_KERNEL efa_gda_put_kernel(struct efa_gda_put_args args) { efa_gda::put_block(args); }
 
-/* Writes `n` bytes from `src`, in a region with `lkey`, to `raddr` of the target's peer, in a region with `rkey`. Ends
- * when the
- * RDMA write completed, and writes the target's result. Launch one block. */
+/* Writes `n` bytes from `src`, in a region with `lkey`, to `raddr` of the target's peer, in a region with `rkey`. Waits
+ * until the RDMA write completed, and writes the target's result. Launch one block, which owns the queue. */
 EFA_GDA_KERNEL __nvshmem_efa_test_put_kernel(void *raddr, const void *src, size_t n, uint32_t lkey,
                                              uint32_t rkey) {
   struct efa_gda_put_args args = {};

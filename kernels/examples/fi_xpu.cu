@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Kernels of a program that drives EFA through libfabric's FI_XPU, written from fi_xpu(3): one posts requests and waits by
- * a counter or a completion queue, the other posts receives and waits for them. softefa/tests/libfabric_xpu.rs has the
- * host's part.
+ * A kernel of a program that drives EFA through libfabric's FI_XPU, written from fi_xpu(3). It posts requests or
+ * receives, and waits for them by a counter or a completion queue. softefa/tests/libfabric_xpu.rs has the host's part.
  */
 #ifdef FI_XPU_EXAMPLE_WITH_LIBFABRIC
 #include <rdma/fi_xpu_device.h>
@@ -11,11 +10,11 @@
 
 enum fi_xpu_operation { kXpuWrite, kXpuRead, kXpuSend, kXpuReceive };
 
-/* Each group of threads makes `calls` calls; call i of all moves `bytes` bytes at local + i * bytes and remote +
- * i * bytes, and has the context i + 1. A group is what `scope` says. */
+/* Each group of threads, as `scope` defines it, makes `calls` calls. All groups' calls are numbered from 0. Call i
+ * moves `bytes` bytes between local + i * bytes and remote + i * bytes, and has the context i + 1. */
 struct fi_xpu_example {
   struct fid_xpu_ep *ep;
-  /* May be null, as `cntr`. If both are there, the kernel waits by the counter. */
+  /* `cq` and `cntr` may be null. If neither is, the kernel waits by the counter. */
   struct fid_xpu_cq *cq;
   struct fid_xpu_cntr *cntr;
   /* What fi_av_lookup2 and fi_mr_get_xpu_desc wrote. */
@@ -29,13 +28,13 @@ struct fi_xpu_example {
   uint32_t operation;
   int32_t scope;
   uint32_t calls;
-  /* Of the wait for the counter, in milliseconds. */
+  /* Timeout of the wait for the counter, in milliseconds. */
   int32_t timeout;
   /* The value to wait for; 0: does not wait. */
   uint64_t threshold;
   /* By thread: the first result other than 0; -FI_EAGAIN only after kMostTries. */
   int32_t *status;
-  /* `read` completions, which the groups have read, in any order. */
+  /* The *read completions that threads have read, in any order. */
   struct fi_cq_data_entry *entries;
   uint32_t *read;
 };
@@ -45,7 +44,7 @@ namespace {
 /* At least a minute on a GPU. */
 constexpr uint32_t kMostTries = 1u << 26;
 
-/* Reads completions into the next free entries. Groups of other scopes than a thread make it together. */
+/* Reads completions into the next free entries. Each thread calls it for itself, whatever the scope of the requests. */
 EFA_GDA_FN int64_t drain(const fi_xpu_example &a) {
   struct fi_cq_data_entry few[4];
   int64_t count = fi_xpu_cq_read(a.cq, few, 4, FI_XPU_WORK_ITEM);
@@ -77,7 +76,8 @@ EFA_GDA_KERNEL fi_xpu_requests(struct fi_xpu_example a) {
                                                   : 0;
   int status = 0;
   for (uint32_t i = 0; i < a.calls && status == 0; i++) {
-    /* All threads of a group must repeat a call together, so not their clocks end this, but the number of tries. */
+    /* All threads of a group must repeat a call equally often. Their clocks may differ, so the number of tries ends
+     * this loop. */
     uint32_t tries = 0;
     while ((status = call(a, group * a.calls + i)) == -FI_EAGAIN && tries++ < kMostTries) {
       if (a.cq != nullptr) drain(a);

@@ -8,7 +8,7 @@
  * request each, and when they are done writes the number of messages to the peer's count word. Then warp w receives: it
  * waits for the count word of source w, and copies the messages to the output of their expert.
  *
- * The host zeroes the counts between two dispatches, when all ranks have ended the first.
+ * Between two dispatches, when all ranks have ended the first, the host zeroes `counts` and `num_output`.
  */
 #include "efa_gda/signal.h"
 

@@ -48,13 +48,15 @@ struct efa_gda_nvshmem_attr {
 /*
  * Opens queues of the adapter EFA_GDA_ADAPTER (by default the first) for the current GPU, registers the heap, exchanges
  * addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs, after nvshmem_init
- * and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE. libefa_gda.so is
- * loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr` may be null.
+ * and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE. Exception: with
+ * BUSY, and with ARGUMENT for `size` or for a num_queues out of range, it fails on that PE alone, and the others wait
+ * for it in NVSHMEM without a bound. libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr`
+ * may be null.
  *
- * Errors: ARGUMENT for another `size`, or a number of queues that is out of range or that another PE does not have;
- * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if the
- * adapter has no RDMA; those of efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if CUDA or
- * NVSHMEM failed.
+ * Errors: ARGUMENT for another `size`, for a num_queues out of range, or if another PE has another number of queues;
+ * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if
+ * the adapter has no RDMA; those of efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if
+ * CUDA or NVSHMEM failed.
  */
 int efa_gda_nvshmem_init(const struct efa_gda_nvshmem_attr *attr);
 

@@ -12,7 +12,8 @@
  * EFA_GDA_RING_FILE in the environment, by any other: the file, on a file system that all processes share, must not
  * exist, and PE 0 writes NVSHMEM's identifier to it.
  *
- * Prints "[PE 0] PASS - Got expected value 100 from PE 1" for each PE. Exit status: 0 all right, 1 not.
+ * Each PE prints a line, such as "[PE 1] PASS - Got expected value 0 from PE 0". Exit status: 0 all right, 1 not,
+ * 2 unknown argument.
  */
 #include <cuda_runtime.h>
 #include <nvshmem.h>

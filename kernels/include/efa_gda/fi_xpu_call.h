@@ -95,7 +95,7 @@ EFA_GDA_FN Object *object_of(const fid_xpu &fid, uint32_t fclass) {
   return known ? object : nullptr;
 }
 
-/* The end of a wait that has no queue, and so neither poison nor abort flag. */
+/* The bound of a wait that has no queue, and so neither poison nor abort flag; it counts from the constructor. */
 class Bound {
  public:
   EFA_GDA_FN explicit Bound(uint64_t bound_ns) : bound_ns_(bound_ns), start_(clock_ns()) {}
@@ -114,9 +114,10 @@ constexpr uint64_t kBroken = 0x80000000u;
 
 /* Executes `call` once for all blocks, when their leaders have called this. object.meeting has in its low half the
  * number of leaders that have arrived, and in its high half the number of meetings before; one word, so that a leader
- * can break only the meeting in which it waits. The last leader to arrive executes the call. All others then wait for
- * this meeting, so none still reads the result of the one before. The fences before and after an arrival order what the
- * blocks stored before the call. The bound is that of the arrivals: the waits of the call have bounds of their own. */
+ * can break only the meeting in which it waits. The last leader to arrive executes the call. All others have arrived by
+ * then, so none still reads the result of the meeting before. The fences before and after an arrival order what the
+ * blocks stored before the call. The bound is that of the arrivals, from a leader's own: the waits of the call have
+ * bounds of their own. After a meeting that did not come about, all later ones on the object fail. */
 template <class Call>
 EFA_GDA_FN int64_t meet(efa_gda_xpu_object *object, Call call) {
   uint32_t blocks = block_count();

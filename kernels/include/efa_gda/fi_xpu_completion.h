@@ -2,8 +2,8 @@
 /*
  * Completions and counters of fi_xpu_efa.h. Each function is called by one thread.
  *
- * WORDS, besides those of fi_xpu_post.h. "Reader": the thread that reads completions. If a
- * kernel ended while it was the reader, later reads return -FI_EAGAIN.
+ * WORDS, besides those of fi_xpu_post.h. "Reader": the thread that holds cq.lock and reads completions. If a kernel
+ * ends while its thread is the reader, all later reads return -FI_EAGAIN.
  *   word                | written by                    | read by     | ordered by
  *   cq.lock             | threads: CAS 0 to 1, acquire; | threads     | the release of 0 and the next CAS
  *                       | reader: store 0, release      |             |
@@ -19,7 +19,7 @@
 #include "cq.h"
 #include "fi_xpu_call.h"
 
-/* The bound of waits without one, from the wait's begin. */
+/* The bound of a wait for which the caller gave no timeout, from the wait's begin. */
 #ifndef EFA_GDA_XPU_FOREVER_NS
 #define EFA_GDA_XPU_FOREVER_NS (60ull * 1000 * 1000 * 1000)
 #endif
@@ -92,8 +92,9 @@ EFA_GDA_FN uint32_t words_of(const efa_gda_xpu_cq *cq) {
   return cq->format == 2 ? 3 : cq->format == 3 ? 5 : cq->format == 4 ? 6 : 1;
 }
 
-/* Reads up to `count` completions and stops before a failed one; with `error`, the next completion if it failed, which
- * it stores there. Called by one thread. Returns -FI_EAGAIN while another thread reads. */
+/* Without `error`: reads up to `count` completions to `buf`, and stops before a failed one. With `error` and `count` 1:
+ * reads the next completion to `*error` if it failed. Returns how many it read; if none, -FI_EAVAIL before a failed
+ * one, otherwise -FI_EAGAIN, also while another thread reads. Called by one thread. */
 EFA_GDA_COLD int64_t read_queue(efa_gda_xpu_cq *cq, uint64_t *buf, uint64_t count, fi_cq_err_entry *error) {
   if (compare_swap_acquire(&cq->lock, 0, 1) != 0) return -FI_EAGAIN;
   uint32_t index = load_relaxed(&cq->consumed), freed = 0;
@@ -170,12 +171,13 @@ EFA_GDA_COLD int64_t wait_for_counter(efa_gda_xpu_cntr *cntr, uint64_t threshold
     bool changed = errors != seen || load_relaxed(&cntr->error_offset) != offset;
     if (value_of(cntr, false) >= threshold || changed || over) break;
   }
-  /* What the counted requests wrote comes before (signal.h). */
+  /* The caller's later loads see what the counted requests wrote (signal.h). */
   fence_system();
   return 0;
 }
 
-/* The value, after which what it counts is visible (signal.h). A program that reads the errors has seen them. */
+/* Returns the value; what it counts is then visible (signal.h). A read of the errors marks them as seen: they end no
+ * later wait. */
 EFA_GDA_FN int64_t read_counter(efa_gda_xpu_cntr *cntr, bool errors) {
   uint64_t value = load_system(errors ? cntr->error : cntr->success);
   if (errors) store_relaxed(&cntr->error_seen, value);
@@ -184,8 +186,8 @@ EFA_GDA_FN int64_t read_counter(efa_gda_xpu_cntr *cntr, bool errors) {
   return (int64_t)value;
 }
 
-/* Changes the counter's offset, so that its value grows by `value` or becomes it. A change of errors ends waits for the
- * counter that have begun, as libfabric's does, and none that begins later. */
+/* Changes the counter's offset, so that its value grows by `value` or becomes `value`. A change of errors ends waits
+ * for the counter that have begun, as libfabric's does, and none that begins later. */
 EFA_GDA_FN int64_t change_counter(efa_gda_xpu_cntr *cntr, bool errors, bool add, uint64_t value) {
   uint64_t *offset = errors ? &cntr->error_offset : &cntr->success_offset;
   if (add) {

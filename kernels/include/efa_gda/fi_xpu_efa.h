@@ -16,12 +16,14 @@
  * does not declare them.
  *
  * RESULTS. 0 or a count; or
- *   -FI_EAGAIN     no free slot or no completion now, or another thread reads: repeat, or first read completions
+ *   -FI_EAGAIN     no free slot, all entries of the completion queue reserved (REQUESTS), no completion now, or another
+ *                  thread reads: repeat, or first read completions
  *   -FI_EINVAL     a handle of another kind or layout, or an argument that no entry can express
  *   -FI_EMSGSIZE   longer than one request: nothing is split, because a call has one completion
- *   -FI_ETIMEDOUT  a wait ended at its bound: a request's, and the endpoint is then out of service; a receive's for
- *                  other threads, and none was posted; or the blocks' (SCOPES)
- *   -FI_ECANCELED  the endpoint is out of service, for another reason than that this call's wait ended
+ *   -FI_ETIMEDOUT  a wait ended at its bound: a request's for the adapter or the lock, and the endpoint is then out of
+ *                  service; a receive's for other threads, and no receive was posted; or that of the blocks for each
+ *                  other (SCOPES)
+ *   -FI_ECANCELED  the endpoint is out of service, for another reason than that a wait of this call ran out
  *   -FI_EBADFLAGS, -FI_EOPNOTSUPP, -FI_EAVAIL (fi_xpu_cq_read: the next completion is an error)
  *
  * SCOPES. A call of scope FI_XPU_WORK_ITEM is the calling thread's. Of any other scope it is one call of all threads
@@ -39,11 +41,12 @@
  * pointer of x86-64; an entry carries 48 bits of it. Flags: FI_REMOTE_CQ_DATA (32 bits of `data`), FI_INJECT (the
  * bytes are in the entry; `buf` may be a variable of the calling thread, and no other thread may store to it during
  * the call), and FI_MORE, FI_COMPLETION, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE, which change nothing.
- *   The domain has resource management (FI_RM_ENABLED): with a completion queue that a device reads, a call returns
- * -FI_EAGAIN while as many completions as the queue has entries are outstanding, so that the queue is never overrun.
- * Writes with immediate by peers use no receive, and are not bounded by this.
- *   When the endpoint is out of service, the adapter may still access the buffers until the endpoint is closed. Each
- * request that failed so keeps its reservation in the completion queue, because it may still complete.
+ *   The domain has resource management (FI_RM_ENABLED): each request and each posted receive reserves an entry of its
+ * completion queue, if a device reads that queue, until its completion is read. While all entries are reserved, a call
+ * returns -FI_EAGAIN, so that the queue is never overrun. Writes with immediate by peers use no receive and reserve
+ * nothing, so nothing bounds them.
+ *   When the endpoint is out of service, the adapter may still access the buffers until the endpoint is closed. A
+ * request whose post failed keeps its reservation in the completion queue, because it may still complete.
  *
  * WAITS. All end. fi_xpu_cntr_wait ends when the counter has reached the threshold; when an error was counted that no
  * wait and no fi_xpu_cntr_readerr has seen; when a thread changes the value of errors during the wait; or after

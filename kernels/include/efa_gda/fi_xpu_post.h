@@ -5,9 +5,9 @@
  * WORDS, besides those of sq.h and rq.h. "Poster": a thread that posts a request or a receive. "Reader": the thread
  * that reads completions (fi_xpu_completion.h).
  *   word                   | written by                    | read by | ordered by
- *   cq.outstanding         | posters: add, and subtract it | posters | the reader's fence_system() after it read the
- *                          | if nothing was posted; reader:|         |   entries, and the poster's before its doorbell
- *                          | subtract                      |         |
+ *   cq.outstanding         | posters: add, and subtract    | posters | the reader's fence_system() after it read the
+ *                          | again if nothing was posted;  |         |   entries, and the poster's before its doorbell
+ *                          | reader: subtract              |         |
  *   ep.received,           | the adapter                   | posters | control flow: the stores to a receive's slot
  *   ep.receive_errors      |                               |         |   depend on them (in place of rq.h's
  *                          |                               |         |   completion.received)
@@ -118,7 +118,7 @@ EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
     release_completion(ep->send_cq);
     return -FI_EAGAIN;
   }
-  /* Others may post meanwhile; then this post waits for the adapter, for at most the bound. */
+  /* Other groups may have taken these slots by now; then this post waits for free ones, until its bound. */
   Sender<Sharing::Device, Compact<ThreadGroup>> sender(queue, ep->object.timeout_ns);
   efa_gda_status status = sender.status();
   if (status != EFA_GDA_OK) {
@@ -131,7 +131,7 @@ EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
   return result_of(status != EFA_GDA_OK ? status : closed);
 }
 
-/* Takes a free entry of the receives' contexts; num_receives without one. */
+/* Takes a free entry of cq->receives, stores the context to it, and returns its index; num_receives if all are used. */
 EFA_GDA_FN uint32_t take_receive(efa_gda_xpu_cq *cq, const void *context) {
   EFA_GDA_NO_UNROLL for (uint32_t tries = 0; tries < cq->num_receives; tries++) {
     uint32_t i = fetch_add_relaxed(&cq->next_receive, 1u) & (cq->num_receives - 1);
@@ -142,7 +142,7 @@ EFA_GDA_FN uint32_t take_receive(efa_gda_xpu_cq *cq, const void *context) {
   return cq->num_receives;
 }
 
-/* Posts one receive. The caller has receive.lock. */
+/* Posts one receive, or returns -FI_EAGAIN. The caller has receive.lock. */
 EFA_GDA_FN int64_t place_receive(efa_gda_xpu_ep *ep, const Memory &local, const void *context) {
   efa_gda_queue *queue = &ep->queue;
   efa_gda_xpu_cq *cq = ep->receive_cq;
@@ -161,7 +161,7 @@ EFA_GDA_FN int64_t place_receive(efa_gda_xpu_ep *ep, const Memory &local, const 
   return 0;
 }
 
-/* Called by one thread. */
+/* Posts one receive. Called by one thread. */
 EFA_GDA_COLD int64_t post_receive(efa_gda_xpu_ep *ep, const void *buf, uint64_t len, const void *desc,
                                   const void *context, uint64_t flags) {
   efa_gda_queue *queue = &ep->queue;

@@ -28,8 +28,8 @@ struct Transfer {
   }
 };
 
-/* Posts `count` operations of one thread, with a doorbell for each window. kBesideValues: other posts to the endpoint
- * use the plugin's memory for values (VALUES in gin_post.h). */
+/* Posts `count` operations of one thread, in chunks (gin_post.h). kBesideValues: other posts to the endpoint use the
+ * plugin's memory for values (VALUES in gin_post.h). */
 template <bool kBesideValues>
 EFA_GDA_COLD efa_gda_status post_series(Endpoint *endpoint, uint32_t count, bool defer, const Transfer *transfer) {
   /* Bounds what one post reserves. */
@@ -62,13 +62,13 @@ EFA_GDA_FN efa_gda_peer target(const Context *context, const Endpoint *endpoint,
   return to;
 }
 
-/* A write of no bytes to the memory that the plugin registers for signals. */
+/* A write of no bytes to the memory that the plugin registers for such writes (scratch_*). */
 EFA_GDA_FN Transfer empty_write(const Context *context, const efa_gda_peer &to, uint32_t peer) {
   return Transfer{to, {context->scratch_local_addr, context->scratch_lkey, 0}, context->scratch_remote_addrs[peer], 0,
                   context->scratch_remote_rkeys[peer], EFA_IO_RDMA_WRITE};
 }
 
-/* A signal: `writes` inbound writes of the endpoint of signal `id`. kNone, or 0 writes: no signal. */
+/* A signal: `writes` inbound writes of the peer's endpoint of signal `id`. kNone, or 0 writes: no signal. */
 struct Signal {
   uint32_t id, writes;
   static constexpr uint32_t kNone = ~0u;
@@ -77,11 +77,13 @@ struct Signal {
 constexpr uint32_t kNoCounter = ~0u;
 
 /* Waits until no request of the endpoint, of those rung for, is in flight. The counter does not say which requests are
- * done, so only an idle endpoint proves that earlier requests are. It was idle when the counter was read if all that is
- * submitted by a later time was counted. With the two loads in the other order, requests that other groups post
- * meanwhile could be counted in place of earlier ones. NCCL's code adds to submitted_count after its doorbell, so one
- * of its requests may be counted and not yet submitted: beside its posts, a drain may end too early. `over()` returns a
- * status other than EFA_GDA_OK to end the wait. */
+ * done, so only an idle endpoint proves that earlier requests are. The endpoint was idle when the counter was loaded if
+ * the counter equals a submitted_count that was loaded afterwards. With the two loads in the other order, requests that
+ * other groups post between them could be counted in place of earlier ones. NCCL's code adds to submitted_count after
+ * its doorbell, so one of its requests may be in the counter and not yet in submitted_count: beside its posts, a drain
+ * may end too early. Beside steady posts of any group the endpoint may never be idle.
+ *   over(endpoint, progress) is called while requests are in flight. `progress` changes with each doorbell and
+ * completion. A status other than EFA_GDA_OK ends the wait. */
 template <class Over>
 EFA_GDA_FN efa_gda_status drain(Endpoint *endpoint, Over over) {
   for (;;) {
@@ -94,7 +96,8 @@ EFA_GDA_FN efa_gda_status drain(Endpoint *endpoint, Over over) {
   }
 }
 
-/* The bound of a drain that has no other: takes the endpoint out of service. */
+/* The bound of a drain whose caller gave no timeout: EFA_GDA_GIN_TIMEOUT_NS without a doorbell or a completion. It then
+ * takes the endpoint out of service. */
 struct DrainBound {
   Bound bound;
   EFA_GDA_FN efa_gda_status operator()(Endpoint *endpoint, uint32_t progress) {
@@ -103,7 +106,9 @@ struct DrainBound {
   }
 };
 
-/* What a request has beyond one entry: leading parts of kMaxBytes, and the signal's writes after the first. */
+/* A call of more than one entry. With `bytes` above kMaxBytes it has leading parts of kMaxBytes, through the data
+ * endpoint, and a last part. `endpoint` posts the last part, or the only one; null: no part. `more_from` posts the
+ * signal's writes after the first. `announces`: the call has a signal or a counter. */
 struct Parts {
   Endpoint *endpoint, *more_from;
   uint64_t bytes;
@@ -112,10 +117,9 @@ struct Parts {
   bool announces, defer;
 };
 
-/* Posts a request that is more than one entry, by one thread. `first` describes the whole request, of
- * parts->bytes bytes (above kMaxBytes its length is not used); null: only the signal's further writes. If the last part
- * announces the request, by a signal or a counter, it is posted when the others are done: the network does not keep the
- * order. */
+/* Posts a call of more than one entry, by one thread. `first` describes all of its parts->bytes bytes (above kMaxBytes
+ * its length is not used); null: only the signal's further writes. If a signal or a counter announces the data, the
+ * last part is posted when the others are done, because the network does not keep the order. */
 EFA_GDA_COLD efa_gda_status post_parts(Context *context, const Parts *parts, const Transfer *first) {
   Transfer last = first != nullptr ? *first : Transfer();
   efa_gda_status status = EFA_GDA_OK;
@@ -145,7 +149,7 @@ EFA_GDA_COLD efa_gda_status post_parts(Context *context, const Parts *parts, con
 
 /* ncclGinApi_Put. `lanes(endpoint, defer, body)` calls body(group) with the group of threads that post to `endpoint`
  * together; each thread has arguments of its own. `to` and `from` may be null if `bytes` is 0. A counter counts one
- * request: the writes of a signal after the first leave through the data endpoint. */
+ * request of each put: leading parts, and the writes of a signal after the first, leave through the data endpoint. */
 template <class Lanes>
 EFA_GDA_FN efa_gda_status put(Lanes lanes, Context *context, uint32_t peer, const RegisteredMemory *to,
                               uint64_t to_offset, const RegisteredMemory *from, uint64_t from_offset, uint64_t bytes,
@@ -174,7 +178,7 @@ struct ValueBytes {
 };
 
 /* ncclGinApi_PutValue: `length` bytes, at most 8, of `value`. They lie in the entry if it has 128 bytes, otherwise in
- * the plugin's memory for this slot. */
+ * the plugin's memory for the entry's slot (VALUES in gin_post.h). EFA_GDA_UNSUPPORTED: that memory is too small. */
 template <class Lanes>
 EFA_GDA_FN efa_gda_status put_value(Lanes lanes, Context *context, uint32_t peer, const RegisteredMemory *to,
                                     uint64_t to_offset, uint64_t value, uint32_t length, Signal signal) {
@@ -234,8 +238,8 @@ EFA_GDA_FN efa_gda_status get(Lanes lanes, Context *context, uint32_t peer, cons
   return lanes(endpoint, defer, [&](auto group) { return post(group, endpoint, defer, read.entry(0)); });
 }
 
-/* ncclGinApi_Flush: waits until the context's endpoints are idle (drain()). One thread calls it. It does not cover
- * entries whose doorbell is deferred. Each endpoint's drain has a copy of `over`. */
+/* ncclGinApi_Flush: drains the context's endpoints one after another. One thread calls it. It does not cover entries
+ * whose doorbell is deferred. Each endpoint's drain has a copy of `over`. */
 template <class Over>
 EFA_GDA_FN efa_gda_status flush(Context *context, const Over &over) {
   efa_gda_status status = drain(&context->data, over);
@@ -246,7 +250,7 @@ EFA_GDA_FN efa_gda_status flush(Context *context, const Over &over) {
   return status;
 }
 
-/* Makes a signal or a counter count from its present value. The adapter's counter cannot be written. */
+/* Makes a signal or a counter count from 0 again, by its offset: device code cannot write the adapter's word. */
 EFA_GDA_FN void reset(CounterEndpoint *counter) { counter->cntr_offset = load_system_acquire(counter->cntr_value); }
 
 }  // namespace gin

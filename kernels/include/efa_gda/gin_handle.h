@@ -29,8 +29,8 @@ struct WorkQueue {
   uint32_t queue_mask, queue_size_shift;
   uint32_t max_batch;
   uint32_t wqes_pending; /* not used by GIN */
-  /* The two cursors share a word of 8 bytes: wqes_posted, the last doorbell, in its low half, and wqes_completed,
-   * whose turn it is, in its high half. NCCL's code accesses the halves. */
+  /* The two cursors share a word of 8 bytes: wqes_posted, the last doorbell, in its low half, and wqes_completed, the
+   * entry whose turn it is, in its high half. NCCL's code accesses the halves. */
   uint64_t cursors;
   uint32_t pc; /* the next entry to reserve */
   int32_t phase;
@@ -63,15 +63,16 @@ struct Endpoint {
   uint32_t sq_lock;
   /* The adapter's counter of successful requests (layout 0: of writes), modulo 2^31. */
   uint64_t *local_cntr_value;
-  /* Requests that were rung for. */
+  /* The number of requests that were rung for. */
   uint64_t submitted_count;
   uint32_t sq_size;
-  /* The end of a reservation whose doorbell is not deferred (gin_post.h). Padding to NCCL's code. */
+  /* The end of a reservation whose doorbell is not deferred (gin_post.h). For NCCL's code it is padding. */
   uint32_t promised;
   uint64_t putvalue_slice_base;
 };
 
-/* A signal, or a counter. `base` posts only if it is a counter's. */
+/* A signal, or a counter. `base` posts only if it is a counter's. The value that NCCL's code shows is *cntr_value, a
+ * counter of the adapter, less cntr_offset. */
 struct CounterEndpoint {
   Endpoint base;
   uint64_t *cntr_value;
@@ -91,7 +92,8 @@ struct Context {
   uint32_t putvalue_lkey, putvalue_slot_size;
 };
 
-/* Registered memory of all ranks, on one rail. A window is an array of pointers to these, one for each rail. */
+/* Registered memory of all ranks, on one rail. A window of NCCL is an array of pointers to RegisteredMemory, one for
+ * each rail. */
 struct RemoteMemory {
   uint64_t remote_addr;
   uint32_t rkey, pad;

@@ -4,20 +4,25 @@
  * ring. gin.h has the operations that use it.
  *
  * Kernels compiled with NCCL's own code may post to the same endpoint before, after and at the same time. So all groups
- * keep the protocol of NCCL's post path (nccl_device/gin/efa_gda/gin_efa_gda.h, 2.31.2 and 2.32.3), which the words of
- * the handle define. Terms are those of sq.h, but a group may also be any lanes of a warp
- * (nccl_gin.h). A *turn* is a chunk's (step 2): it begins when wqes_completed reaches the chunk's first entry.
+ * keep the protocol of NCCL's post path (nccl_device/gin/efa_gda/gin_efa_gda.h, 2.31.2 and 2.32.3).
+ *
+ * TERMS. Those of sq.h, but a group may also be any lanes of a warp (nccl_gin.h).
+ *   window  min(max_batch, sq_size).
+ *   chunk   entries of one post that a group writes at once: at most `window`, all of one lap of the ring.
+ *   turn    of a chunk, and of its group: begins when wqes_completed reaches the chunk's first entry, and ends when
+ *           the group stores a later wqes_completed. Only in its turn may a group ring.
  *
  * WORDS
  *   word            | meaning, at all times                                   | written by
  *   pc              | the next entry to reserve                               | each group, by an atomic add
- *   wqes_completed  | all entries before it are written and fenced, and their | the group whose turn it is; by this it
- *                   |   groups have had their turns                           |   ends its turn
+ *   wqes_completed  | all entries before it are written and fenced, and their | the group whose turn it is; this ends
+ *                   |   turns have ended                                      |   the turn
  *   wqes_posted     | the last doorbell. The adapter has received it: its     | the group whose turn it is
  *                   |   writer has fenced since                               |
  *   submitted_count | the entries that were rung for: equal to wqes_posted,   | the group whose turn it is, by an
- *                   |   in 64 bits, unless a group is ringing                 |   atomic add; ours before its doorbell,
- *                   |                                                         |   unfenced; NCCL's after it
+ *                   |   in 64 bits, unless a group is ringing                 |   atomic add: this library's before its
+ *                   |                                                         |   doorbell, with no fence between the
+ *                   |                                                         |   two; NCCL's after its doorbell
  *   counter         | successful requests, modulo 2^31                        | the adapter
  *   promised        | the end of a reservation of this library whose doorbell | this library's groups, after they
  *                   |   is not deferred                                       |   reserve
@@ -27,50 +32,54 @@
  * AArch64, also beside accesses to the halves.
  *
  * A POST of n entries
- *   1. The leader reserves n entries: pc. Unless the doorbell is deferred, it promises their end.
- *   2. In chunks of at most the window, min(max_batch, sq_size), each within one lap of the ring, it waits until the
- *      chunk fits: at most `window` entries past wqes_posted, and at most sq_size past the counter. While it waits in
- *      its turn, it rings for earlier entries that are not rung for: their groups may have left that to it, and need
- *      not wait for its slots.
+ *   1. The leader reserves n entries: pc. Unless its caller defers the doorbell, it promises their end.
+ * For each chunk:
+ *   2. The leader waits until the chunk fits: its end is at most `window` entries past wqes_posted, and at most sq_size
+ *      past the counter. If its turn begins meanwhile, it rings for earlier entries that are not rung for. Their groups
+ *      may have left the doorbell to it, and should not wait until it has slots.
  *   3. The threads write the entries, synchronise, and fence (fence.acq_rel.sys). NCCL's code reads the turn with a
  *      relaxed load and rings at once, so entries must be fenced before the turn passes.
- *   4. The leader waits for its turn. It then rings for all entries up to its own, or leaves that to a later group: to
- *      any, if its caller deferred the doorbell; otherwise only if a later end is promised. It always rings if `window`
- *      entries would be left. To ring: submitted_count, the doorbell, a fence, both cursors. The fence orders the
- *      doorbell before entries that other groups write because they have read wqes_posted.
- *   5. A group that left its doorbell to a promise waits until wqes_posted covers its entries, so that a flush after
- *      its post, also by NCCL's code, counts them. If the group that promised fails, it takes the endpoint out of
+ *   4. The leader waits for its turn. It then rings for all entries before the chunk's end, or ends its turn without
+ *      that and so leaves the doorbell to a later chunk. It may leave it if its caller deferred the doorbell, or if an
+ *      end past the chunk's is promised, perhaps by its own post; but never if `window` entries would then not be rung
+ *      for. To ring: submitted_count, the doorbell, a fence, both cursors. The fence orders the doorbell before entries
+ *      that other groups write because they have read wqes_posted.
+ * After the last chunk:
+ *   5. Unless its caller deferred the doorbell, the leader waits until wqes_posted covers its entries, so that a flush
+ *      after its post, also by NCCL's code, counts them. If the group that promised fails, it takes the endpoint out of
  *      service, which ends this wait.
  * So groups that post at the same time share a doorbell and its fence, which are what a turn costs.
  *
- * WHY A PROMISE HOLDS. A leader that reads `promised` after its own store reads its own end or one that was stored
- * later than that, in the order of this word. An end that is past its own is of a group that reserved later, so that
- * group's turn comes later. Reservations that are made while a group runs are far fewer than 2^31, so the difference
- * has the right sign. The window never exceeds sq_size, so the promising group's wait for free slots ends when
- * all requests that were rung for have succeeded.
+ * WHY A PROMISE HOLDS. A leader loads `promised` after its own store of it, so it reads its own end or one that was
+ * stored later. An end that is past its own is of a group that reserved later, so that group's turn comes later, and in
+ * that turn or a still later one the doorbell is rung (step 4). Far fewer than 2^31 entries are reserved while a group
+ * is in a post, so the difference of two ends has the right sign. The window never exceeds sq_size, so the promising
+ * group's wait for free slots ends when all requests that were rung for have succeeded.
  *
- * WHAT ORDERS ENTRIES. A group fences its entries before it waits for its turn, and passes the turn with a relaxed
- * store. So a doorbell covers entries of groups whose turns the ringing group learnt of through others, and no
- * pattern of the PTX memory model orders those. What does, as we assume, is that fence.acq_rel.sys ends only when the
- * entries have reached the adapter, and each turn is passed later than that. NCCL's code, which reads the turn with a
- * relaxed load, relies on it too.
+ * WHAT ORDERS ENTRIES. A group fences its entries before it waits for its turn, and ends the turn with a relaxed
+ * store. A doorbell also covers entries of groups whose turns ended before that of the group just ahead; no pattern of
+ * the PTX memory model orders those entries before the doorbell. This library assumes that fence.acq_rel.sys ends only
+ * when the entries have reached the adapter; each turn ends later than that. NCCL's code, which reads the turn with a
+ * relaxed load, relies on the same.
  *
- * VALUES in the plugin's memory: entry s uses slot s modulo sq_size. The counter says how many requests are done, not
- * which, so the slot of entry s - sq_size is known to be free only if all earlier requests are done. Therefore the
- * first group of each lap, also one without values, waits in its turn until the endpoint is idle, and all later ones
- * of post_by<true> until its turn has passed. NCCL's code does not wait so: beside its posts, a value of either may
- * change one that is in flight.
+ * VALUES in the plugin's memory: entry s uses value slot s modulo sq_size. The counter says how many requests are done,
+ * not which, so the value slot of entry s - sq_size is known to be free only if all earlier requests are done. All
+ * posts to such an endpoint, also those without values, are post_by<true>. There the first chunk of each lap waits in
+ * its turn until the endpoint is idle, and each other chunk of the lap waits until that turn has ended. NCCL's code
+ * does not wait so: beside its posts, a value of either may change one that is in flight.
  *
- * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42, 73 minutes) after the last change of what it
- * waits for (step 2: of a cursor or the counter), or when another group has taken the endpoint out of service. A post
- * whose wait ran out may leave reserved entries that nobody can write. So it takes the endpoint out of service: this
- * library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in flight, because
- * posts may have written nothing. A drain without a bound of its own does so too (gin.h). Posts reserve entries even
- * then (a test before the add would delay each post), so NCCL's code, which does not look, waits behind any of these
- * groups without a bound.
+ * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42 ns, 73 minutes) after the last change of what it
+ * waits for (step 2: of a cursor or the counter), or when it finds that another group has taken the endpoint out of
+ * service. A post whose wait ran out may leave reserved entries that nobody can write. So it takes the endpoint out of
+ * service: this library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in
+ * flight, because a post before it may have written nothing. A drain whose caller gave no timeout does so too (gin.h).
+ * Posts reserve entries even on an endpoint out of service (a test before the add would delay each post). NCCL's code
+ * does not load sq_lock, so behind such entries it waits without a bound.
  *
  * FAILED REQUESTS. The counter counts successes only, and the completion queue cannot be read by the GPU (the plugin
- * does not map it). A failed request is in flight for ever: each flush ends at its bound.
+ * does not map it). A failed request is in flight for ever: it keeps its slot, and each flush ends at its bound.
+ * Without a timeout that bound counts from the endpoint's last doorbell or completion, so beside steady posts the flush
+ * does not end.
  */
 #ifndef EFA_GDA_GIN_POST_H
 #define EFA_GDA_GIN_POST_H
@@ -93,11 +102,12 @@ namespace gin {
 /* The counter's wrap. */
 constexpr uint32_t kCounterMask = 0x7fffffff;
 
-/* The bound of a wait that counts from the last change of `progress`. */
+/* The bound of a wait: EFA_GDA_GIN_TIMEOUT_NS from the last change of `progress`. */
 class Bound {
  public:
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. After the bound the caller looks
-   * once more: a thread that did not run for a while has perhaps not seen what happened meanwhile. */
+   * once more before a call returns `at_bound`: a thread that did not run for a while has perhaps not seen what
+   * happened meanwhile. */
   EFA_GDA_FN efa_gda_status over(const Endpoint *endpoint, uint32_t progress, efa_gda_status at_bound) {
     pause();
     if (++calls_ % kCallsPerLook != 0) return EFA_GDA_OK;
@@ -115,7 +125,7 @@ class Bound {
   static constexpr uint32_t kCallsPerLook = 32;
   /* In calls_: the bound was over at the last look at the clock. */
   static constexpr uint32_t kLastLook = 0x80000000u;
-  /* The clock in 1,024 ns: one register. */
+  /* The clock in units of 1,024 ns, which fits one register. */
   static constexpr int kUnit = 10;
   uint32_t start_ = 0, calls_ = 0, seen_ = 0;
 };
@@ -141,8 +151,8 @@ struct Turn {
   uint32_t window;
   /* wqes_posted and wqes_completed as last loaded. While it is this group's turn they are exact. */
   uint32_t posted, released;
-  /* The end of the free slots, modulo 2^31: counter + sq_size. Compared with ends of which the entries are within the
-   * window, so the difference has the right sign. */
+  /* The end of the free slots, modulo 2^31: counter + sq_size. Compared with the ends of chunks within the window, so
+   * the difference has the right sign. */
   uint32_t limit;
 
   /* An acquiring load delays the loads that follow it, so other words are loaded before it. */
@@ -171,7 +181,7 @@ struct Turn {
 
   EFA_GDA_FN bool is_in_window(uint32_t end) const { return end - posted <= window; }
   EFA_GDA_FN bool has_free_slots(uint32_t end) const { return ((limit - end) & (kCounterMask / 2 + 1)) == 0; }
-  /* VALUES: whether the slots that belong to the entries from `begin` on, all of one lap, are free. */
+  /* VALUES: whether the value slots of the chunk that begins at `begin` are free. */
   EFA_GDA_FN bool has_value_slots(uint32_t begin) const {
     uint32_t in_lap = begin % endpoint->sq_size;
     if (in_lap != 0) return (int32_t)(released - (begin - in_lap)) > 0;
@@ -194,7 +204,7 @@ struct Turn {
     }
     return status;
   }
-  /* Step 4. `promised`: the word as read after this group's own promise. */
+  /* Step 4, for the chunk [begin, end). `promised`: the word as loaded after this group's own promise. */
   EFA_GDA_FN efa_gda_status take(uint32_t *doorbell, uint32_t begin, uint32_t end, bool defer, uint32_t promised) {
     Bound bound;
     while (released != begin) {
@@ -231,8 +241,8 @@ EFA_GDA_FN void store_to_ring(uint8_t *to, const Quad &quad) {
   }
 }
 
-/* What a write to the ring needs of the queue. An acquiring load discards what the GPU has cached, so it is loaded
- * before the first of them. */
+/* What a write to the ring needs of the queue. An acquiring load discards what the GPU has cached, so the constructor
+ * loads it before the post's first acquiring load. */
 struct Ring {
   uint8_t *buffer;
   /* The number of slots, less one; in the highest bit, whether entries have 128 bytes: one register for both. */
@@ -263,11 +273,11 @@ struct Ring {
 
 /* Posts `count` entries. `write(ring, done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot`
  * on; all threads of the group call it. kValues: entries of the endpoint use the plugin's memory for values. Loads that
- * need no other's result are issued together: a post is bound by the latency of each that waits for another. */
+ * do not need another load's result are issued together, because the latencies of loads that do add up. */
 template <bool kValues, class Group, class Write>
 EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32_t count, bool defer, Write write) {
-  /* A thread of this group may still be in an earlier post of its own, whose doorbell it left to the promise that
-   * follows. So all threads must be here before the leader promises anything. */
+  /* A thread of this group may still be in an earlier post of its own, and could leave that doorbell to the promise
+   * below, which this group cannot keep before the thread is here. So all threads arrive before the leader promises. */
   group.sync();
   bool leader = group.rank() == 0;
   Queue *queue = endpoint->qp;
@@ -314,7 +324,7 @@ EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32
   return (efa_gda_status)group.from_leader(status);
 }
 
-/* Posts an entry of each thread of the group: `entry`. */
+/* Posts one entry of each thread of the group, the thread's `entry`. */
 template <class Base>
 EFA_GDA_FN efa_gda_status post(const Base &base, Endpoint *endpoint, bool defer, const Entry &entry) {
   StoringGroup<Base, EFA_GDA_GIN_STORE_BYTES> group(base);

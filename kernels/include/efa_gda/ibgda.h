@@ -2,20 +2,22 @@
 /*
  * One-sided operations on a symmetric heap, with the order that kernels for InfiniBand expect of a reliable connection:
  * a flag that a thread sends lands after the data that was put before it. The functions of ibgda_compat.cuh (DeepEP)
- * and nvshmem.cuh (NVSHMEM) call ibgda_put() and ibgda_flag(), or store by ibgda_mapped() (NVLink).
+ * and nvshmem.cuh (NVSHMEM) call ibgda_put() and ibgda_flag(), or store by ibgda_mapped() (NVLink). Blocks must be
+ * one-dimensional.
  *
  * TERMS. Request: see cq.h. Done, R: see requests.h. Owner: see post.h. PE: a rank of the job. Channel: a virtual queue
- * pair to a PE, which DeepEP and NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each reaches
- * all PEs, so a channel is no queue: the channels with the number i, of all PEs, post to queue i modulo num_queues.
- * Flag: a value that ibgda_flag() writes. Remote address: an address of this PE's heap; the functions add the
- * difference between the heaps.
+ * pair to a PE, which DeepEP and NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each queue
+ * reaches all PEs, so a channel needs no queue of its own: the channels with the number i, of all PEs, post to queue i
+ * modulo num_queues. Flag: a value that ibgda_flag() writes. Drain: to wait until all requests are done that any thread
+ * of the GPU posted to a queue before; ibgda_drain(). Remote address: an address of this PE's heap; the functions add
+ * the difference between the heaps.
  *
  * ORDER. The adapter executes requests in any order, and has no atomic operations. So
  *   - ibgda_flag() posts a flag when all requests are done that any thread of this GPU posted before the call through
- *     channels of the same number: it calls ibgda_drain() for their queue, and for Set8 and Drain for each queue (the
- *     requests of all channels). Data in GPU memory with strict ordering that went through the flag's queue is then
- *     visible before the flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints,
- *     for which signal.h requires a read-back;
+ *     channels of the same number: it drains their queue, and for Set8 and Drain each queue (the requests of all
+ *     channels). Data in GPU memory with strict ordering that went through the flag's queue is then visible before the
+ *     flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints, for which signal.h
+ *     requires a read-back, and may become visible after the flag;
  *   - an add is a write of the sum. The channel keeps the sum of each remote word (counts), so each word must have one
  *     writer: this PE, and one channel of it. The sum starts at 0. Quiet of the channel forgets its sums: the
  *     caller must zero the words at the peer after a quiet, as it must before the first add.
@@ -23,14 +25,15 @@
  *
  * ibgda_drain() waits for the requests [start, end). end is the low half of reserve.word, to which close() adds the
  * requests of each post; but at most oldest + R, because the words of later requests may be of an earlier lap with the
- * same phase (requests.h). Every request whose post has returned is before both. start is the later of
- * queue.done and tracking.oldest: all requests before either are done.
+ * same phase (requests.h). Every request whose post returned before the drain is before both limits. start is the later
+ * of queue.done and tracking.oldest: all requests before either are done.
  *
  * POSTING. The thread that has queue.lock owns the queue (post.h) for one post. Owners need few registers: device.cu is
  * compiled for the 64 of blocks of 1,024 threads, in which a handle of a shared queue spills (docs/kernels.md, Costs).
  * A thread waits for the lock of one queue only, so with more queues more threads post at once. Threads of one warp may
- * own different queues. Where the warp reconverges, one thread may wait until another has posted, and so until that
- * one's queue has free slots. That wait depends on the adapter alone, so its bound ends it.
+ * own different queues. Where the warp reconverges, a thread may wait until another thread has posted, and so until the
+ * other's queue has free slots. The other's wait for them depends on the adapter alone, so the bound of that wait ends
+ * both.
  *
  * WORDS
  *   word              | written by                        | read by        | ordered by
@@ -51,8 +54,9 @@
  *                     |                                   |                | that reads the word
  *
  * FAILURES. The functions return nothing. The first failure is stored in shared.failed and in the report. Each call
- * that begins later returns at once; calls in progress end by themselves. A flag is posted only after its drain
- * succeeded, so a peer never sees a flag whose data is missing.
+ * that begins later returns at once; calls in progress end by themselves. A failed request is found by the next drain
+ * of its queue; ibgda_put() does not look for errors. A flag is posted only after its drain succeeded, so a peer never
+ * sees a flag whose data is missing.
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound
  *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock or queue.lock within the bound, which begins again
@@ -60,7 +64,7 @@
  *                               This poisons no queue. The locks are not fair
  *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; a put of more than
  *                               kMaxEntriesPerCall requests; adds to more than EFA_GDA_IBGDA_COUNTS words of a channel
- *                               without a quiet
+ *                               without a quiet; a post in a block of several dimensions
  *   EFA_GDA_UNSUPPORTED         the queue has no request table (flags), or no RDMA; IbgdaFlag::Refused
  *   EFA_GDA_IN_USE              other device code posts to the queue
  *   others                      as post() and wait() return them (post.h); a poison or an abort flag ends the waits for
@@ -75,8 +79,8 @@
 namespace efa_gda {
 
 /* One RDMA write to PE `pe` through channel `qp`. `local` is the source as the adapter addresses it, `lkey` its
- * region's key, `offset` that of the destination in the peer's heap. In the thread's memory, so that ibgda_post() keeps
- * few registers while it waits for free slots. */
+ * region's key, `offset` that of the destination in the peer's heap. The caller keeps it in the thread's memory, so
+ * that ibgda_post() keeps few registers while it waits for free slots. */
 struct IbgdaWrite {
   uint64_t local;
   uint64_t offset;
@@ -153,7 +157,7 @@ EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgd
       },
       kPostDefault, &write->first);
   uint32_t status = sender.close();
-  /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if nobody drains. */
+  /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if no thread drains. */
   if (status == EFA_GDA_OK && write->first - load_relaxed(&queue->done) > 1u << 30) {
     ibgda_advance_done(queue, load_acquire(&queue->queue->tracking.oldest));
   }

@@ -16,14 +16,14 @@ struct efa_gda_ibgda_peer {
   uint32_t reserved;
   /* Where the peer's heap begins, as the adapter of the peer addresses it. */
   uint64_t heap;
-  /* Where this GPU has the peer's heap mapped (NVLink); 0: not mapped. Device code reads it in the peers of queue 0. */
+  /* Where this GPU has the peer's heap mapped (NVLink); 0: not mapped. Device code reads only those of queue 0. */
   uint64_t mapped;
 };
 
 /* The most remote words to which the adds of one channel may go between two calls of quiet. */
 #define EFA_GDA_IBGDA_COUNTS 4
 
-/* A channel: a virtual queue pair to one PE. All zeroes at first; from then on only device code writes it. */
+/* A channel: a virtual queue pair to one PE. The host zeroes it; from then on only device code writes it. */
 struct efa_gda_ibgda_channel {
   /* The value of the last flag, which the adapter reads when it executes the write. */
   uint64_t word;
@@ -58,8 +58,8 @@ struct efa_gda_ibgda_shared {
 /* The first failure, in host memory that the GPU writes, for the host to read while kernels run. */
 struct efa_gda_ibgda_report {
   /* enum efa_gda_status, written last: the host must load it with an acquire before the others. 0: no failure. With
-   * EFA_GDA_COMPLETION_ERROR, efa_gda_mapped_poll of a queue returns the status of its first failed request; after
-   * Set8 or Drain that may be any queue. */
+   * EFA_GDA_COMPLETION_ERROR, efa_gda_mapped_poll of the queue returns the status of its first failed request. The
+   * queue is that of channel qp; if the call was Set8 or Drain, it may be any queue. */
   volatile uint32_t status;
   /* The PE and the channel of the call that failed, which need not be those of the failed request. */
   volatile uint32_t pe;

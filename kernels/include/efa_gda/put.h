@@ -90,8 +90,8 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t transfer, uint64_
 /* Executes a put. All threads of the block must call it. */
 template <int StoreBytes = EFA_GDA_STORE_BYTES>
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
-  /* After each post of this many entries the block looks whether its waits for free slots have read an error, so that
-   * it does not post a million requests with a wrong key. */
+  /* After each post of this many entries the block stops if its waits for free slots have read an error, so that it
+   * does not post a million requests with a wrong key. */
   constexpr uint64_t kEntriesPerPost = 256;
   BlockGroup block;
   efa_gda_status status = check_put(a);

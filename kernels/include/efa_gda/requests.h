@@ -13,16 +13,16 @@
  * Flag, of a publication slot: publication.h. T: ticket_lock.h. A waiting group is one in wait(), wait_own() or test().
  *   R              requests.num_entries, a power of two, at least 4, N, and N + publication.num_entries; at most 32768.
  *   N              sq.num_entries.
- *   P              the most publication slots that the queue may have, now or on another executor: max(N, 64), but at
- *                  most R - N. The host executor has none.
+ *   P              max(N, 64), but at most R - N: the most publication slots that a GPU's queue may have. LIMIT uses P
+ *                  also in the host executor, where a queue has none, because the queue may move to a GPU.
  *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
  *   lap            of request i: i / R. The requests of the next lap use the same words again.
  *   phase          bit 15 of a word. The phase of a lap is 1 if the lap is even and 0 if it is odd (table_phase() in
  *                  cq.h). A request id has at least 16 bits and R is at most 2^15, so the id in a completion gives the
  *                  word and the phase.
  *   poster number  of a handle: 1 to 32767. The handle takes it from the counter tracking.handles when it is opened.
- *   done           of a request: the reader has stored its done word, which a later lap's may have replaced since.
- *                  Until then the request is in flight.
+ *   done           of a request: the reader has stored its done word. A request of a later lap may have overwritten it
+ *                  since. Before that store the request is in flight.
  *   oldest         tracking.oldest. All requests before it are done. The request at it may be done too.
  *
  * WORDS
@@ -50,8 +50,8 @@
  *       the loads that show this (LIMIT) and the store: publish_flags() (ticket_lock.h) fences before it stores poster
  *       words and flags; a writer that stores poster words fences whenever it has computed a new limit
  *       (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with an acquire, or
- *       relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, it
- *       finds that i < oldest.
+ *       relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, that
+ *       load shows i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
@@ -71,17 +71,18 @@
  *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
  * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
- * WHAT THE WORDS SAY about a posted request i, to a group that sees the done word of request i - R: a group that posted
- * request i or a later one, or that has loaded an `oldest` > i - R with an acquire (ibgda.h).
+ * WHAT THE WORDS SAY about a posted request i. The group must see the done word of request i - R, so that it mistakes
+ * no older word for i's. It does if it posted request i or a later one, or has loaded an `oldest` > i - R with an
+ * acquire (ibgda.h).
  * "Differs": the word's phase is not that of i's lap. Rows with "<=" hold for an `oldest` that was loaded after the
- * word, rows with "> i" for one that was loaded before it. Rows with "> i + R" hold for both.
+ * word, rows with "> i" for one that was loaded before it, and rows with "> i + R" for either.
  *   done[i mod R]      | oldest    | request i is
  *   phase of i's lap   | <= i + R  | done; the low 8 bits of the word are its status (enum efa_io_comp_status)
  *   phase of i's lap   | >  i + R  | done; the word may be that of a request an even number of laps later, which has
  *                      |           |   the same phase
  *   differs            | >  i      | done; the word is that of a request an odd number of laps later: the status was
  *                      |           |   overwritten
- *   differs            | <= i      | in flight
+ *   differs            | <= i      | in flight when the word was loaded
  *   posters[i mod R]   | oldest    | request i was posted by
  *   phase of i's lap   | <= i + R  | the handle whose poster number is in the low 15 bits of the word
  *   phase of i's lap   | >  i + R  | perhaps that handle: the word may be that of a request an even number of laps
@@ -89,40 +90,42 @@
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
- * look_ahead() loads no `oldest`. For done words and for poster words it applies the first row whatever `oldest` is,
- * and drop_later_laps() then finds by a later `oldest` whether the second row could apply instead. For poster words R2
- * shows that it finds it. For done words the order passes through the adapter, which PTX does not know: the store of
- * `oldest`, the fence of the ring, the doorbell of request i + 2R, its completion, the reader's fence, the done word.
- * The library relies on it.
- * look_closely() loads `oldest` before and after the words. If `oldest` passed i between its two loads and a word
- * differs, it loads all again: the word may have been loaded before it was stored, so "differs" does not show that it
- * was overwritten.
+ * look_ahead() loads no `oldest`. It applies the first row for done words and the first row for poster words whatever
+ * `oldest` is. drop_later_laps() then loads `oldest`, and drops what it found where the second row may apply instead.
+ * That this `oldest` is new enough to show it follows for poster words from R2. For done words the order passes through
+ * the adapter, which PTX does not know: the store of `oldest`, the fence of the ring, the doorbell of request i + 2R,
+ * its completion, the reader's fence, the done word. The library relies on that order.
+ * look_closely() loads `oldest` before and after the words. If `oldest` passed i between the two loads and a word
+ * differs, it loads all of them again: the word may have been loaded before the word of request i was stored, so
+ * "differs" does not show that this was overwritten.
  *
  * OVERWRITTEN STATUSES. Request i + R overwrites the status of request i, which is done by then. So a group that waits
  * for a request only after R later ones may find no status for it. FailedRequest is the first failed request that the
  * wait found, in ascending order of index. Its status is 0, which names no request, if the wait found none, or if that
  * one's word may be of two laps later. If all are done and FailedRequest names a request, the wait returns
- * EFA_GDA_COMPLETION_ERROR. If it names none and a status was overwritten, the wait compares error.count with its value
- * when the handle was opened or its quiet() last returned. Equal: no request of the queue has failed since, an earlier
- * failure was reported by a quiet() of the handle, and the wait succeeds. Different: one of the requests waited for may
- * have failed, or any other request of the queue, and the wait returns EFA_GDA_COMPLETION_ERROR. A wait for no requests
- * (count 0, or wait_own() without new requests) looks at no status.
+ * EFA_GDA_COMPLETION_ERROR. If it names none and a status was overwritten, the wait compares error.count with the value
+ * of that word when the handle was opened or its quiet() last looked for errors. Equal: no request of the queue has
+ * failed since, and a quiet() of the handle has reported each earlier failure of a request of the handle. The wait
+ * succeeds. Different: one of the requests waited for may have failed, or any other request of the queue, and the wait
+ * returns EFA_GDA_COMPLETION_ERROR. A wait for no requests (count 0, or wait_own() without new requests) looks at no
+ * status.
  *
- * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush). An owner of the
- * queue always does, and needs no lock. A group that shares the queue does so only if its last post deferred the
- * doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots (WAITS THAT RUN
- * OUT in ticket_lock.h); at their bounds these waits poison the queue.
+ * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush). The queue's owner
+ * does so in each call, and needs no lock for it. A group that shares the queue does so only if its last post deferred
+ * the doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots (WAITS THAT
+ * RUN OUT in ticket_lock.h); at their bounds these waits poison the queue.
  *   call           | bound counts from               | at its end
  *   wait, wait_own | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which the
- *                  |   and from each request of the  |   leader poisons the queue, because the adapter may still
- *                  |   queue that completes          |   access the buffers
+ *                  |   and again from each request   |   leader poisons the queue, because the adapter may still
+ *                  |   of the queue that completes   |   access the buffers
  *   test; waits of | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
  *   a handle whose |                                 |
  *   timeout is 0   |                                 |
- *   post, if LIMIT | as in free_slots.h: each        | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the queue:
- *   allows no more |   request that completes        |   no request completed, not even request `oldest`
- *   entries        |                                 |
- * wait_own() covers what no earlier one covered; one that returns EFA_GDA_IN_FLIGHT covers nothing.
+ *   post, if LIMIT | as in free_slots.h; again from  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the queue:
+ *   allows no more |   each request of the queue     |   no request completed, not even request `oldest`
+ *   entries        |   that completes                |
+ * A wait_own() covers those requests of the handle that no earlier wait_own() covered. If it returns EFA_GDA_IN_FLIGHT,
+ * it covers none.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
  * if the abort flag is raised: the leader poisons the queue with the flag's status. The look of a call without a
  * bound does not read the flag; the waits in which it first rings for deferred entries of a shared queue do. So a loop
@@ -177,7 +180,7 @@ struct RequestWait {
 /* The largest poster number. */
 constexpr uint32_t kMaxPoster = kTablePhase - 1;
 
-/* A 16-bit word, four times. */
+/* A 16-bit word times this is the word four times. */
 constexpr uint64_t kInFour = 0x0001000100010001;
 
 EFA_GDA_FN bool is_before(uint32_t index, uint32_t other) { return (int32_t)(index - other) < 0; }
@@ -258,7 +261,8 @@ EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
   } while (wait.next != wait.end && look_closely(queue, wait));
 }
 
-/* Drops what may be of two laps later: all that was loaded of requests before oldest - R. `first` was the first. */
+/* Drops what may be of two laps later: all that was loaded of requests before oldest - R. `first` is the wait's first
+ * request. */
 EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
   /* R1. */
   fence_device();

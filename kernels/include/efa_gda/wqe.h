@@ -113,7 +113,8 @@ class SharedBytes {
   uint64_t word_;
 };
 
-/* Copies `bytes`, at most 4 * Words, to the `Words` words from `first` on; zeroes follow them. */
+/* Copies `bytes`, at most 4 * Words of them, to the entry's words from word `first` on, and zeroes the rest of these
+ * `Words` words. */
 template <int Words, class Bytes>
 EFA_GDA_FN void set_inline(Entry &e, int first, Bytes bytes) {
   static_assert(Words % 2 == 0, "copied by eight bytes");
