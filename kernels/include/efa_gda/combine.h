@@ -155,7 +155,8 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
       bool linger = round != 0 && state == kOpen;
       uint64_t slots_and_calls;
       if constexpr (kCompact) {
-        slots_and_calls = scan_published_apart(queue, ring.group(), ring.next(), publication, linger, serving);
+        auto scan = EFA_GDA_COLD_CALL(scan_published_apart<Group>);
+        slots_and_calls = scan(queue, ring.group(), ring.next(), publication, linger, serving);
       } else {
         MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
         slots_and_calls = (uint64_t)found.calls << 32 | found.slots;
@@ -166,7 +167,8 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     own = 0;
     if (count != 0) {
       if constexpr (kCompact) {
-        status = place_published_apart(&ring, publication, count, timeout_ns, all);
+        auto place = EFA_GDA_COLD_CALL(place_published_apart<Group, StoreBytes>);
+        status = place(&ring, publication, count, timeout_ns, all);
         if (status != EFA_GDA_OK) break;
       } else {
         status = place_published(ring, publication, count, timeout_ns, all);
