@@ -416,7 +416,7 @@ fn ordering(cuda: &mut Cuda) -> Checked {
         Ok(value) => {
             let meaning = match value {
                 0 => {
-                    "none: the host must call cuFlushGPUDirectRDMAWrites between a flag and the data before it"
+                    "none: after a flag, the host must call cuFlushGPUDirectRDMAWrites before a kernel reads the data"
                 }
                 100 => "ordered for the GPU that owns the memory",
                 200 => "ordered for all devices",
