@@ -33,7 +33,7 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Start(#[from] crate::supervisor::StartError),
     /// A process with ranks, or the thread of their exchange, could not be started.
-    #[error("the ranks cannot be started: {0}")]
+    #[error("the ranks cannot be started: {}{}", .0, crate::exchange::advice(.0))]
     Ranks(std::io::Error),
     /// An output file could not be written.
     #[error("{} cannot be written: {source}", file.display())]
@@ -47,10 +47,12 @@ pub(crate) enum CommandError {
     #[error("{0}")]
     AfterReport(Box<Self>),
     /// The report could not be written.
-    #[error("the report cannot be written: {0}")]
+    #[error(
+        "the report cannot be written to stdout: {0}; redirect stdout to a file on a file system with free space"
+    )]
     Output(#[from] std::io::Error),
     /// The report could not be serialized.
-    #[error("the report cannot be written as JSON: {0}")]
+    #[error("the report cannot be written as JSON: {0}; report this with the command line")]
     Json(#[from] serde_json::Error),
 }
 

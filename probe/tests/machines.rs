@@ -298,6 +298,49 @@ fn a_root_is_judged_by_its_files_and_by_no_library_of_this_container() {
 }
 
 #[test]
+fn fork_support_and_huge_pages_are_judged_as_the_efa_provider_judges_them() {
+    const FORK: &str = "RDMAV_FORK_SAFE";
+    const OF_PROVIDER: &str = "FI_EFA_FORK_SAFE";
+    const HUGE: &str = "FI_EFA_USE_HUGE_PAGE";
+    const HUGE_SAFE: &str = "RDMAV_HUGEPAGES_SAFE";
+    let judged = |kernel: &str, pages: u32, args: &[&str], set: &[(&str, &str)]| {
+        let machine = Machine::new("fork");
+        machine.file("/proc/sys/kernel/osrelease", kernel);
+        machine.file("/proc/meminfo", &format!("HugePages_Total:   {pages}\n"));
+        let mut command = probe(&["--json", "--root", machine.arg(), "--gpu", "none"]);
+        document(&output(command.args(args).envs(set.iter().copied())))
+    };
+    for (pages, set, expected, fix) in [
+        (64, &[][..], "pass", ""),
+        (0, &[(FORK, "1")], "pass", ""),
+        (64, &[(HUGE, "1"), (HUGE_SAFE, "1")], "pass", ""),
+        (64, &[(OF_PROVIDER, "0")], "pass", ""),
+        // libfabric ignores a word that is no boolean.
+        (64, &[(OF_PROVIDER, "2")], "pass", ""),
+        (64, &[(OF_PROVIDER, "On")], "warn", "unset FI_EFA_FORK_SAFE; otherwise register no memory in huge"),
+        // rdma-core and the provider read no value of these two.
+        (64, &[("IBV_FORK_SAFE", "0")], "warn", "unset IBV_FORK_SAFE"),
+        (0, &[(FORK, ""), (HUGE, "1")], "fail", "unset FI_EFA_USE_HUGE_PAGE; or, if no program"),
+        (0, &[(FORK, "1"), (HUGE, "1"), (HUGE_SAFE, "1")], "fail", "unset FI_EFA_USE_HUGE_PAGE RDMAV_HUGE"),
+        (
+            64,
+            &[(OF_PROVIDER, "1"), (HUGE_SAFE, "0")],
+            "fail",
+            "unset RDMAV_HUGEPAGES_SAFE; or, if no program",
+        ),
+    ] {
+        let document = judged("5.12.19-generic", pages, &[], set);
+        assert_eq!(state(&document, "ENV-004"), expected, "{set:?}");
+        if expected != "pass" {
+            says(&document, "ENV-004", "fix", &[fix]);
+        }
+    }
+    let all = [(FORK, "1"), (HUGE, "1"), (HUGE_SAFE, "1")];
+    assert_eq!(state(&judged("5.13.0", 64, &[], &all), "ENV-004"), "pass");
+    assert_eq!(state(&judged("5.10.0", 0, &["--via", "verbs"], &all), "ENV-004"), "warn");
+}
+
+#[test]
 fn each_restricting_variable_is_a_separate_warning() {
     let machine = Machine::new("restricts");
     let mut command = probe(&["--json", "--root", machine.arg()]);

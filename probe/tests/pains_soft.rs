@@ -166,6 +166,18 @@ fn puts_to_another_adapter_have_the_requested_doorbell_mode() {
 }
 
 #[test]
+fn a_counter_counts_writes_to_another_adapter_where_loopback_is_dropped() {
+    let counters = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1"), DROPPED];
+    let (document, _) = put(&[], &counters);
+    assert_eq!(state(&document, "GDA-010"), "pass", "{document:#}");
+    says(&document, "GDA-010", "observed", &["one success and one error; the writes went to softefa1-rdm"]);
+    pass(&document, &["PUT-005"]);
+    let (document, _) = put(&["--device", "softefa1"], &counters);
+    assert_eq!(state(&document, "GDA-010"), "unknown", "{document:#}");
+    says(&document, "GDA-010", "why", &["of this adapter to itself", "--device leaves"]);
+}
+
+#[test]
 fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer() {
     let cases = [
         (&[][..], ("SOFTEFA_ADAPTERS", "1"), "this node shows no other adapter"),

@@ -126,7 +126,7 @@ fn kernel_driver(system: &mut System) -> Checked {
     }
     if !system.has_nvidia() {
         let required = "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer";
-        let why = "no program can use a GPU where none is";
+        let why = "without a GPU, no kernel can post to the adapter";
         return Outcome::fail(NO_DEVICE, required, why, GET_GPU, Who::Host).into();
     }
     Outcome::fail(
@@ -416,7 +416,7 @@ fn ordering(cuda: &mut Cuda) -> Checked {
         Ok(value) => {
             let meaning = match value {
                 0 => {
-                    "none: the host must call cuFlushGPUDirectRDMAWrites between a flag and the data before it"
+                    "none: after a flag, the host must call cuFlushGPUDirectRDMAWrites before a kernel reads the data"
                 }
                 100 => "ordered for the GPU that owns the memory",
                 200 => "ordered for all devices",

@@ -16,6 +16,7 @@ use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{MappedQueue, Region as _, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
+pub(crate) use self::loopback::is_unanswered;
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
 use super::session::{Layer, Session, close_queue, failed, missing, open, text};

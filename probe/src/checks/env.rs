@@ -180,36 +180,55 @@ fn raise_memlock(system: &System) -> String {
 }
 
 fn fork(system: &mut System) -> Checked {
-    let names = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "FI_EFA_FORK_SAFE"];
-    let set: Vec<String> = names.into_iter().filter_map(|name| setting(system, name, is_on)).collect();
+    // rdma-core and the efa provider test whether a variable of rdma-core is set: 0 requests as well (`efa_fork_support.c`).
+    let is_set = |_| true;
+    let requests = [
+        setting(system, "RDMAV_FORK_SAFE", is_set),
+        setting(system, "IBV_FORK_SAFE", is_set),
+        setting(system, "FI_EFA_FORK_SAFE", is_true),
+    ];
+    let requests: Vec<String> = requests.into_iter().flatten().collect();
+    let of_provider = setting(system, "FI_EFA_USE_HUGE_PAGE", is_true);
+    let of_rdma_core = setting(system, "RDMAV_HUGEPAGES_SAFE", is_set);
     let meminfo = system.read("/proc/meminfo").unwrap_or_default();
     let pages = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     let pages: u64 = pages.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let huge: Vec<String> = of_provider.iter().chain(&of_rdma_core).cloned().collect();
+    let shown: String = huge.iter().map(|set| format!(", {set}")).collect();
+    let observed = format!("fork support: {}; huge pages: {pages} reserved{shown}", listed(&requests));
     let kernel = version_numbers(&system.read("/proc/sys/kernel/osrelease").unwrap_or_default());
-    let huge = setting(system, "FI_EFA_USE_HUGE_PAGE", is_on);
-    let uses_huge_pages = huge.is_some();
-    let observed = format!(
-        "{pages} huge pages reserved{}, fork support: {}",
-        huge.map(|set| format!(" ({set})")).unwrap_or_default(),
-        listed(&set)
-    );
-    let huge_safe = system.env("RDMAV_HUGEPAGES_SAFE").is_some();
     // Since Linux 5.13 the kernel copies registered pages on fork, and rdma-core leaves fork support off.
     let copies_on_fork = kernel.as_slice() >= [5, 13].as_slice();
-    if set.is_empty() || copies_on_fork || huge_safe || (pages == 0 && !uses_huge_pages) {
+    if requests.is_empty() || copies_on_fork || (pages == 0 && huge.is_empty()) {
         return Outcome::pass(observed).into();
     }
-    let problem = Problem {
-        observed,
-        required: "fork support with RDMAV_HUGEPAGES_SAFE=1, no huge pages, or Linux 5.13 or newer"
-            .to_owned(),
-        why: "rdma-core's fork support marks memory by small pages, which corrupts memory in huge pages"
-            .to_owned(),
-        fix: "set RDMAV_HUGEPAGES_SAFE=1, or unset the variables for fork support and huge pages".to_owned(),
-        who: Who::Pod,
+    let unset = format!("if no program of the job forks, unset {}", names_of(&requests));
+    if huge.is_empty() {
+        return Outcome::warn(
+            observed,
+            "fork support without huge pages, or Linux 5.13 or newer",
+            "fork support of rdma-core marks memory by small pages, which corrupts registered memory in huge pages",
+            format!("{unset}; otherwise register no memory in huge pages"),
+            Who::Pod,
+        )
+        .into();
+    }
+    let why = match of_provider {
+        Some(_) => {
+            "the efa provider aborts a process that requests fork support and the provider's huge pages"
+        }
+        None => {
+            "with fork support and RDMAV_HUGEPAGES_SAFE the efa provider fails, and libfabric finds no adapter"
+        }
     };
-    // The efa provider aborts if variables request both (`efa_fork_support.c`).
-    if uses_huge_pages { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
+    let required = format!("with fork support, not set: {}; or Linux 5.13 or newer", names_of(&huge));
+    let fix = format!("unset {}; or, {unset}", names_of(&huge));
+    Outcome::fail(observed, required, why, fix, Who::Pod).into()
+}
+
+/// Whether libfabric reads `value` of a boolean variable as true. It ignores a variable with any other word.
+fn is_true(value: std::ffi::OsString) -> bool {
+    matches!(value.to_string_lossy().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
 }
 
 fn is_on(value: std::ffi::OsString) -> bool {
@@ -228,6 +247,12 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "not requested".to_owned() } else { names.join(", ") }
 }
 
+/// The names in settings `NAME=VALUE`.
+fn names_of(set: &[String]) -> String {
+    let names: Vec<&str> = set.iter().filter_map(|set| set.split('=').next()).collect();
+    names.join(" ")
+}
+
 fn aborting(system: &mut System) -> Checked {
     let is_not_positive = |value: std::ffi::OsString| {
         value.to_str().and_then(|text| text.parse::<i64>().ok()).is_some_and(|n| n <= 0)
@@ -240,12 +265,11 @@ fn aborting(system: &mut System) -> Checked {
     if aborting.is_empty() {
         return Outcome::pass("no such variable is set").into();
     }
-    let names: Vec<&str> = aborting.iter().filter_map(|set| set.split('=').next()).collect();
     Outcome::fail(
         format!("set: {}", aborting.join(", ")),
-        format!("not set: {}", names.join(", ")),
+        format!("not set: {}", names_of(&aborting)),
         "the efa provider of libfabric 2 aborts every process that has this setting",
-        format!("unset {}", names.join(" ")),
+        format!("unset {}", names_of(&aborting)),
         Who::Pod,
     )
     .into()

@@ -131,13 +131,14 @@ fn one_release(system: &System, soname: &str, library: &str, why: &str, fix: &st
 
 fn one_libfabric(libraries: &mut Libraries) -> Checked {
     let why = "a program and its plugin may load different copies, which cannot share objects";
-    let fix = "remove all but one from the image, or set one LD_LIBRARY_PATH for every process";
+    let fix = "remove all but one from the image (keep the EFA installer's, in /opt/amazon/efa, if it is there), or set one \
+               LD_LIBRARY_PATH for every process";
     one_release(&libraries.system, LIBFABRIC, "libfabric", why, fix)
 }
 
 fn one_libefa(libraries: &mut Libraries) -> Checked {
     let why = "libfabric loads the first copy on the path of its process, which may lack the efadv queries";
-    one_release(&libraries.system, LIBEFA, "libefa", why, "remove all but one from the image")
+    one_release(&libraries.system, LIBEFA, "libefa", why, "remove all but the newest from the image")
 }
 
 /// The rdma-core release of a libefa by its file name; otherwise the newest symbol version that it defines

@@ -47,9 +47,10 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
         }
     }
     if common.via == Via::Verbs {
-        // rdma-core reads none of libfabric's variables.
-        let restricting = run.runner.findings.iter_mut().filter(|one| one.code == "ENV-006");
-        restricting.filter(|one| one.state == State::Fail).for_each(|one| one.state = State::Warn);
+        // These settings stop libfabric's efa provider, and not rdma-core.
+        let of_libfabric = |one: &&mut Finding| ["ENV-004", "ENV-006"].contains(&one.code.as_str());
+        let stopping = run.runner.findings.iter_mut().filter(of_libfabric);
+        stopping.filter(|one| one.state == State::Fail).for_each(|one| one.state = State::Warn);
     }
     // Commands that move bytes load what they are told to; this one judges the machine below the root.
     run.runner.policy.not_loaded = library::left_out(&run.system);

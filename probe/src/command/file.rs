@@ -77,7 +77,11 @@ fn failed(file: &Path, source: std::io::Error) -> CommandError {
         Some(folder) if source.kind() == std::io::ErrorKind::NotFound => {
             std::io::Error::other(format!("the folder {} does not exist; create it", folder.display()))
         }
-        _ => source,
+        _ => {
+            let why =
+                format!("{source}; name a file that this user can write, on a file system with free space");
+            std::io::Error::new(source.kind(), why)
+        }
     };
     CommandError::File { file: file.to_owned(), source }
 }

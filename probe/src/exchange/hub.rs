@@ -341,13 +341,17 @@ impl Hub {
             }
             match (messages.is_empty(), left.first()) {
                 (true, _) => return Ok(()),
-                (false, Some(rank)) => return Err(format!("rank {rank} left while others were not done")),
+                (false, Some(rank)) => {
+                    return Err(format!("rank {rank} left while others were not done; see its output"));
+                }
                 (false, None) => {}
             }
             let table = join(&messages.into_values().collect::<Vec<_>>());
             for (rank, arrived) in ranks.iter_mut() {
                 let sent = arrived.sender.send(Kind::Message, &table, Deadline::after(self.limits.step));
-                sent.map_err(|failure| format!("rank {rank} does not take messages: {failure}"))?;
+                sent.map_err(|failure| {
+                    format!("rank {rank} does not take messages: {failure}; see its output")
+                })?;
             }
         }
     }

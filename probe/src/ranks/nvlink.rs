@@ -14,7 +14,7 @@ use crate::checks::session::text;
 /// The kernel's number of this boot, which is another one on each host and the same in its containers.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// The end of a sentence that says why GPUs are not joined.
-const OR_EFA: &str = "or use --over auto, which puts over EFA then";
+pub(super) const OR_EFA: &str = "or use --over auto, which puts over EFA then";
 
 /// What a rank sends so that another process of its host can map the memory to which it puts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use efa_gda::gpu::Gpu;
 use serde::{Deserialize, Serialize};
 
-use super::nvlink::{Mapped, Shared};
+use super::nvlink::{Mapped, OR_EFA, Shared};
 use super::reach::{Reach, Side, check_gpu, run_needed};
 use super::transfer::{Landing, Target, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
@@ -308,7 +308,12 @@ impl Rank<'_> {
         let messages = self.share(member, &Message::Terms(own))?;
         for (other, message) in messages.iter().enumerate() {
             let Message::Terms(terms) = message else {
-                return Err(Stopped::Others(format!("rank {other} did not say what it puts"), Vec::new()));
+                return Err(Stopped::Others(
+                    format!(
+                        "rank {other} sent another message than its put's size and number; see its output"
+                    ),
+                    Vec::new(),
+                ));
             };
             let Terms { bytes, count, .. } = *terms;
             match job.route {
@@ -344,7 +349,10 @@ impl Rank<'_> {
         };
         let mapped = match (shared(Some(pe.rank)), shared(Some(target))) {
             (Some(own), Some(shared)) => Mapped::open(gpu, own, shared, target),
-            _ => Err(format!("rank {target} shared no memory")),
+            _ => {
+                let why = "exported no memory of its GPU; its output with -v has the reason";
+                Err(format!("rank {} or rank {target} {why}; {OR_EFA}", pe.rank))
+            }
         };
         mapped.map(Some).or_else(|why| self.without_nvlink(why))
     }
@@ -397,7 +405,8 @@ impl Rank<'_> {
         }
         let Some(target) = pe.to else { return Ok(None) };
         let Card { receives, landing, .. } = card(target)?;
-        let landing = landing.ok_or_else(|| format!("rank {target} sent no memory to put to"))?;
+        let landing =
+            landing.ok_or_else(|| format!("rank {target} sent no region to put to; see its output"))?;
         let peer = L::peer(&mut session.rig, Side::Sends, receives)
             .map_err(|error| format!("the address of rank {target} was refused: {error}"))?;
         Ok(Some(Target::Efa(peer, landing)))

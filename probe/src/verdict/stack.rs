@@ -69,7 +69,7 @@ const fn variables(subjects: &'static str) -> Need {
 /// What every stack needs: an adapter, its node, and libfabric on its fabric efa-direct.
 #[rustfmt::skip]
 const ADAPTER: &[Need] = needs![
-    "ENV-000", "ENV-001", "ENV-003", "ENV-005", "DEV-001", "DEV-002", "DEV-003", "DEV-004", "DEV-005", "DEV-006",
+    "ENV-000", "ENV-001", "ENV-003", "ENV-004", "ENV-005", "DEV-001", "DEV-002", "DEV-003", "DEV-004", "DEV-005", "DEV-006",
     "LIB-001", "FAB-001", "FAB-002", "FAB-003", "FAB-005" passes, "FAB-008", "FAB-009"
 ];
 /// What every stack needs of the GPU.

@@ -12,7 +12,7 @@ use crate::checks::session::{Layer, Session, close_queue, failed};
 use crate::model::{Op, Who};
 
 /// Whether the target did not answer: no completion, or one that says so.
-pub(super) fn is_unanswered(error: &GpuQueueError) -> bool {
+pub(crate) fn is_unanswered(error: &GpuQueueError) -> bool {
     use CompletionStatus::{UnreachableRemote, UnresponsiveRemote};
     match error {
         GpuQueueError::Work(WorkError::Device { .. }) => true,

@@ -1,22 +1,22 @@
 //! Completion counters: opens one, binds it to a separate endpoint, and compares its values with the requests of
-//! that endpoint.
+//! that endpoint. The requests go to another adapter of the node if the platform drops what an adapter sends to itself.
 
 use std::time::{Duration, Instant};
 
-use efa_gda::error_chain;
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, FIRST_WITH_COUNTERS, Info,
-    Library, MemoryRegion, RemoteRegion,
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, FIRST_WITH_COUNTERS, Library,
+    MemoryRegion, RemoteRegion,
 };
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
-use super::Session;
 use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
+use super::{Libfabric, Session, neighbour, on_gpu};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::data::WRONG;
-use crate::checks::session::{Layer, missing, text, without_hint};
+use crate::checks::data::{WRONG, is_unanswered};
+use crate::checks::session::{Layer, close_queue, missing, text, without_hint};
 use crate::model::Who;
 use crate::releases::COUNTERS_BY_DEFAULT;
 use crate::system::System;
@@ -24,56 +24,89 @@ use crate::system::System;
 /// Bytes of each write.
 const BYTES: usize = 64;
 
-/// GDA-010.
-pub(super) fn count(session: &mut Session) -> Checked {
-    try_count(session)
-        .map_err(|error| uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host))
+/// Successes and errors that a counter has counted; None where libfabric does not report them.
+type Values = (Option<u64>, Option<u64>);
+
+/// Why there are no values to compare.
+enum Uncompared {
+    NotOpened(Error),
+    Refused(Error),
+    NotRegistered(Outcomes),
+    /// The target did not answer the write that must succeed.
+    Unanswered(String),
+    Unexpected(String),
 }
 
-fn try_count(session: &Session) -> Result<Outcomes, Error> {
-    let objects = &session.rig.objects;
-    let (Some(ops), Some(domain), Some(info), Some(addresses)) =
-        (&objects.ops, &objects.domain, &objects.info, &objects.addresses)
-    else {
-        return Ok(missing("the domain"));
-    };
-    let counter = match ops.cntr_open() {
-        Err(error @ (Error::NotBuiltIn(_) | Error::AdapterLacks(_))) => {
-            return Ok(not_opened(session, info, &error));
-        }
-        opened => opened?,
-    };
-    let completions = domain.completion_queue(COMPLETIONS)?;
-    let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
-    endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
-    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(text);
-    let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
-    let region = match objects.register(buffer, Access::ALL) {
-        Ok(region) => region,
-        Err(outcomes) => return Ok(outcomes),
-    };
-    let wait = Duration::from_millis(session.request.wait);
-    if let Err(why) = queue.and_then(|queue| one_success_and_one_error(queue, &region, wait)) {
-        let why = format!("the writes to count did not end as expected, see the QUE and PUT checks: {why}");
-        return Ok(Outcome::unknown(why).into());
+impl From<Error> for Uncompared {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
     }
-    let values = counted_within(&counter, wait)?;
-    if values == (Some(1), Some(1)) {
-        return Ok(Outcome::pass("one success and one error").into());
+}
+
+/// GDA-010.
+pub(super) fn count(session: &mut Session) -> Checked {
+    let wait = Duration::from_millis(session.request.wait);
+    let mut of = String::new();
+    let mut counted = one_success_and_one_error(&session.rig.objects, None, wait);
+    if let Err(Uncompared::Unanswered(lost)) = &counted {
+        let lost = format!("of this adapter to itself: {lost}");
+        (counted, of) = match to_neighbour(session, wait) {
+            Ok((counted, name)) => (counted, format!("; the writes went to {name} ({lost})")),
+            Err(why) => {
+                let why = format!("{lost}; no write to another adapter was tried: {why}");
+                (Err(Uncompared::Unexpected(why)), String::new())
+            }
+        };
     }
     let describe = |value: Option<u64>| value.map_or("unknown".to_owned(), |value| value.to_string());
-    let observed = format!(
-        "after one write that succeeded and one that failed: successes {}, errors {}",
-        describe(values.0),
-        describe(values.1)
-    );
-    let fix = "report it with the versions of the adapter and its kernel driver; until then, read completions from the \
-               queue";
-    Ok(uncounted(observed, fix.to_owned(), Who::Host))
+    match counted {
+        Ok((Some(1), Some(1))) => Outcome::pass(format!("one success and one error{of}")).into(),
+        Ok((successes, errors)) => Ok(uncounted(
+            format!(
+                "after one write that succeeded and one that failed, the counter has successes: {}, errors: {}{of}",
+                describe(successes),
+                describe(errors)
+            ),
+            "report it with the versions of the adapter and its kernel driver; until then, read completions from the \
+             queue"
+                .to_owned(),
+            Who::Host,
+        )),
+        Err(Uncompared::NotOpened(error @ (Error::NotBuiltIn(_) | Error::AdapterLacks(_)))) => {
+            Ok(not_opened(session, &error))
+        }
+        Err(Uncompared::NotOpened(error) | Uncompared::Refused(error)) => {
+            Err(uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host))
+        }
+        Err(Uncompared::NotRegistered(outcomes)) => Ok(outcomes),
+        Err(Uncompared::Unanswered(why) | Uncompared::Unexpected(why)) => Outcome::unknown(format!(
+            "the writes to count did not end as expected, see the QUE and PUT checks: {why}{of}"
+        ))
+        .into(),
+    }
+}
+
+/// Counts writes to another adapter of the node, because some platforms drop what an adapter sends to itself. Returns
+/// the other adapter's name, or why there is none.
+fn to_neighbour(
+    session: &mut Session,
+    wait: Duration,
+) -> Result<(Result<Values, Uncompared>, String), String> {
+    // For opening the other adapter, for two writes, and for the counter.
+    session.progress.request_time(wait * 4);
+    let receiver = neighbour::receiver(session)?;
+    // PUT-001 decides later whether the puts go to another adapter.
+    let mut other = session.rig.objects.neighbour.take().ok_or("it has no objects")?;
+    let counted = one_success_and_one_error(&session.rig.objects, Some((&*other, &receiver)), wait);
+    let name = other.adapter();
+    let unclosed = close_queue(receiver).into_iter().chain(other.close());
+    unclosed.for_each(|why| tracing::warn!("{name}, to which GDA-010 wrote, does not close: {why}"));
+    Ok((counted, name))
 }
 
 /// The outcome for a counter that libfabric does not open, with the fix of its cause.
-fn not_opened(session: &Session, info: &Info, error: &Error) -> Outcomes {
+fn not_opened(session: &Session, error: &Error) -> Outcomes {
+    let Some(info) = &session.rig.objects.info else { return missing("the domain") };
     let soft = session.request.soft;
     let system = System { root: session.request.root.clone(), ..System::default() };
     let (driver, rdma_core) = if soft { (None, None) } else { counter_cause::machine(&system) };
@@ -101,27 +134,60 @@ fn not_opened(session: &Session, info: &Info, error: &Error) -> Outcomes {
     }
 }
 
-/// Posts a write that succeeds and one whose key names no region, and closes the queue.
+/// Opens a counter, binds it to a separate endpoint, and posts there a write that succeeds and one whose key names no
+/// region: to the queue of another adapter if `other` has one, otherwise to the endpoint itself. Returns what the counter
+/// counted.
 fn one_success_and_one_error(
-    mut queue: MappedQueue,
-    region: &MemoryRegion,
+    objects: &Libfabric,
+    other: Option<(&Libfabric, &MappedQueue)>,
     wait: Duration,
-) -> Result<(), String> {
-    let address = queue.endpoint().address().map_err(text)?;
-    let peer = queue.insert_peer(&address).map_err(text)?;
-    let right = region.remote();
+) -> Result<Values, Uncompared> {
+    let (Some(ops), Some(domain), Some(info), Some(addresses)) =
+        (&objects.ops, &objects.domain, &objects.info, &objects.addresses)
+    else {
+        return Err(Uncompared::Unexpected("the domain is not open".to_owned()));
+    };
+    let counter = ops.cntr_open().map_err(Uncompared::NotOpened)?;
+    let completions = domain.completion_queue(COMPLETIONS)?;
+    let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
+    endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
+    let queue = MappedQueue::new(endpoint.enable()?, ops);
+    let mut queue = queue.map_err(|error| Uncompared::Unexpected(text(error)))?;
+    let source = registered(objects)?;
+    let (target, peer) = match other {
+        Some((other, receiver)) => (Some(registered(other)?), on_gpu::introduce(&queue, receiver)?),
+        None => (None, queue.insert_peer(&queue.endpoint().address()?)?),
+    };
+    let right = target.as_ref().unwrap_or(&source).remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
-    queue.execute(&WorkRequest::write(peer, region, right).timeout(wait)).map_err(text)?;
-    match queue.execute(&WorkRequest::write(peer, region, wrong).timeout(wait)) {
-        Err(WorkError::Completion { .. }) => {}
-        Err(error) => return Err(error_chain(&error).to_string()),
-        Ok(_) => return Err("a write with a wrong rkey completed with status 0".to_owned()),
+    let write = |to| WorkRequest::write(peer, &source, to).timeout(wait);
+    let first = queue.execute(&write(right)).map_err(GpuQueueError::from);
+    let ended = match first {
+        Err(error) if is_unanswered(&error) => Err(Uncompared::Unanswered(text(error))),
+        Err(error) => Err(Uncompared::Unexpected(text(error))),
+        Ok(_) => match queue.execute(&write(wrong)) {
+            Err(WorkError::Completion { .. }) => Ok(()),
+            Err(error) => Err(Uncompared::Unexpected(text(error))),
+            Ok(_) => {
+                Err(Uncompared::Unexpected("a write with a wrong rkey completed with status 0".to_owned()))
+            }
+        },
+    };
+    let unclosed = close_queue(queue);
+    ended?;
+    match unclosed {
+        None => Ok(counted_within(&counter, wait)?),
+        Some(why) => Err(Uncompared::Unexpected(why)),
     }
-    queue.close().map_err(text)
+}
+
+fn registered(objects: &Libfabric) -> Result<MemoryRegion, Uncompared> {
+    let buffer = Buffer::zeroed(BYTES).ok_or(Uncompared::NotRegistered(missing("memory")))?;
+    objects.register(buffer, Access::ALL).map_err(Uncompared::NotRegistered)
 }
 
 /// The final values of the counter. The adapter may count after it has written the completion.
-fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Option<u64>, Option<u64>), Error> {
+fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<Values, Error> {
     let deadline = Instant::now() + limit;
     loop {
         let values = (counter.successes()?, counter.errors()?);

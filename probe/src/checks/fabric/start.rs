@@ -197,7 +197,7 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             observed,
             REQUIRED,
             WHY,
-            "if ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
+            "if ENV-004, ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
              the efa provider in the image, such as the EFA installer's",
             Who::Image,
         ),

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InputError {
     /// A character that is neither a hex digit nor a separator.
-    #[error("{0:?} is not a hex digit")]
+    #[error("{0:?} is not a hex digit; between digits only spaces, colons, commas and underscores may stand")]
     Digit(char),
     /// An odd number of digits.
     #[error("the input has {0} hex digits; whole bytes need an even number")]
