@@ -21,38 +21,37 @@ fn is_covered(architecture: &str) -> bool {
         .map_or(true, |list| list.split(',').any(|name| name == architecture))
 }
 
-/// Upper bounds on a function's local memory, in bytes.
+/// Upper bounds on local memory, in bytes, as the pinned ptxas compiles it: a kernel's frame, and the registers that a
+/// function saves for its callers.
 struct Local {
     stack_frame: u32,
-    spill_stores: u32,
+    saved: u32,
 }
 
-/// Bounds of put.cu, as the pinned ptxas compiles it: second halves of entries, and what polls and waits keep in the
-/// thread's memory.
-const PUT: Local = Local { stack_frame: 288, spill_stores: 0 };
-/// One kernel contains every kind of group, so it uses all registers and spills; the calls of compact groups lie in the
-/// thread's memory.
+/// Second halves of entries, and what polls and waits keep, lie in the thread's memory.
+const PUT: Local = Local { stack_frame: 288, saved: 0 };
+/// The kernels contain every kind of group. The functions that combine need many registers, and save the caller's.
 const LOAD: [Local; 3] = [
-    Local { stack_frame: 1104, spill_stores: 100 },
-    Local { stack_frame: 1088, spill_stores: 88 },
-    Local { stack_frame: 1760, spill_stores: 1520 },
+    Local { stack_frame: 648, saved: 704 },
+    Local { stack_frame: 648, saved: 536 },
+    Local { stack_frame: 664, saved: 816 },
 ];
 /// The kernel puts with a signal: two posts of a warp and a wait, whose calls lie in the thread's memory; and it waits for
 /// a signal.
 const EXAMPLE: [Local; 3] = [
-    Local { stack_frame: 624, spill_stores: 0 },
-    Local { stack_frame: 624, spill_stores: 0 },
-    Local { stack_frame: 704, spill_stores: 320 },
+    Local { stack_frame: 408, saved: 704 },
+    Local { stack_frame: 408, saved: 444 },
+    Local { stack_frame: 408, saved: 792 },
 ];
 /// The kernel contains four operations in four scopes. The calls of the engine's compact groups, and what polls and waits
 /// keep, lie in the thread's memory.
 const FI_XPU: [Local; 3] = [
-    Local { stack_frame: 1168, spill_stores: 0 },
-    Local { stack_frame: 1168, spill_stores: 0 },
-    Local { stack_frame: 1216, spill_stores: 0 },
+    Local { stack_frame: 648, saved: 228 },
+    Local { stack_frame: 648, saved: 236 },
+    Local { stack_frame: 728, saved: 220 },
 ];
 /// The kernel's waits and polls keep their state in the thread's memory.
-const RECEIVE: Local = Local { stack_frame: 240, spill_stores: 0 };
+const RECEIVE: Local = Local { stack_frame: 240, saved: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);
@@ -131,17 +130,27 @@ fn check_cubin(cubin: &[u8], entry_points: &[&str], case: &str) {
     }
 }
 
-/// Checks the local memory that ptxas -v reports for each function. The stack frame holds arguments that cold functions
-/// take by address, and spilled registers. Arrays that should stay in registers would also be in it, and are not counted
-/// as spills.
+/// Checks the local memory that ptxas -v reports. A kernel must spill nothing. Its frame holds arguments that cold
+/// functions take by address; arrays that should stay in registers would also be in it. The library's functions that are
+/// not inlined may save registers for their callers; ptxas counts these as spills.
 fn check_local(report: &str, most: &Local, case: &str) {
-    let lines: Vec<_> = report.lines().filter(|line| line.contains("bytes stack frame")).collect();
-    assert!(!lines.is_empty(), "{case}: ptxas reported no stack frames:\n{report}");
-    for line in lines {
-        let frame = bytes_of_local(line, " bytes stack frame");
-        assert!(frame <= most.stack_frame, "{case} has a larger frame: {line}");
-        assert!(bytes_of_local(line, " bytes spill stores") <= most.spill_stores, "{case} spills: {line}");
+    let (mut function, mut kernels) = ("", 0);
+    for line in report.lines() {
+        if let Some((_, name)) = line.split_once("Function properties for ") {
+            function = name.trim();
+        } else if line.contains("bytes stack frame") {
+            let spilled = bytes_of_local(line, " bytes spill stores");
+            if function.starts_with("_ZN7efa_gda") {
+                assert!(spilled <= most.saved, "{case}: {function} saves more registers: {line}");
+            } else {
+                kernels += 1;
+                let frame = bytes_of_local(line, " bytes stack frame");
+                assert!(frame <= most.stack_frame, "{case}: {function} has a larger frame: {line}");
+                assert_eq!(spilled, 0, "{case}: {function} spills: {line}");
+            }
+        }
     }
+    assert_ne!(kernels, 0, "{case}: ptxas reported no kernel:\n{report}");
 }
 
 /// The number in front of `kind` in a line of ptxas.
@@ -362,7 +371,7 @@ fn two_files_that_use_the_compatibility_functions_link_without_spills_and_with_o
         if is_library {
             check_saved(&report, &case);
         } else {
-            check_local(&report, &Local { stack_frame: 0, spill_stores: 0 }, &case);
+            check_local(&report, &Local { stack_frame: 0, saved: 0 }, &case);
         }
     }
     let [low_latency, normal, state] = objects.each_ref().map(PathBuf::as_path);
@@ -403,7 +412,7 @@ fn the_compatibility_functions_fit_blocks_of_1024_threads_in_both_ways_of_compil
                 let kernel =
                     report.split("Function properties for ").skip(1).find(|part| part.contains("shapes"));
                 let kernel = kernel.and_then(|part| part.lines().nth(1)).expect("ptxas reports the kernel");
-                check_local(kernel, &Local { stack_frame: 0, spill_stores: 0 }, &case);
+                check_local(kernel, &Local { stack_frame: 0, saved: 0 }, &case);
             }
         }
     }
@@ -484,7 +493,7 @@ fn a_program_of_ncclgin_compiles_with_and_without_the_drop_in() {
                 let parts = report.split("Compiling entry function");
                 let report: String = parts.filter(|part| !part.starts_with(of_four)).collect();
                 // The rare parts of a put lie in functions of their own, which take their arguments by address.
-                check_local(&report, &Local { stack_frame: 256, spill_stores: 0 }, &case);
+                check_local(&report, &Local { stack_frame: 256, saved: 0 }, &case);
                 let registers = |line: &str| {
                     let count = line.split("Used ").nth(1)?.split(' ').next()?;
                     Some(count.parse::<u32>().expect("a number of registers"))
