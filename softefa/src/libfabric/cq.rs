@@ -23,6 +23,8 @@ use super::xpu;
 
 /// The number of entries if the application requests none (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
+/// Bytes of a completion.
+const ENTRY_BYTES: usize = 32;
 
 /// An open completion queue.
 #[repr(C)]
@@ -146,7 +148,8 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 /// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The
-/// client must zero the memory first.
+/// client must zero the memory first. It must have [`ENTRY_BYTES`] for each entry of the queue, whose number
+/// is rounded up to a power of two; else this returns -EINVAL.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cq_attr,
@@ -161,7 +164,8 @@ pub(crate) unsafe extern "C" fn open_ext(
             return Err(Code::INVALID);
         }
         // SAFETY: not null, and readable by libfabric's contract.
-        let (wait, flags, memory) = unsafe { ((*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
+        let (size, wait, flags, memory) =
+            unsafe { ((*attr).size, (*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
         if wait != fi::FI_WAIT_NONE {
             return Err(Code::NOT_PROVIDED);
         }
@@ -178,6 +182,10 @@ pub(crate) unsafe extern "C" fn open_ext(
             Ok(mapping) => CompletionBacking::External(mapping.ring()?),
             // The CPU cannot map it, so it must be GPU memory at the address that the application passed.
             Err(Code::NOT_SUPPORTED) => {
+                // The device core compares only the length of a mapping with the ring's.
+                if memory.length < u64::from(entries(size)?).next_power_of_two() * ENTRY_BYTES as u64 {
+                    return Err(Code::INVALID);
+                }
                 let address = memory.buffer.addr() as u64;
                 let gpu = mr::gpu_memory(&domain.shared(), address, memory.length);
                 CompletionBacking::Indirect {
@@ -193,6 +201,11 @@ pub(crate) unsafe extern "C" fn open_ext(
             ffi::store(cq, ffi::expose(queue))
         }
     })
+}
+
+/// The entries of a queue for which the application requests `size`, before the device core rounds them up.
+fn entries(size: usize) -> Result<u32, Code> {
+    if size == 0 { Ok(DEFAULT_ENTRIES) } else { u32::try_from(size).map_err(|_| Code::INVALID) }
 }
 
 /// Creates a completion queue in the device core, and its object.
@@ -215,7 +228,7 @@ unsafe fn create(
         // The adapter raises no events, so there is nothing to wait for.
         return Err(Code::NOT_PROVIDED);
     }
-    let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
+    let entries = entries(size)?;
     let shared = domain.shared();
     let xpu = match shared.xpu_contexts {
         // SAFETY: not null. Only programs of API 2.7, whose struct has the context, have such a domain.
@@ -309,7 +322,7 @@ impl Reader {
         if Completion::phase(flags) != self.cursor.phase() {
             return Ok(None);
         }
-        let mut bytes = [0; 32];
+        let mut bytes = [0; ENTRY_BYTES];
         memory.load(at, &mut bytes);
         let completion = Completion::decode(&bytes, self.request_ids).map_err(|_| Code::OTHER)?;
         self.cursor.advance();
