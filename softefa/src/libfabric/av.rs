@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn open(
             _reference: domain.add_reference(),
         };
         // SAFETY: libfabric's contract: `av` is null or can be written.
-        unsafe { ffi::store(av, ffi::expose(Box::new(object))) }
+        unsafe { ffi::expose_to(av, Box::new(object)) }
     })
 }
 

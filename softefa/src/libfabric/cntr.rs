@@ -230,7 +230,7 @@ unsafe fn create(
         let xpu = Some((xpu, words));
         let object = Counter::new(domain, counter, access, xpu, context);
         // SAFETY: `cntr` is null or can be written (caller's contract).
-        return unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) };
+        return unsafe { ffi::expose_to(cntr, Box::new(object)) };
     }
     let access = Access { success: success.has_address(), error: error.has_address(), waitable };
     let counter = match (success, error) {
@@ -251,7 +251,7 @@ unsafe fn create(
     };
     let object = Counter::new(domain, counter, access, None, context);
     // SAFETY: `cntr` is null or can be written (caller's contract).
-    unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) }
+    unsafe { ffi::expose_to(cntr, Box::new(object)) }
 }
 
 /// A counter's word, by the owner of its memory.

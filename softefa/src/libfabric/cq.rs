@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn open(
         unsafe {
             let domain = ffi::object::<Domain>(domain.cast())?;
             let queue = create(domain, attr, CompletionBacking::Allocate, None, context)?;
-            ffi::store(cq, ffi::expose(queue))
+            ffi::expose_to(cq, queue)
         }
     })
 }
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn open_ext(
         // SAFETY: `attr` is not null, and `cq` is null or can be written (libfabric's contract).
         unsafe {
             let queue = create(domain, attr, backing, client_buffer, context)?;
-            ffi::store(cq, ffi::expose(queue))
+            ffi::expose_to(cq, queue)
         }
     })
 }

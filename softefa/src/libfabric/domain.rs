@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn open(
         let domain_object =
             Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
         // SAFETY: libfabric's contract: `domain` is null or can be written.
-        unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
+        unsafe { ffi::expose_to(domain, Box::new(domain_object)) }
     })
 }
 

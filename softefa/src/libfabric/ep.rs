@@ -382,7 +382,7 @@ unsafe fn create(
         _reference: domain.add_reference(),
     };
     // SAFETY: libfabric's contract: `ep` is null or can be written.
-    unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
+    unsafe { ffi::expose_to(ep, Box::new(endpoint)) }
 }
 
 /// `fi_ep_export_xpu`.

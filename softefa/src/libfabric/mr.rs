@@ -330,6 +330,9 @@ unsafe fn register(
 ) -> Result<(), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(fid) }?;
+    if mr.is_null() {
+        return Err(Code::INVALID);
+    }
     let shared = domain.shared();
     let keys = shared.adapter.register_memory(MemoryRegionAttr {
         pd: shared.pd,

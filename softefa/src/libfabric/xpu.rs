@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn open(
             _reference: domain.add_reference(),
         };
         // SAFETY: not null, and writable by libfabric's contract.
-        unsafe { ffi::store(context, ffi::expose(Box::new(object))) }
+        unsafe { ffi::expose_to(context, Box::new(object)) }
     })
 }
 
