@@ -106,7 +106,7 @@ pub struct Limits {
     pub max_qp: u16,
     /// Completion queues.
     pub max_cq: u16,
-    /// Memory regions; at most 65,536.
+    /// Memory regions; at most 65,535.
     pub max_mr: u32,
     /// Address handles; at most 65,535.
     pub max_ah: u16,
@@ -128,7 +128,7 @@ impl Default for Limits {
             max_receive_segments: 4,
             max_qp: 1024,
             max_cq: 1024,
-            max_mr: 65_536,
+            max_mr: 65_535,
             max_ah: 4096,
             max_pd: 1024,
         }
