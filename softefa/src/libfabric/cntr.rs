@@ -280,7 +280,12 @@ impl Word {
         }
         match u32::from(location.type_) {
             fi::FI_EFA_MEMORY_LOCATION_VA => {
-                NonNull::new(location.ptr.cast()).map(Self::ClientAddress).ok_or(Code::INVALID)
+                let word = NonNull::new(location.ptr.cast()).ok_or(Code::INVALID)?;
+                // An engine that adds to a word at another address, such as a GPU's, would crash the process.
+                match mr::is_readable(location.ptr.cast_const().cast(), size_of::<u64>()) {
+                    true => Ok(Self::ClientAddress(word)),
+                    false => Err(Code::BAD_ADDRESS),
+                }
             }
             fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
                 match Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>()) {
