@@ -43,6 +43,13 @@ fn impossible_limits_are_refused() {
 }
 
 #[test]
+fn a_variable_that_is_not_set_changes_no_setting() {
+    let mut config = AdapterConfig::new(Gid::link_local(1));
+    config.latest_write = std::time::Duration::from_nanos(1);
+    assert_eq!(config.clone().with_variables(|_| None), Ok(config));
+}
+
+#[test]
 fn an_adapter_registers_as_many_regions_as_its_limit_states() {
     let (_network, adapter) = one_adapter();
     let (pd, limit) = (adapter.allocate_domain().unwrap(), adapter.config().limits.max_mr);

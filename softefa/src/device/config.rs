@@ -235,9 +235,7 @@ impl AdapterConfig {
         lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
         lookup.microseconds("SOFTEFA_DELAY_US", &mut self.faults.delay)?;
         lookup.microseconds("SOFTEFA_INTERVAL_US", &mut self.faults.interval)?;
-        let mut latest = self.latest_write.as_micros() as u64;
-        lookup.number("SOFTEFA_LATE_WRITE_US", &mut latest)?;
-        self.latest_write = Duration::from_micros(latest);
+        lookup.microseconds("SOFTEFA_LATE_WRITE_US", &mut self.latest_write)?;
         if let Some(text) = (lookup.0)("SOFTEFA_INJECT") {
             let injections = Faults::parse_injections(&text);
             self.faults.injections.extend(injections.ok_or(ConfigError::Variable {
@@ -253,19 +251,21 @@ impl AdapterConfig {
 struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<String>> Variables<F> {
+    fn parse<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ConfigError> {
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        let expected = "a number in the range of the setting";
+        value.trim().parse().map(Some).map_err(|_| ConfigError::Variable { name, value, expected })
+    }
+
     fn number<T: std::str::FromStr>(&self, name: &'static str, into: &mut T) -> Result<(), ConfigError> {
-        if let Some(value) = (self.0)(name) {
-            let expected = "a number in the range of the setting";
-            *into = value.trim().parse().map_err(|_| ConfigError::Variable { name, value, expected })?;
+        if let Some(number) = self.parse(name)? {
+            *into = number;
         }
         Ok(())
     }
 
-    /// A duration other than 0.
     fn microseconds(&self, name: &'static str, into: &mut Duration) -> Result<(), ConfigError> {
-        let mut number = 0;
-        self.number(name, &mut number)?;
-        if number != 0 {
+        if let Some(number) = self.parse(name)? {
             *into = Duration::from_micros(number);
         }
         Ok(())
