@@ -1,6 +1,7 @@
 //! Completion queues, in memory of the adapter or of the client (`cq_open_ext`). A client that drives queues
-//! itself polls that memory; `fi_cq_read` polls it for clients that do not. A queue has one consumer: a
-//! client that uses both ways loses completions. The device core writes the completions.
+//! itself polls that memory; `fi_cq_read` polls it for clients that do not. A client must not use both ways
+//! for one queue, because each counts the consumed completions for itself. The device core writes the
+//! completions.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
@@ -40,6 +41,7 @@ pub(crate) struct CompletionQueue {
 pub(crate) struct Shared {
     pub(crate) domain: Arc<domain::Shared>,
     pub(crate) queue: device::CompletionQueue,
+    /// The memory of its entries; `None` for a queue in GPU memory.
     memory: Option<Arc<RingMemory>>,
     /// The address that the client passed for a queue in its memory.
     client_buffer: Option<ReportedAddress>,
@@ -72,8 +74,8 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// Whether an endpoint with or without FI_CONTEXT2 can be bound: all endpoints of a queue are alike, because the
-    /// provider either returns the contexts or completes everything.
+    /// Whether an endpoint that has FI_CONTEXT2 (`contexts`), or has not, can be bound. The first call decides for the
+    /// queue. As in the real provider, a queue does not take endpoints of both kinds.
     pub(crate) fn takes(&self, contexts: bool) -> bool {
         *self.contexts.get_or_init(|| contexts) == contexts
     }
@@ -87,8 +89,8 @@ impl Shared {
         }
     }
 
-    /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address
-    /// for it.
+    /// Whether the host reads the queue and knows an address of its memory: the adapter allocated it, or the
+    /// client passed an address for it.
     fn readable(&self) -> bool {
         !self.buffer().is_null() && self.xpu.is_none()
     }
@@ -99,8 +101,8 @@ impl Shared {
     }
 }
 
-/// The state of `fi_cq_read`: its position in the ring, and an error completion that `fi_cq_readerr` must
-/// return next.
+/// The state of `fi_cq_read`: its position in the ring, the number of completions that it has taken from
+/// there, and the last of them if it is an error that `fi_cq_readerr` must return next.
 struct Reader {
     cursor: CompletionCursor,
     request_ids: RequestIdWidth,
@@ -270,7 +272,7 @@ impl CompletionQueue {
         self.references.add()
     }
 
-    /// Sets the consumer index that the device core uses to find overruns.
+    /// Sets the consumer index. From the first call on, the device core finds overruns of the queue.
     pub(crate) fn set_consumer_index(&self, consumed: u64) -> Result<(), Code> {
         Ok(self.shared.domain.adapter.set_consumer_index(self.shared.queue.number, consumed)?)
     }
@@ -411,7 +413,7 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         if buf.is_null() {
             return Err(Code::INVALID);
         }
-        // Locked until the index is set: another thread's read may not set a later one before.
+        // Locked until the index is set, so that no other thread sets a later index before.
         let mut reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let completion = reader.error.take().ok_or(Code::AGAIN)?;
         queue.set_consumer_index(reader.consumed)?;

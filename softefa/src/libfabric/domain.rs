@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) api: u32,
     /// Whether the domain was opened with FI_HMEM, for memory other than the system's.
     pub(crate) hmem: bool,
-    /// Counts the open XPU contexts, and is one more; `None` for a domain without FI_XPU.
+    /// Its strong count is the number of open XPU contexts plus one; `None` for a domain without FI_XPU.
     pub(crate) xpu_contexts: Option<Arc<()>>,
 }
 
