@@ -43,6 +43,22 @@ fn impossible_limits_are_refused() {
 }
 
 #[test]
+fn a_variable_that_is_not_set_changes_no_setting() {
+    let mut config = AdapterConfig::new(Gid::link_local(1));
+    config.latest_write = std::time::Duration::from_nanos(1);
+    assert_eq!(config.clone().with_variables(|_| None), Ok(config));
+}
+
+#[test]
+fn an_adapter_registers_as_many_regions_as_its_limit_states() {
+    let (_network, adapter) = one_adapter();
+    let (pd, limit) = (adapter.allocate_domain().unwrap(), adapter.config().limits.max_mr);
+    let regions: Vec<_> =
+        (0..limit).map(|_| Buffer::in_domain(&adapter, pd, 1, Access::LOCAL_READ)).collect();
+    assert_eq!(regions.len(), limit as usize);
+}
+
+#[test]
 fn depths_are_rounded_up_to_powers_of_two() {
     let (_network, adapter) = one_adapter();
     let side = Side::with(&adapter, |attr| {

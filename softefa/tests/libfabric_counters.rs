@@ -300,6 +300,8 @@ fn memory_that_cannot_hold_a_word_is_refused() {
         assert_eq!(open_at(domain, null, error), Err(INVALID), "no address of successes");
         assert_eq!(open_at(domain, success, null), Err(INVALID), "no address of errors");
         assert_eq!(open_at(domain, success.wrapping_add(4), error), Err(INVALID), "not aligned");
+        let unreachable = ptr::without_provenance_mut(8);
+        assert_eq!(open_at(domain, success, unreachable), Err(-libc::EFAULT), "the CPU cannot reach it");
         let mut masked = fi::fi_efa_comp_cntr_init_attr { comp_mask: 1, ..Default::default() };
         assert_eq!(open_cntr_ext(domain, &mut masked), Err(INVALID), "an unknown field");
         let unknown = fi::fi_efa_memory_location { type_: 9, ..Default::default() };

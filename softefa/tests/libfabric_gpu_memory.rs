@@ -261,6 +261,22 @@ fn completions_are_written_to_a_queue_in_gpu_memory() {
 }
 
 #[test]
+fn a_completion_queue_that_does_not_fit_its_gpu_memory_is_refused() {
+    with_gpu(|gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let place = gpu.memory(&[0; 64 * 32]);
+        let open = |size, bytes| {
+            let attr = fi::fi_cq_attr { size, format: fi::FI_CQ_FORMAT_DATA, ..Default::default() };
+            open_external(opened.domain, attr, external(unmappable(), place as *mut u8, bytes))
+        };
+        assert_eq!(open(64, 63 * 32), Err(-libc::EINVAL));
+        assert_eq!(open(33, 63 * 32), Err(-libc::EINVAL), "33 entries are rounded up to 64");
+        assert_eq!(close(open(33, 64 * 32).unwrap()), 0);
+    });
+}
+
+#[test]
 fn without_a_driver_gpu_memory_is_refused() {
     let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", "/nonexistent/libcuda.so")];
     with_soft_adapter(&variables, |_| {

@@ -8,8 +8,8 @@
 //! - A copy must end within [`COPY_LIMIT`] (`SOFTEFA_CUDA_TIMEOUT_MS`). If it does not, or if CUDA does not
 //!   report its end, all memory of that GPU is unreachable for the rest of the process, and a warning stores
 //!   the reason.
-//! - A copy from one GPU's memory to another's goes through the host. A copy within a GPU can be a kernel,
-//!   which would wait forever behind a kernel that waits for this adapter.
+//! - All bytes go through the host, also from one range of a GPU to another. A copy within a GPU can be a
+//!   kernel, which would wait forever behind a kernel that waits for this adapter.
 //! - The device's primary context is retained on first use and never released, because the release may wait
 //!   for running kernels.
 //!

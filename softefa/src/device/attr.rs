@@ -56,8 +56,8 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(4);
     /// All of them.
     pub const ALL: Self = Self(7);
-    /// Not a right: writes to the region may land after their completions and in any order, up to
-    /// [`AdapterConfig::latest_write`](super::AdapterConfig::latest_write) later.
+    /// Not a right: writes to the region may land after their completions
+    /// ([`AdapterConfig::latest_write`](super::AdapterConfig::latest_write)), and in any order.
     pub const RELAXED_ORDERING: Self = Self(8);
 
     /// Whether it allows everything in `wanted`.
@@ -89,8 +89,9 @@ pub struct MemoryRegionAttr {
     pub memory: Arc<dyn Memory>,
 }
 
-/// The keys of a registered region. They contain a generation, so that after deregistration they are invalid
-/// until 256 (lkey) or 32,768 (rkey) more regions have used the same slot.
+/// The keys of a registered region. They contain its number, which later regions reuse, and a generation, which
+/// differs from one of them to the next. So a key is invalid after deregistration until the 256th (lkey) or
+/// 32,768th (rkey) later region with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKeys {
     /// The lkey, for the local side of work-queue entries; 24 bits.
@@ -105,10 +106,11 @@ pub enum CompletionBacking {
     /// Memory that the adapter allocates, zeroed and page-aligned.
     #[default]
     Allocate,
-    /// Memory of the client that the adapter can store to: at least entries × 32 bytes. The client must
-    /// zero it.
+    /// Memory of the client that the adapter can store to: at least 32 bytes for each entry of the rounded
+    /// number. The client must zero it.
     External(Arc<RingMemory>),
-    /// Memory that only copies reach, such as a GPU's. The client must zero it.
+    /// Memory that only copies reach, such as a GPU's. It must be as long as [`Self::External`], which the
+    /// adapter does not check, and the client must zero it.
     Indirect {
         /// The access path of the engine.
         memory: Arc<dyn Memory>,
@@ -127,8 +129,8 @@ pub struct CompletionQueueAttr {
     /// Whether it has a doorbell for the consumer index. After the doorbell was rung, or
     /// [`super::Adapter::set_consumer_index`] was called, overruns are detected.
     pub doorbell: bool,
-    /// Doorbell in memory of the client; then the queue has a doorbell even if `doorbell` is false. If
-    /// `None`, the adapter allocates one on a page that other doorbells share.
+    /// Doorbell in memory of the client; then the queue has a doorbell even if `doorbell` is false. If `None`
+    /// and `doorbell` is true, the adapter allocates one on a page that other doorbells share.
     pub doorbell_at: Option<Doorbell>,
 }
 
@@ -197,8 +199,8 @@ pub struct QueuePairAttr {
     pub unsolicited_write_receive: bool,
     /// Its initial state.
     pub state: QueuePairState,
-    /// Index of the first entry, so that tests reach the wraps of indexes: that many entries count as
-    /// posted and completed, and the doorbell starts at its low 16 bits. 0 as on hardware. At most
+    /// Index of the first entry of both queues, so that tests reach the wraps of indexes: that many entries
+    /// count as posted and completed, and the doorbell starts at its low 16 bits. 0 as on hardware. At most
     /// [`MAX_FIRST_COUNTER`], so that 64-bit indexes never wrap.
     pub first_counter: u64,
     /// Memory for the send queue's ring, at least depth × entry size. If `None`, the adapter allocates it.
@@ -211,10 +213,12 @@ pub struct QueuePairAttr {
     pub rq_doorbell: Option<Doorbell>,
     /// Its counters, each with the kinds of completion that it counts. No kind may have two.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
-    /// Counts of the frontend, added to like `counters`, of which hardware has one for each kind.
+    /// Counters of the frontend. The adapter adds to them as to `counters`. A kind that one of them counts can
+    /// have a counter there too, although hardware has one counter for each kind.
     pub accounting: Vec<(Counted, Arc<CompletionCounter>)>,
-    /// Its client, as [`Memory::client`](super::Memory::client): queue pairs of other clients do not wait for the
-    /// memory of this one and of the peers to which it sends. 0: all wait.
+    /// Its client, as [`Memory::client`]. After [`super::Adapter::isolate_clients`], queue pairs
+    /// of other clients do not wait while the engine accesses memory for this queue pair: its client's, or that of the
+    /// peers to which it sends. 0: they wait.
     pub client: u64,
 }
 

@@ -106,7 +106,7 @@ pub struct Limits {
     pub max_qp: u16,
     /// Completion queues.
     pub max_cq: u16,
-    /// Memory regions; at most 65,536.
+    /// Memory regions; at most 65,535.
     pub max_mr: u32,
     /// Address handles; at most 65,535.
     pub max_ah: u16,
@@ -128,7 +128,7 @@ impl Default for Limits {
             max_receive_segments: 4,
             max_qp: 1024,
             max_cq: 1024,
-            max_mr: 65_536,
+            max_mr: 65_535,
             max_ah: 4096,
             max_pd: 1024,
         }
@@ -146,16 +146,16 @@ pub struct AdapterConfig {
     pub capabilities: Capabilities,
     /// The faults that it injects.
     pub faults: Faults,
-    /// The longest time between the completion of a write to a region with
-    /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) and its bytes. Writes are late in up to 64 such
-    /// regions of an adapter.
+    /// The longest time after its completion at which a write to a region with
+    /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) is due. The engine lands it in its next round. Writes
+    /// are late in up to 64 such regions of an adapter.
     pub latest_write: Duration,
     /// Seed of everything random: rkeys, unwritten patterns, reordering, late writes.
     pub seed: u64,
     /// Whether every poster waits for its completions between doorbells, so that the engine observes every
-    /// doorbell. Then an advance beyond `max_batch` is a violation. Otherwise the doorbell may legally have
-    /// been rung several times since the last poll, and the engine finds a batch that is too long only by
-    /// entries that are written past it.
+    /// doorbell. Then a doorbell that advances by more than `max_batch` is a violation. Otherwise the doorbell
+    /// may legally have been rung several times since the last poll, and the engine finds a batch that is too
+    /// long only if it sees the entry written that is `max_batch` past the doorbell.
     pub every_doorbell_seen: bool,
     /// Number of fetched entries, from the first, to store for [`super::Adapter::captured`]. As on
     /// hardware, they cannot be read from the ring.
@@ -190,15 +190,15 @@ impl AdapterConfig {
         self.with_variables(|name| std::env::var(name).ok())
     }
 
-    /// Applies the variables that `lookup` returns:
+    /// Applies the variables that `lookup` returns. A variable that it does not return changes no setting.
     ///
     /// | variable | meaning |
     /// |---|---|
-    /// | `SOFTEFA_SEED` | a number; seeds keys, reordering and late writes (random) |
+    /// | `SOFTEFA_SEED` | [`AdapterConfig::seed`] |
     /// | `SOFTEFA_REORDER` | requests are executed in random order within a window of this many |
     /// | `SOFTEFA_DELAY_US` | microseconds that each request waits before it is executed |
     /// | `SOFTEFA_INTERVAL_US` | each queue pair executes at most one request in this many microseconds |
-    /// | `SOFTEFA_LATE_WRITE_US` | microseconds that a write to a region with relaxed ordering lands after its completion, at most (100) |
+    /// | `SOFTEFA_LATE_WRITE_US` | [`AdapterConfig::latest_write`], in microseconds |
     /// | `SOFTEFA_INJECT` | `N:STATUS,…`: the Nth request (from 1) completes with that status code |
     /// | `SOFTEFA_DROP_LOOPBACK` | 1: [`Faults::drop_loopback`] |
     /// | `SOFTEFA_EVERY_DOORBELL` | 1: every poster waits for its completions between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
@@ -235,9 +235,7 @@ impl AdapterConfig {
         lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
         lookup.microseconds("SOFTEFA_DELAY_US", &mut self.faults.delay)?;
         lookup.microseconds("SOFTEFA_INTERVAL_US", &mut self.faults.interval)?;
-        let mut latest = self.latest_write.as_micros() as u64;
-        lookup.number("SOFTEFA_LATE_WRITE_US", &mut latest)?;
-        self.latest_write = Duration::from_micros(latest);
+        lookup.microseconds("SOFTEFA_LATE_WRITE_US", &mut self.latest_write)?;
         if let Some(text) = (lookup.0)("SOFTEFA_INJECT") {
             let injections = Faults::parse_injections(&text);
             self.faults.injections.extend(injections.ok_or(ConfigError::Variable {
@@ -253,19 +251,21 @@ impl AdapterConfig {
 struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<String>> Variables<F> {
+    fn parse<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, ConfigError> {
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        let expected = "a number in the range of the setting";
+        value.trim().parse().map(Some).map_err(|_| ConfigError::Variable { name, value, expected })
+    }
+
     fn number<T: std::str::FromStr>(&self, name: &'static str, into: &mut T) -> Result<(), ConfigError> {
-        if let Some(value) = (self.0)(name) {
-            let expected = "a number in the range of the setting";
-            *into = value.trim().parse().map_err(|_| ConfigError::Variable { name, value, expected })?;
+        if let Some(number) = self.parse(name)? {
+            *into = number;
         }
         Ok(())
     }
 
-    /// A duration other than 0.
     fn microseconds(&self, name: &'static str, into: &mut Duration) -> Result<(), ConfigError> {
-        let mut number = 0;
-        self.number(name, &mut number)?;
-        if number != 0 {
+        if let Some(number) = self.parse(name)? {
             *into = Duration::from_micros(number);
         }
         Ok(())

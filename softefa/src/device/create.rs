@@ -35,7 +35,7 @@ pub(crate) fn check_limits(limits: &Limits) -> Result<(), DeviceError> {
     in_range("max_cq_depth", limits.max_cq_depth.into(), 1, 1 << 16)?;
     in_range("llq_bytes", limits.llq_bytes.into(), EntrySize::B128.bytes() as u64, u32::MAX.into())?;
     in_range("max_receive_segments", limits.max_receive_segments.into(), 1, MAX_SEGMENTS as u64)?;
-    in_range("max_mr", limits.max_mr.into(), 0, 1 << 16)
+    in_range("max_mr", limits.max_mr.into(), 0, u16::MAX.into())
 }
 
 fn in_range(attribute: &'static str, value: u64, min: u64, max: u64) -> Result<(), DeviceError> {

@@ -1,5 +1,5 @@
-//! Fault injection: reordering, delay, a slow adapter, and injected statuses. All of these are legal behaviour of an
-//! SRD adapter, which a client must survive.
+//! Fault injection: reordering, delay, a slow adapter, and injected statuses, which are legal behaviour of an SRD adapter
+//! that a client must survive; and requests that vanish, as on some platforms ([`Faults::drop_loopback`]).
 
 use std::time::Duration;
 

@@ -38,8 +38,8 @@ pub trait Memory: Send + Sync {
         0
     }
 
-    /// The `length` bytes at `address` as memory of this process, if they are. The engine then copies them
-    /// directly.
+    /// The `length` bytes at `address` as memory of this process, if they are. An adapter calls this once, when it
+    /// registers a region, and engines then copy the region's bytes directly.
     fn host(&self, address: u64, length: u64) -> Option<HostRange> {
         let _ = (address, length);
         None

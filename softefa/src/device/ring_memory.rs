@@ -9,9 +9,9 @@
 //! | word | stored by | loaded by |
 //! |---|---|---|
 //! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes of a slot that no doorbell covers yet |
-//! | work-queue doorbell | the client: release, then a sequentially consistent fence | the engine: acquire |
+//! | work-queue doorbell | the client: release, then a sequentially consistent fence; a control thread: the initial value | the engine: acquire |
 //! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed |
-//! | completion-queue doorbell | the client: release, then a fence | the engine: acquire |
+//! | completion-queue doorbell | the client: release, then a fence; a control thread: the initial value | the engine: acquire |
 //!
 //! - *Entry before doorbell.* The client's release store of the doorbell ([`Doorbell::ring`], or a fence on
 //!   a GPU) pairs with the engine's acquire load ([`Doorbell::value`]). So the engine loads whole entries. It

@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn open(
             _reference: domain.add_reference(),
         };
         // SAFETY: libfabric's contract: `av` is null or can be written.
-        unsafe { ffi::store(av, ffi::expose(Box::new(object))) }
+        unsafe { ffi::expose_to(av, Box::new(object)) }
     })
 }
 
@@ -302,7 +302,7 @@ unsafe fn copy_out(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result
     if out.is_null() && copied != 0 {
         return Err(Code::INVALID);
     }
-    // SAFETY: `out` has at least `room` bytes, and `length` can be written (caller's contract).
+    // SAFETY: `out` has at least `copied` bytes, and `length` can be written (caller's contract).
     unsafe {
         out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), copied);
         *length = copied;

@@ -2,7 +2,8 @@
 //! libfabric: the checker's violations, statistics and test hooks. `softefa/include/softefa.h` declares it.
 //! It is not for applications: the real provider does not have it.
 //!
-//! Every function covers all adapters of the process, in the order in which they were created.
+//! Unless its documentation says otherwise, a function covers all adapters that the process has created. An adapter's
+//! index is its place in the order of creation.
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +16,14 @@ use super::adapters;
 use super::cq::CompletionQueue;
 use super::ffi;
 
-/// The version of this interface; it grows with every change.
+/// The version of this interface. It grows with each change of a function or struct.
 const VERSION: u32 = 2;
 
 /// One violation, without its text (`struct softefa_violation`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftefaViolation {
-    /// Index of the adapter.
+    /// Index of the adapter, from 0.
     pub adapter: u32,
     /// 0 send queue, 1 receive queue, 2 completion queue.
     pub queue_kind: u32,
@@ -30,7 +31,9 @@ pub struct SoftefaViolation {
     pub queue: u32,
     /// The slot, or `UINT32_MAX` if the rule is not about a slot.
     pub slot: u32,
-    /// The index of the entry or doorbell, counted from 0 and never reset.
+    /// Of a send or receive queue: the index of the entry, or, if the rule is about a doorbell, the doorbell producer
+    /// index before it. Of a completion queue: the index of the completion that found the queue full, or the consumer
+    /// index. It does not wrap.
     pub counter: u64,
     /// The rule's short name, terminated by a zero byte.
     pub rule: [u8; 32],
@@ -46,17 +49,17 @@ pub struct SoftefaStatistics {
     pub entries: u64,
     /// Bytes moved by requests.
     pub bytes: u64,
-    /// Completions written.
+    /// Completions of requests and receives, also for full queues.
     pub completions: u64,
-    /// Completions with a status other than ok.
+    /// Requests and receives that failed or were flushed.
     pub errors: u64,
-    /// Messages and writes with immediate delivered.
+    /// Messages and writes with immediate received, also failed ones.
     pub receives: u64,
     /// Attempts that found no posted receive.
     pub rnr_retries: u64,
-    /// Broken rules that were found, including those beyond the number that is stored.
+    /// All violations, also those that were not stored.
     pub violations: u64,
-    /// Completions whose queue was full.
+    /// Completions that found their queue full.
     pub overruns: u64,
 }
 
@@ -160,14 +163,14 @@ pub extern "C" fn softefa_adapter_count() -> usize {
     ffi::count_entry(|| Ok(adapters::created().len())).max(0) as usize
 }
 
-/// The number of violations stored since the last reset. An adapter stores its first 1,024.
+/// The number of violations that were stored since the last reset. An adapter stores its first 1,024.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_violation_count() -> usize {
     ffi::count_entry(|| Ok(violations().len())).max(0) as usize
 }
 
 /// Writes violation `index` to `violation`; violations are ordered by adapter, then by age, oldest first.
-/// Returns 0, or -EINVAL if there is no such violation.
+/// Returns 0, or -EINVAL if there is no such violation or `violation` is null.
 ///
 /// # Safety
 /// `violation` is null or can be written.
@@ -264,9 +267,10 @@ pub extern "C" fn softefa_reset() {
     });
 }
 
-/// Sets the producer index of queue pairs that are enabled from now on, as if `counter` requests had been
-/// posted and completed. Tests reach the wraps of producer indices and doorbells this way; hardware starts at
-/// 0. Returns 0, or -EINVAL and changes nothing if `counter` is above 2^63.
+/// Sets the producer index of both queues of queue pairs that are enabled from now on, as if `counter` entries
+/// had been posted and completed. Endpoints for a device (FI_XPU) always start at 0. Tests reach the
+/// wraps of producer indexes and doorbells this way; hardware starts at 0. Returns 0, or -EINVAL and changes
+/// nothing if `counter` is above 2^63.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     ffi::entry(|| {
@@ -278,8 +282,8 @@ pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     })
 }
 
-/// Holds the adapters if `held` is not 0: they fetch and check requests but do not execute them until
-/// released.
+/// Holds the adapters created so far if `held` is not 0: they fetch and check requests but do not execute them
+/// until released. Releases them if `held` is 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_hold(held: c_int) {
     ffi::entry(|| {
@@ -288,8 +292,8 @@ pub extern "C" fn softefa_hold(held: c_int) {
     });
 }
 
-/// Stops the engines of all adapters created so far: they complete nothing more. Objects are still closed as
-/// usual.
+/// Stops the engines of all adapters created so far, for good: posted requests do not complete. Objects can
+/// still be closed; closing an endpoint flushes its requests and receives.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_stop() {
     ffi::entry(|| {
@@ -298,8 +302,9 @@ pub extern "C" fn softefa_stop() {
     });
 }
 
-/// Sets the number of completions that a client has consumed by polling the queue's memory itself, so that
-/// the checker can find overruns of that queue. Returns 0 or a negative error.
+/// Sets the consumer index of one queue: the number of completions that a client has consumed by polling the
+/// queue's memory itself. From the first call on, the checker finds overruns of that queue. Returns 0 or a
+/// negative error.
 ///
 /// # Safety
 /// `cq` is null or an open completion queue.

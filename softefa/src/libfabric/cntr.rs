@@ -24,7 +24,7 @@ use super::xpu;
 /// it.
 const FIRST_API: u32 = fi::fi_version(2, 5);
 
-/// The longest wait: libfabric's "forever" ends after this.
+/// The bound of a wait without a time limit, libfabric's "forever".
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// An open counter.
@@ -168,8 +168,8 @@ pub(crate) unsafe extern "C" fn open_ext(
     })
 }
 
-/// Checks that the process requested counters (`FI_EFA_USE_HW_CNTR`) and that the reported release has them.
-/// Like the real provider, every open checks this before it validates anything else.
+/// Checks that counters are enabled for the process (`FI_EFA_USE_HW_CNTR`) and that the reported release has
+/// them. As in the real provider, every open checks this before it validates anything else.
 fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     if config.defect == Some(Defect::NoCounters) {
@@ -178,7 +178,8 @@ fn check_enabled() -> Result<(), Code> {
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Opens a counter on these two words.
+/// Opens a counter on these two words. A counter that a device reads has other words, which can be imported: then both
+/// of these must be [`Word::Allocated`].
 ///
 /// # Safety
 /// `attr` is null or the application's attributes; `cntr` is null or can be written.
@@ -230,7 +231,7 @@ unsafe fn create(
         let xpu = Some((xpu, words));
         let object = Counter::new(domain, counter, access, xpu, context);
         // SAFETY: `cntr` is null or can be written (caller's contract).
-        return unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) };
+        return unsafe { ffi::expose_to(cntr, Box::new(object)) };
     }
     let access = Access { success: success.has_address(), error: error.has_address(), waitable };
     let counter = match (success, error) {
@@ -251,7 +252,7 @@ unsafe fn create(
     };
     let object = Counter::new(domain, counter, access, None, context);
     // SAFETY: `cntr` is null or can be written (caller's contract).
-    unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) }
+    unsafe { ffi::expose_to(cntr, Box::new(object)) }
 }
 
 /// A counter's word, by the owner of its memory.
@@ -280,7 +281,12 @@ impl Word {
         }
         match u32::from(location.type_) {
             fi::FI_EFA_MEMORY_LOCATION_VA => {
-                NonNull::new(location.ptr.cast()).map(Self::ClientAddress).ok_or(Code::INVALID)
+                let word = NonNull::new(location.ptr.cast()).ok_or(Code::INVALID)?;
+                // An engine that adds to a word at another address, such as a GPU's, would crash the process.
+                match mr::is_readable(location.ptr.cast_const().cast(), size_of::<u64>()) {
+                    true => Ok(Self::ClientAddress(word)),
+                    false => Err(Code::BAD_ADDRESS),
+                }
             }
             fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
                 match Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>()) {
@@ -298,7 +304,8 @@ impl Word {
         }
     }
 
-    /// Whether the client passed an address that the CPU can read. The real provider reads no other word.
+    /// Whether this provider allocated the word, or the client passed an address of it that the CPU can read. The
+    /// real provider reads no other word.
     fn has_address(&self) -> bool {
         !matches!(self, Self::ClientFile(_, false) | Self::Gpu(..))
     }
@@ -394,7 +401,8 @@ unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     unsafe { with(cntr, change) }
 }
 
-/// `fi_cntr_wait`. A negative timeout means forever in libfabric; here it ends after [`MAX_WAIT`].
+/// `fi_cntr_wait`. Returns -FI_EAVAIL if the count of errors changes first, and -FI_ETIMEDOUT after `timeout`
+/// milliseconds. A negative timeout means forever in libfabric; here the wait ends after [`MAX_WAIT`].
 unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: libfabric's contract: an open counter.
     unsafe { with(cntr, |counter| counter.wait(threshold, timeout)) }

@@ -5,7 +5,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; tables are as long as in that release (207.0) |
+//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; the tables of EFA's operations are as long as in that release (207.0) |
 //! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both separated by a comma (`efa-direct`) |
 //! | `SOFTEFA_ADAPTERS` | number of adapters, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
@@ -13,7 +13,7 @@
 //! | `FI_EFA_USE_HW_CNTR` | a number, the real provider's variable: 0 disables completion counters (1; 0 before release 207.0) |
 //! | `FI_EFA_USE_SQ_REQ_ID_64_BIT` | a number, the real provider's variable: 0 disables 64-bit request ids (1) |
 //! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also in domains of an API below 2.5, where the real provider has none (0) |
-//! | `SOFTEFA_MR_DMABUF` | 1: dma-bufs can also be registered in domains of an API below 1.20 (0) |
+//! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can also be registered in domains of an API below 1.20 (0) |
 //! | `SOFTEFA_LOG` | any value: log to stderr the reason of each refusal, and each violation when it is found |
 
 use std::env;
@@ -41,7 +41,7 @@ const MAX_ADAPTERS: usize = 32;
 /// The provider's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// `SOFTEFA_PROV_VERSION`: the provider version to report, which also sets the lengths of tables.
+    /// `SOFTEFA_PROV_VERSION`: the provider version to report, which also sets the lengths of EFA's tables (`gda`).
     pub(crate) version: u32,
     /// `SOFTEFA_FABRICS` contains "efa-direct".
     pub(crate) direct: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Config {
     pub(crate) wide_ids: bool,
     /// `SOFTEFA_HW_CNTR`: counters can also be opened in domains of an API below 2.5.
     pub(crate) counters_for_old_api: bool,
-    /// `SOFTEFA_MR_DMABUF`: dma-bufs can be registered in domains of any API.
+    /// `SOFTEFA_MR_DMABUF`: dmabufs can be registered in domains of any API.
     pub(crate) dmabuf_for_old_api: bool,
     /// `SOFTEFA_BREAK`: the injected defect.
     pub(crate) defect: Option<Defect>,
@@ -80,7 +80,7 @@ pub(crate) enum Defect {
     FiveOperations,
     /// `cntr_open_ext` is null in the table of GDA operations.
     NullCounters,
-    /// `cntr_open_ext` returns -ENOSYS, as in a libfabric that was built without counters.
+    /// `fi_cntr_open` and `cntr_open_ext` return -ENOSYS, as in a libfabric that was built without counters.
     NoCounters,
     /// `query_qp_wqs` and `query_cq` return -ENOSYS, as in a libfabric that was built with an old rdma-core.
     NoQueries,

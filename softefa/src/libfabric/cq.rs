@@ -1,6 +1,7 @@
 //! Completion queues, in memory of the adapter or of the client (`cq_open_ext`). A client that drives queues
-//! itself polls that memory; `fi_cq_read` polls it for clients that do not. A queue has one consumer: a
-//! client that uses both ways loses completions. The device core writes the completions.
+//! itself polls that memory; `fi_cq_read` polls it for clients that do not. A client must not use both ways
+//! for one queue, because each counts the consumed completions for itself. The device core writes the
+//! completions.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
@@ -23,6 +24,8 @@ use super::xpu;
 
 /// The number of entries if the application requests none (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
+/// Bytes of a completion.
+const ENTRY_BYTES: usize = 32;
 
 /// An open completion queue.
 #[repr(C)]
@@ -38,6 +41,7 @@ pub(crate) struct CompletionQueue {
 pub(crate) struct Shared {
     pub(crate) domain: Arc<domain::Shared>,
     pub(crate) queue: device::CompletionQueue,
+    /// The memory of its entries; `None` for a queue in GPU memory.
     memory: Option<Arc<RingMemory>>,
     /// The address that the client passed for a queue in its memory.
     client_buffer: Option<ReportedAddress>,
@@ -70,8 +74,8 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// Whether an endpoint with or without FI_CONTEXT2 can be bound: all endpoints of a queue are alike, because the
-    /// provider either returns the contexts or completes everything.
+    /// Whether an endpoint that has FI_CONTEXT2 (`contexts`), or has not, can be bound. The first call decides for the
+    /// queue. As in the real provider, a queue does not take endpoints of both kinds.
     pub(crate) fn takes(&self, contexts: bool) -> bool {
         *self.contexts.get_or_init(|| contexts) == contexts
     }
@@ -85,8 +89,8 @@ impl Shared {
         }
     }
 
-    /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address
-    /// for it.
+    /// Whether the host reads the queue and knows an address of its memory: the adapter allocated it, or the
+    /// client passed an address for it.
     fn readable(&self) -> bool {
         !self.buffer().is_null() && self.xpu.is_none()
     }
@@ -97,8 +101,8 @@ impl Shared {
     }
 }
 
-/// The state of `fi_cq_read`: its position in the ring, and an error completion that `fi_cq_readerr` must
-/// return next.
+/// The state of `fi_cq_read`: its position in the ring, the number of completions that it has taken from
+/// there, and the last of them if it is an error that `fi_cq_readerr` must return next.
 struct Reader {
     cursor: CompletionCursor,
     request_ids: RequestIdWidth,
@@ -140,13 +144,14 @@ pub(crate) unsafe extern "C" fn open(
         unsafe {
             let domain = ffi::object::<Domain>(domain.cast())?;
             let queue = create(domain, attr, CompletionBacking::Allocate, None, context)?;
-            ffi::store(cq, ffi::expose(queue))
+            ffi::expose_to(cq, queue)
         }
     })
 }
 
 /// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The
-/// client must zero the memory first.
+/// client must zero the memory first. It must have [`ENTRY_BYTES`] for each entry of the queue, whose number
+/// is rounded up to a power of two; else this returns -EINVAL.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cq_attr,
@@ -161,7 +166,8 @@ pub(crate) unsafe extern "C" fn open_ext(
             return Err(Code::INVALID);
         }
         // SAFETY: not null, and readable by libfabric's contract.
-        let (wait, flags, memory) = unsafe { ((*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
+        let (size, wait, flags, memory) =
+            unsafe { ((*attr).size, (*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
         if wait != fi::FI_WAIT_NONE {
             return Err(Code::NOT_PROVIDED);
         }
@@ -178,6 +184,10 @@ pub(crate) unsafe extern "C" fn open_ext(
             Ok(mapping) => CompletionBacking::External(mapping.ring()?),
             // The CPU cannot map it, so it must be GPU memory at the address that the application passed.
             Err(Code::NOT_SUPPORTED) => {
+                // The device core compares only the length of a mapping with the ring's.
+                if memory.length < u64::from(entries(size)?).next_power_of_two() * ENTRY_BYTES as u64 {
+                    return Err(Code::INVALID);
+                }
                 let address = memory.buffer.addr() as u64;
                 let gpu = mr::gpu_memory(&domain.shared(), address, memory.length);
                 CompletionBacking::Indirect {
@@ -190,9 +200,14 @@ pub(crate) unsafe extern "C" fn open_ext(
         // SAFETY: `attr` is not null, and `cq` is null or can be written (libfabric's contract).
         unsafe {
             let queue = create(domain, attr, backing, client_buffer, context)?;
-            ffi::store(cq, ffi::expose(queue))
+            ffi::expose_to(cq, queue)
         }
     })
+}
+
+/// The entries of a queue for which the application requests `size`, before the device core rounds them up.
+fn entries(size: usize) -> Result<u32, Code> {
+    if size == 0 { Ok(DEFAULT_ENTRIES) } else { u32::try_from(size).map_err(|_| Code::INVALID) }
 }
 
 /// Creates a completion queue in the device core, and its object.
@@ -215,7 +230,7 @@ unsafe fn create(
         // The adapter raises no events, so there is nothing to wait for.
         return Err(Code::NOT_PROVIDED);
     }
-    let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
+    let entries = entries(size)?;
     let shared = domain.shared();
     let xpu = match shared.xpu_contexts {
         // SAFETY: not null. Only programs of API 2.7, whose struct has the context, have such a domain.
@@ -257,7 +272,7 @@ impl CompletionQueue {
         self.references.add()
     }
 
-    /// Sets the consumer index that the device core uses to find overruns.
+    /// Sets the consumer index. From the first call on, the device core finds overruns of the queue.
     pub(crate) fn set_consumer_index(&self, consumed: u64) -> Result<(), Code> {
         Ok(self.shared.domain.adapter.set_consumer_index(self.shared.queue.number, consumed)?)
     }
@@ -309,7 +324,7 @@ impl Reader {
         if Completion::phase(flags) != self.cursor.phase() {
             return Ok(None);
         }
-        let mut bytes = [0; 32];
+        let mut bytes = [0; ENTRY_BYTES];
         memory.load(at, &mut bytes);
         let completion = Completion::decode(&bytes, self.request_ids).map_err(|_| Code::OTHER)?;
         self.cursor.advance();
@@ -398,7 +413,7 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         if buf.is_null() {
             return Err(Code::INVALID);
         }
-        // Locked until the index is set: another thread's read may not set a later one before.
+        // Locked until the index is set, so that no other thread sets a later index before.
         let mut reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let completion = reader.error.take().ok_or(Code::AGAIN)?;
         queue.set_consumer_index(reader.consumed)?;

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) api: u32,
     /// Whether the domain was opened with FI_HMEM, for memory other than the system's.
     pub(crate) hmem: bool,
-    /// Counts the open XPU contexts, and is one more; `None` for a domain without FI_XPU.
+    /// Its strong count is the number of open XPU contexts plus one; `None` for a domain without FI_XPU.
     pub(crate) xpu_contexts: Option<Arc<()>>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn open(
         let domain_object =
             Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
         // SAFETY: libfabric's contract: `domain` is null or can be written.
-        unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
+        unsafe { ffi::expose_to(domain, Box::new(domain_object)) }
     })
 }
 

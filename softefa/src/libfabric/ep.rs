@@ -176,6 +176,10 @@ impl Endpoint {
     }
 
     /// Creates the queue pair.
+    ///
+    /// # Errors
+    /// [`Code::BAD_STATE`] if it exists; [`Code::NO_CQ`] if no completion queue is bound, or none for a side that the
+    /// info's capabilities use; those of the device core. An address vector is not needed here, but by `query_addr`.
     fn enable(&self) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -199,7 +203,7 @@ impl Endpoint {
         attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
         if let Some((_, accounting)) = &self.xpu {
-            // The device's counts begin with it.
+            // The device counts from 0, so `softefa_preset_counter` does not apply.
             attr.first_counter = 0;
             attr.accounting = vec![
                 (Counted::TRANSMIT, Arc::clone(&accounting.requests)),
@@ -263,7 +267,8 @@ impl Endpoint {
         state.counters.bind(&self.domain, counter, flags)
     }
 
-    /// Whether an object that a device reads, of the context `other`, can be bound. An object of the host always can.
+    /// Whether a completion queue or counter of the XPU context `other` can be bound: this endpoint must have the same
+    /// context. `None`: the host reads the object, so that it can always be bound.
     fn takes(&self, other: Option<&xpu::Use>) -> bool {
         other.is_none_or(|other| self.xpu.as_ref().is_some_and(|(xpu, _)| xpu.same(other)))
     }
@@ -382,7 +387,7 @@ unsafe fn create(
         _reference: domain.add_reference(),
     };
     // SAFETY: libfabric's contract: `ep` is null or can be written.
-    unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
+    unsafe { ffi::expose_to(ep, Box::new(endpoint)) }
 }
 
 /// `fi_ep_export_xpu`.

@@ -87,9 +87,9 @@ pub(crate) unsafe extern "C" fn open(
             // SAFETY: not null, otherwise reading `attr_copy` would have failed.
             api_version: unsafe { (*attr).api_version },
         };
-        let object = ffi::expose(Box::new(Fabric { fid, kind, references: ReferenceCount::default() }));
+        let object = Box::new(Fabric { fid, kind, references: ReferenceCount::default() });
         // SAFETY: libfabric's contract: `fabric` is null or can be written.
-        unsafe { ffi::store(fabric, object) }
+        unsafe { ffi::expose_to(fabric, object) }
     })
 }
 

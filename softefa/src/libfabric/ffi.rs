@@ -105,6 +105,22 @@ pub(crate) fn expose<T: Object, F>(object: Box<T>) -> *mut F {
     Box::into_raw(object).cast()
 }
 
+/// Transfers an object to C through a pointer that C passed, as [`expose`]. Drops the object if that fails.
+///
+/// # Errors
+/// [`Code::INVALID`] for null.
+///
+/// # Safety
+/// `out` must be null or writable.
+pub(crate) unsafe fn expose_to<T: Object, F>(out: *mut *mut F, object: Box<T>) -> Result<(), Code> {
+    if out.is_null() {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: not null, and writable by the caller's contract.
+    unsafe { out.write(expose(object)) };
+    Ok(())
+}
+
 /// Takes an object back from C, to drop it.
 ///
 /// # Safety

@@ -130,7 +130,7 @@ fn fill(
     Ok(())
 }
 
-/// Zeroed memory from the C allocator, of at least [`ROOM`] bytes.
+/// Zeroed memory from the C allocator, of [`STRUCT_BYTES`] bytes.
 fn zeroed<T>() -> Result<*mut T, Code> {
     const { assert!(size_of::<T>() <= STRUCT_BYTES && align_of::<T>() <= 16) };
     // SAFETY: calloc takes any sizes.

@@ -1,4 +1,4 @@
-//! Memory that an application passes as a file descriptor (a dma-buf, a memfd), mapped so that the engine can
+//! Memory that an application passes as a file descriptor (a dmabuf, a memfd), mapped so that the engine can
 //! access it. Memory that the CPU cannot map, such as a GPU's, is an error here; [`crate::cuda`] accesses
 //! that.
 
@@ -43,7 +43,7 @@ impl Mapping {
             (libc::fstat(fd, &mut stat) == 0, stat.st_size)
         };
         // A page past the end of a file can be mapped and then faults on access. Files without a size, such
-        // as older dma-bufs, report 0.
+        // as older dmabufs, report 0.
         if !is_file || (size > 0 && (size as u64) < offset.saturating_add(length as u64)) {
             return Err(Code::INVALID);
         }

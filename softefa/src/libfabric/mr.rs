@@ -87,8 +87,9 @@ struct Request {
     context: *mut c_void,
 }
 
-/// Separates FI_EFA_MR_RELAXED_ORDERING from the flags of a registration. Releases before 2.7 do not have the flag, and
-/// the plain fabric ignores it.
+/// Takes FI_EFA_MR_RELAXED_ORDERING out of the flags of a registration. Returns the other flags, and the ordering. The
+/// plain fabric ignores the flag. A release before 2.7 does not have it: then it stays among the flags, and the caller
+/// refuses it.
 ///
 /// # Safety
 /// `fid` must be an open fid.
@@ -178,7 +179,7 @@ unsafe extern "C" fn regattr(
         let flags = flags & !fi::FI_HMEM_DEVICE_ONLY;
         let any_api = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
         let request = if flags == fi::FI_MR_DMABUF && (domain.api >= FIRST_DMABUF_API || any_api) {
-            // SAFETY: libfabric's contract: with this flag the union holds a dma-buf.
+            // SAFETY: libfabric's contract: with this flag the union holds a dmabuf.
             unsafe { dmabuf_request(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
         } else {
             require_no_flags(flags)?;
@@ -256,8 +257,8 @@ unsafe fn host_request(
     })
 }
 
-/// Whether the first and the last byte are readable. Without this check, an address of GPU memory would crash
-/// the process later, in the adapter's thread. The driver of a real adapter refuses to pin such memory.
+/// Whether the CPU can read the first and the last byte. Without this check, an address of GPU memory would
+/// crash the process later, in an engine. The driver of a real adapter refuses to pin such memory.
 pub(crate) fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
     [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {
@@ -330,6 +331,9 @@ unsafe fn register(
 ) -> Result<(), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(fid) }?;
+    if mr.is_null() {
+        return Err(Code::INVALID);
+    }
     let shared = domain.shared();
     let keys = shared.adapter.register_memory(MemoryRegionAttr {
         pd: shared.pd,
@@ -355,7 +359,8 @@ unsafe fn register(
 }
 
 /// Translates libfabric's access rights to the adapter's, as the real provider does
-/// (`efa_mr_ofi_to_ibv_access`): 0 means send and receive, and peers may read the source of a send.
+/// (`efa_mr_ofi_to_ibv_access`): 0, or any right that it does not know, means send and receive, and peers may
+/// read the source of a send.
 fn adapter_access(access: u64) -> Access {
     const KNOWN: u64 =
         fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;

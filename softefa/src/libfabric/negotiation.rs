@@ -147,7 +147,7 @@ fn check_domain(
     check_mr_mode(candidate.domain.mr_mode, requested.mr_mode, hints, version)?;
     require(
         requested.cntr_cnt <= available.cntr_cnt,
-        "cntr_cnt is larger than the adapter's (0 without FI_EFA_USE_HW_CNTR=1)",
+        "cntr_cnt is larger than the adapter's (0 if FI_EFA_USE_HW_CNTR disables counters)",
     )?;
     require(requested.mr_iov_limit <= available.mr_iov_limit, "the domain's mr_iov_limit is larger than 1")?;
     require(

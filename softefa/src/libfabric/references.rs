@@ -1,5 +1,5 @@
 //! A count of the references to an object that C may close. A parent's close returns -FI_EBUSY while a child
-//! or a binding of it is open. It does not own the object: see [`super::ffi`] for that.
+//! or a binding of it is open. The count does not own the object: see [`super::ffi`] for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

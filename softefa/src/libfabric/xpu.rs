@@ -3,7 +3,9 @@
 //!
 //! The rings, doorbells and counters lie in memory of the process. The caller's `import` maps each block of it once for a
 //! context, with FI_XPU_IMPORT_DEVICEMAP and without FI_XPU_IMPORT_IOMEMORY, because it is no I/O memory. FI_XPU has no
-//! call that undoes an import. So a context keeps what it imported until it is closed.
+//! call that undoes an import. So a context keeps what it imported until it is closed, and the caller must undo its
+//! imports before that. The struct of an exported object is in memory of the caller's `alloc`, and `free` is called for it
+//! when the object is closed.
 
 mod export;
 
@@ -56,9 +58,9 @@ pub(crate) struct Shared {
     device: u64,
     /// `None`: the device is the CPU, and memory is allocated here.
     callbacks: Option<Callbacks>,
-    /// Memory of this process and its address on the device.
+    /// Each imported block of this process's memory, kept alive here, and its address on the device.
     imports: Mutex<Vec<(Arc<RingMemory>, u64)>>,
-    /// Counts the domain's contexts.
+    /// One reference to [`domain::Shared::xpu_contexts`], whose strong count is the number of contexts plus one.
     _count: Arc<()>,
 }
 
@@ -118,7 +120,7 @@ pub(crate) unsafe extern "C" fn open(
                 return Err(Code::NOT_PROVIDED);
             }
         };
-        // The domain has one of them.
+        // The domain holds one reference itself.
         if Arc::strong_count(contexts) > MOST_CONTEXTS {
             return Err(Code::BUSY);
         }
@@ -138,7 +140,7 @@ pub(crate) unsafe extern "C" fn open(
             _reference: domain.add_reference(),
         };
         // SAFETY: not null, and writable by libfabric's contract.
-        unsafe { ffi::store(context, ffi::expose(Box::new(object))) }
+        unsafe { ffi::expose_to(context, Box::new(object)) }
     })
 }
 

@@ -141,7 +141,7 @@ fn with_options(
     }
 }
 
-/// A path. An empty one counts as absent: as the address of a socket it would be any.
+/// The path, unless it is empty: for a socket with an empty address the system chooses one.
 fn not_empty(path: OsString) -> Option<PathBuf> {
     Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())
 }
@@ -212,7 +212,7 @@ pub(crate) fn preload() -> Result<PathBuf, Failure> {
     )))
 }
 
-/// A path of `library` for LD_PRELOAD, whose paths end at spaces and colons: a link in `folder` if it has some.
+/// A path of `library` for LD_PRELOAD, whose paths end at spaces and colons: a link in `folder` if its own path has one.
 fn one_word(library: PathBuf, folder: &Path) -> Result<OsString, Failure> {
     let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
     if !splits(&library) {

@@ -1,6 +1,6 @@
 //! The private directory of a run: its socket and the files that look like sysfs.
 //!
-//! A run locks its directory. A directory that nobody locks is of a run that was killed, and the next run removes it.
+//! A run locks its directory. A directory that is not locked belongs to a run that was killed; the next run removes it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

@@ -43,7 +43,8 @@ impl Signals {
         self.set.wait()
     }
 
-    /// Forwards later signals to the process `child`; 0 for none. The process must not be reaped before that.
+    /// Forwards later signals to the process `child`; 0: to none. The caller must call this with 0 before it reaps the
+    /// process.
     pub(crate) fn forward_to(&self, child: i32) {
         if replace(&mut *self.lock(), child) != 0 || child == 0 {
             return;

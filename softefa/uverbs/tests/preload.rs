@@ -255,7 +255,7 @@ fn a_dma_buf_is_mapped_while_it_is_registered() {
         };
         assert_eq!(register(8193, file.as_raw_fd()).0, libc::EINVAL, "past the end");
         let plain = null();
-        assert_eq!(register(4096, plain.as_raw_fd()).0, libc::EINVAL, "no dma-buf");
+        assert_eq!(register(4096, plain.as_raw_fd()).0, libc::EINVAL, "no dmabuf");
         assert_eq!(register(4096, 4095).0, libc::EBADF);
         assert_eq!(mappings("softefa-dmabuf"), 0);
         let dma_buf = udmabuf(&file);
@@ -266,7 +266,7 @@ fn a_dma_buf_is_mapped_while_it_is_registered() {
     });
 }
 
-/// A dma-buf of a memory file's first 8,192 bytes.
+/// A dmabuf of a memory file's first 8,192 bytes.
 fn udmabuf(file: &File) -> OwnedFd {
     let device = File::options().read(true).write(true).open("/dev/udmabuf").unwrap();
     // `struct udmabuf_create`: memfd, flags, offset, size.

@@ -1,6 +1,7 @@
 //! The export of endpoints, completion queues and counters to a device. An exported object is a struct of
-//! `kernels/include/efa_gda/fi_xpu_layout.h` in memory of the device, from the caller's callbacks. The device's functions
-//! (`fi_xpu_efa.h`) drive the queues; this module accesses no struct after it filled it in.
+//! `kernels/include/efa_gda/fi_xpu_layout.h` in memory of the device: from the caller's `alloc`, or allocated here if the
+//! context has no callbacks. The device's functions (`fi_xpu_efa.h`) drive the queues; this module accesses no struct
+//! after it filled it in.
 
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -241,8 +242,8 @@ pub(crate) struct ExportedEndpoint<'a> {
     pub(crate) rdma: usize,
 }
 
-/// A counter with both words on a page of its own, which can be imported: the words at 0 and [`ERROR_WORD`], plus
-/// `first` words.
+/// A counter whose words are on the page `words`, which can be imported: the page has a word every [`ERROR_WORD`] bytes,
+/// and the words of index `first` and `first + 1` count successes and errors.
 fn counter_on(words: &Arc<RingMemory>, first: usize) -> CompletionCounter {
     let at = |index: usize| {
         // SAFETY: a page has room for four words at this distance.

@@ -1,7 +1,7 @@
 //! The ioctl: its header and attributes, read from a program's memory, and typed access to the attributes with the
 //! kernel's rules (unknown mandatory attributes, lengths, zero tails).
 //!
-//! The meaning of the attributes is in `command` and `invoke_write`.
+//! The meaning of the attributes is in `decode` and `invoke_write`.
 
 use std::cell::RefCell;
 use std::mem::{offset_of, size_of};
@@ -197,7 +197,8 @@ impl<'a, M: UserMemory> Inputs<'a, M> {
         }
     }
 
-    /// Whether the ioctl carries a descriptor. The descriptor is beside the message, so its number has no meaning here.
+    /// Whether the ioctl carries a descriptor. Its number has no meaning here: the preloaded library has mapped the memory
+    /// of a dmabuf (`protocol`).
     pub(crate) fn descriptor(&self, id: u32) -> bool {
         self.find(id).is_some()
     }

@@ -1,7 +1,8 @@
 //! Commands: an ioctl's object and method with their attributes, decoded into one value.
 //!
 //! `decode` has the attributes of each method. The header and the rules for single attributes are in `attributes`; the
-//! older commands, which travel inside the method INVOKE_WRITE, are in `invoke_write`. Whether a command can be carried out is for the broker to check.
+//! older commands, which travel inside the method INVOKE_WRITE, are in `invoke_write`. The broker checks whether a
+//! command can be executed.
 
 /// A decoded ioctl.
 ///

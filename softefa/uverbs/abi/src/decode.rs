@@ -1,5 +1,5 @@
-//! Decodes ioctls into commands: which attributes each method has, and the form of each. The methods of older commands are
-//! in `invoke_write`.
+//! Decodes ioctls into commands: which attributes each method has, and the form of each. The methods of older commands
+//! are in `invoke_write`.
 
 use crate::attributes::{Inputs, Ioctl, UserMemory};
 use crate::command::*;
@@ -298,7 +298,8 @@ fn entry(number: u64) -> Result<CounterEntry, Errno> {
     }
 }
 
-/// The description of a counter's memory. `descriptor` is the index of its descriptor beside the message.
+/// The description of a counter's memory. `descriptor` is the index of its descriptor in
+/// [`crate::protocol::descriptor_sources`].
 fn buffer(
     inputs: &Inputs<'_, impl UserMemory>,
     id: u32,

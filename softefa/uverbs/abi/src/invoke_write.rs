@@ -1,4 +1,4 @@
-//! The older commands, which travel inside the method INVOKE_WRITE. Methods of the newer interface are in `command`.
+//! The older commands, which travel inside the method INVOKE_WRITE. Methods of the newer interface are in `decode`.
 
 use crate::attributes::{Inputs, UserMemory};
 use crate::command::{Command, MemorySource, ModifyQueuePair, RegisterMemory};

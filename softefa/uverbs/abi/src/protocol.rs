@@ -4,9 +4,9 @@
 //! The socket is a Unix socket of type `SOCK_SEQPACKET`, so one send is one message, and messages stay in order.
 //! Descriptors travel beside a message (`SCM_RIGHTS`). One connection stands for one open of a device.
 //!
-//! | message | sent by | received by | size and descriptors | reply |
+//! | message | sent by | received by | size and descriptors | the reply has, beside an error number |
 //! |---|---|---|---|---|
-//! | [`Request::Open`] | library, at `open`; first message | broker | 48 bytes, 2: the program's memory and its mappings | none |
+//! | [`Request::Open`] | library, at `open`; first message | broker | 48 bytes, 2: the program's memory and its mappings | nothing |
 //! | [`Request::Ioctl`] | library, at `ioctl` | broker | 48 bytes, none | at most 1 new descriptor, named by `descriptor_output`; `unmap` |
 //! | [`Request::Map`] | library, at `mmap` | broker | 48 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
 //! | [`Reply`] | broker, once for each request | library | 64 bytes, at most 1 | |
@@ -17,10 +17,10 @@
 //! - **The program's memory.** `Open` carries `/proc/thread-self/mem` and `/proc/thread-self/maps`, opened by the
 //!   library for reading and writing, and for reading. The broker reaches the program's memory only through them, so it
 //!   uses no right of its own. They refer to that memory and not to a process id: after the program ended, or executed
-//!   another program, every access fails, whoever has the id then.
+//!   another program, every access fails, also if another process has the id then.
 //! - **An ioctl's data** is not in the message. The broker reads it from the program's memory, and writes the response
 //!   there before it sends the reply. The program's thread is blocked in the ioctl meanwhile.
-//! - **Memory of descriptors.** An ioctl can name a dma-buf ([`descriptor_sources`]). The library maps it whole in the
+//! - **Memory of descriptors.** An ioctl can name a dmabuf ([`descriptor_sources`]). The library maps it whole in the
 //!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory,
 //!   so the pages count as the program's, and no file system of the program's choice can block or fault the broker. The
 //!   mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
@@ -31,8 +31,8 @@
 //!   succeeded, a message with descriptors ends the connection. A program that has too many open devices gets one
 //!   reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the kernel; it ends with
 //!   EIO when the broker closes the socket.
-//! - **End.** When the program closes the device or the process that connected ends, whoever has the socket then, the
-//!   broker destroys every object of that open device.
+//! - **End.** When the program closes the device, or the process that connected ends (even if another process still has
+//!   the socket), the broker destroys every object of that open device.
 //! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in
 //!   them are those of an EFA adapter.
 
@@ -46,7 +46,7 @@ pub const SOCKET_VARIABLE: &str = "SOFTEFA_SOCKET";
 pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
 /// The most descriptors beside one message.
 pub const MAX_DESCRIPTORS: usize = 2;
-/// The most dma-bufs that an ioctl names.
+/// The most dmabufs that an ioctl names.
 pub const MAX_MAPPINGS: usize = 2;
 
 /// Memory of a descriptor that the library mapped in the program. A length of 0 stands for none.
@@ -181,11 +181,11 @@ fn store(bytes: &mut [u8], words: &[u64]) {
 pub enum DescriptorSource {
     /// In the attribute's `data`.
     Data(u32),
-    /// In the structure `ib_uverbs_buffer_desc` that the attribute points to, if the structure's type is a dma-buf.
+    /// In the structure `ib_uverbs_buffer_desc` that the attribute points to, if the structure's type is a dmabuf.
     BufferDescription(u32),
 }
 
-/// Where an ioctl may name dma-bufs: at most [`MAX_MAPPINGS`].
+/// Where an ioctl may name dmabufs: at most [`MAX_MAPPINGS`].
 pub fn descriptor_sources(object: u16, method: u16) -> &'static [DescriptorSource] {
     match (u32::from(object), u32::from(method)) {
         (sys::UVERBS_OBJECT_CQ, sys::UVERBS_METHOD_CQ_CREATE) => {

@@ -1,6 +1,6 @@
 //! The library's end of a connection to the broker: each request and its reply, with descriptors beside them.
 //!
-//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the dma-bufs that
+//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the dmabufs that
 //! they name, and maps them. It creates and closes descriptors through [`real`], because the library replaces those
 //! functions.
 
@@ -31,7 +31,7 @@ pub(crate) fn configured() -> bool {
     path().is_some()
 }
 
-/// The path of the broker's socket. An empty value counts as unset: as an address it would be any socket.
+/// The path of the broker's socket. An empty value counts as unset: an empty address names no socket.
 fn path() -> Option<&'static CStr> {
     // SAFETY: the name is a C string. libibverbs reads the environment in the same way, so the program must not change
     // it at the same time.
@@ -126,7 +126,8 @@ fn text_of<'a>(path: &CStr, buffer: &'a mut [u8; 64]) -> &'a str {
     str::from_utf8(&buffer[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default()
 }
 
-/// Whether this process gives its memory to a broker of this user: its own user or root, of whom there is one each.
+/// Whether this process gives its memory to a broker of `user`: its own user or root, if the kernel reports no other user
+/// by that number.
 fn trusts(user: u32) -> bool {
     let (mut uid_map, mut overflow) = ([0; 64], [0; 64]);
     let uid_map = text_of(c"/proc/self/uid_map", &mut uid_map);
@@ -140,7 +141,7 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     let path = path().ok_or(Errno::ENODEV)?;
     let address = UnixAddr::new(path.to_bytes()).map_err(|_| Errno::ENODEV)?;
     connect(socket, &address).map_err(|_| Errno::ENODEV)?;
-    // The broker receives this process's memory, so nobody else's may answer at the path.
+    // The broker receives this process's memory, so a broker of another user must not be used.
     // SAFETY: the socket is open, and stays so until this function returns.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let broker = getsockopt(&socket, PeerCredentials).map_err(|_| Errno::ENODEV)?;
@@ -152,7 +153,7 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     exchange(socket.as_raw_fd(), &Request::Open { adapter }, &[memory.0, mappings.0]).map(drop)
 }
 
-/// Forwards an ioctl to the broker, and stores the number of the descriptor that it returns. Maps the dma-bufs that the
+/// Forwards an ioctl to the broker, and stores the number of the descriptor that it returns. Maps the dmabufs that the
 /// ioctl names, and unmaps those of an object that it destroyed.
 ///
 /// # Safety
@@ -196,7 +197,7 @@ impl Drop for Mappings {
     }
 }
 
-/// Maps the dma-bufs that an ioctl names.
+/// Maps the dmabufs that an ioctl names.
 ///
 /// # Safety
 /// `argument` must be null or point to an ioctl's header and its attributes.
@@ -219,10 +220,10 @@ unsafe fn map_descriptors(argument: *mut c_void) -> Result<[Mapping; MAX_MAPPING
     Ok(mapped)
 }
 
-/// The file system of dma-bufs (`linux/magic.h`).
+/// The file system of dmabufs (`linux/magic.h`).
 const DMA_BUF_MAGIC: libc::__fsword_t = 0x444d_4142;
 
-/// Maps a dma-buf whole, or a memory file instead of one: a file that has seals.
+/// Maps a dmabuf whole, or a memory file instead of one: a file that has seals.
 ///
 /// # Errors
 /// [`Errno::EBADF`] if there is no such descriptor; [`Errno::EINVAL`] if it is of another kind, is empty, or the CPU
@@ -248,7 +249,7 @@ fn map_descriptor(descriptor: c_int) -> Result<Mapping, Errno> {
         if unsafe { system.assume_init() }.f_type != DMA_BUF_MAGIC {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the arguments are integers. A dma-buf has no position that this could change.
+        // SAFETY: the arguments are integers. A dmabuf has no position that this could change.
         unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) }
     };
     let length = u64::try_from(length).ok().filter(|length| *length > 0).ok_or(Errno::EINVAL)?;

@@ -5,8 +5,8 @@
 //! broker reads and writes the program's memory itself.
 //!
 //! `/dev/null` stands in for the device file, so that libibverbs' checks succeed: the file is a character device and
-//! has the number that sysfs states. Every interposed function preserves `errno`, takes no lock that a C library
-//! function could need, and never unwinds.
+//! has the number that sysfs states. Every interposed function takes no lock that a C library function could need, and
+//! never unwinds. For a descriptor or path that is no device, it leaves `errno` as the C library's function does.
 
 mod connection;
 mod real;

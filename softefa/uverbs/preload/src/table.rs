@@ -8,7 +8,7 @@
 //! | `file`, `owner` | `insert`, before `socket` | lookups | `socket` |
 //! | `exchange` | a thread with a request outstanding | other threads with the same device | the lock |
 //!
-//! A slot has one number, the descriptor, so the table holds at most `DESCRIPTORS` devices.
+//! A descriptor is the index of its slot, so the table holds at most `DESCRIPTORS` devices.
 //!
 //! # Children
 //! A child of the process has the table: a copy of it after `fork`, the table itself after `vfork`. Its descriptors are

@@ -1,7 +1,7 @@
-//! Emulates `/dev/udmabuf`, which creates a dma-buf from a memory file (`linux/udmabuf.h`).
+//! Emulates `/dev/udmabuf`, which creates a dmabuf from a memory file (`linux/udmabuf.h`).
 //!
-//! The result is another descriptor of the memory file, which the adapter accepts as a dma-buf. Programs that place
-//! completion queues in host memory through a dma-buf then run on every kernel. A kernel's own udmabuf is not used: the
+//! The result is another descriptor of the memory file, which the adapter accepts as a dmabuf. Programs that place
+//! completion queues in host memory through a dmabuf then run on every kernel. A kernel's own udmabuf is not used: the
 //! broker could not reach its pages through the program's memory (`VM_PFNMAP`).
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};

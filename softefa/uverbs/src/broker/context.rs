@@ -356,7 +356,7 @@ impl Context {
         let mapping = self.mappings.get(index).filter(|mapping| mapping.length > 0).ok_or(Errno::EBADF)?;
         let is_inside = offset.checked_add(length).is_some_and(|end| end <= mapping.length);
         let start = mapping.address.checked_add(offset).filter(|_| is_inside).ok_or(Errno::EINVAL)?;
-        // A device's pages can be mapped and still be out of reach, as those of a GPU's dma-buf.
+        // A device's pages can be mapped and still be out of reach, as those of a GPU's dmabuf.
         self.process.read(start, &mut [0])?;
         Ok(start)
     }

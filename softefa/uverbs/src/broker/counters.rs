@@ -10,7 +10,7 @@ use softefa_abi::{BufferDescription, CounterEntry, CounterOperation, Errno, Memo
 use super::context::{Context, Object, errno};
 
 /// The most counters of one open device, and the bits of a counter's value: what adapters of p5en instances report
-/// (hw_ver 0xefa2, observed by others). libfabric takes 64 bits for an adapter without counters.
+/// (hw_ver 0xefa2, observed by others). libfabric treats an adapter that reports 64 bits as one without counters.
 const MAX_COUNTERS: u32 = 512;
 const VALUE_BITS: u32 = 31;
 const MAX_VALUE: u64 = (1 << VALUE_BITS) - 1;

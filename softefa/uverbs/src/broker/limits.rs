@@ -2,7 +2,7 @@
 //!
 //! | resource | total of all clients | refused with |
 //! |---|---|---|
-//! | open devices | 1,024, or what the limit n of descriptors (`ulimit -n`) allows: (n - min(64, n / 4)) / 8 | EMFILE |
+//! | open devices | 1,024, or (n - min(64, n / 4)) / 8 if that is less; n is the limit of descriptors (`ulimit -n`) | EMFILE |
 //! | objects: handles of every kind | 2^20 | ENOMEM |
 //! | bytes of rings and doorbells | a quarter of the machine's memory | ENOMEM |
 //!
@@ -10,7 +10,7 @@
 //! takes all it can get leaves half of everything to the others, a second one leaves a quarter, and so on. A client that
 //! is refused is named on stderr, once for each resource.
 //!
-//! Clients' own memory, their memory files and dma-bufs included, is theirs alone: the broker neither has descriptors of
+//! Clients' own memory, their memory files and dmabufs included, is theirs alone: the broker neither has descriptors of
 //! it nor maps it.
 
 use std::collections::BTreeMap;

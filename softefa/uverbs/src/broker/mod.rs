@@ -115,10 +115,12 @@ pub(crate) struct Shared {
     pub(crate) completion_doorbells: bool,
     pub(crate) shares: Arc<Shares>,
     clients: Clients,
+    /// Connections that are served. Each thread that serves one counts it.
     connections: AtomicUsize,
-    /// Refused connections that are being closed.
+    /// Refused connections that are being closed. The accepting thread adds, the threads that close them subtract.
     refusals: AtomicUsize,
     is_refusal_reported: AtomicBool,
+    /// Set when the broker is dropped; it ends the accepting thread.
     ended: AtomicBool,
 }
 

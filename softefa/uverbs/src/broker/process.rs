@@ -2,7 +2,7 @@
 //! end.
 //!
 //! The program itself supplies the descriptors of its memory and its mappings (`softefa_abi::protocol`). So the broker
-//! reaches no memory that the program could not reach, and a process that has the same number later is another one.
+//! reaches no memory that the program could not reach, nor that of a process that has the same number later.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -58,8 +58,8 @@ impl Process {
     ///
     /// # Errors
     /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine,
-    /// and only lines of `maps` have a bounded length.) The file system of another file may never reply; then this
-    /// thread waits, and the device is not open yet.
+    /// and only lines of `maps` have a bounded length.) This check can block, if they are files of a file system that
+    /// does not reply; then only the connection's thread waits, because the device is not open yet.
     pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd, client: i32) -> Result<Self, Errno> {
         let is = |file: &OwnedFd, name: &str| {
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));

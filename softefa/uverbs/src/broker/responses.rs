@@ -35,7 +35,7 @@ pub(super) fn channel_output(ioctl: &Ioctl) -> Option<DescriptorOutput> {
     Response::new(ioctl).channel_output(UVERBS_ATTR_CORE_OUT)
 }
 
-/// Whether the response is to the registration of a dma-buf.
+/// Whether the response is to the registration of a dmabuf.
 pub(super) fn is_dmabuf(response: &Response<'_>) -> bool {
     u32::from(response.method()) == UVERBS_METHOD_REG_DMABUF_MR
 }

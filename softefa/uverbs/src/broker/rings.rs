@@ -39,13 +39,13 @@ struct RingFile {
     start: NonNull<u8>,
     /// The allocated ranges: start and length.
     used: Mutex<BTreeMap<usize, usize>>,
-    /// Nobody but this mapping can write the file, so that no hole can be made in it either: what was allocated once
-    /// stays charged, and is zeroed instead.
+    /// The file can be written through this mapping only, and no hole can be punched in it. So a freed range is zeroed
+    /// instead, and stays charged.
     is_sealed: bool,
     retained: Mutex<Retained>,
 }
 
-/// The charges of a sealed file: for the bytes before `end`.
+/// The charges of a sealed file: for the bytes before `end`, the end of the last range that was ever allocated.
 #[derive(Default)]
 struct Retained {
     end: usize,
@@ -115,7 +115,7 @@ impl RingFile {
         // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
         let start = unsafe { mmap(None, FILE_BYTES, protection, MapFlags::MAP_SHARED, &file, 0) };
         let start = start.map_err(errno)?.cast();
-        // Linux 5.1. It leaves the mapping above as it is.
+        // Since Linux 5.1. The mapping above stays writable.
         let is_sealed = !is_writable && seal(SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE)).is_ok();
         let (used, retained) = (Mutex::default(), Mutex::default());
         let ring_file = Self { start, used, is_sealed, retained, file: OwnedFd::from(file) };

@@ -67,7 +67,7 @@ impl Listener {
             }
             bound => bound?,
         }
-        // Whoever can write the directory may have put another file there, or a link.
+        // A process that can write the directory may have put another file there, or a link.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
@@ -78,7 +78,7 @@ impl Listener {
             ));
         }
         let listener = Self { socket, path: path.to_path_buf(), file: (metadata.dev(), metadata.ino()) };
-        // Nobody can connect before `listen`.
+        // No program can connect before `listen`.
         let mode = if every_user { 0o666 } else { 0o600 };
         fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
             .and_then(|()| Ok(nix::sys::socket::listen(&listener.socket, Backlog::new(128)?)?))
@@ -102,13 +102,13 @@ impl Listener {
     fn remove_locked(&self) {
         let metadata = fs::symlink_metadata(&self.path);
         if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file) {
-            // An error means that somebody else has removed it.
+            // An error means that another process has removed it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether the file at `path` is a socket at which nobody listens.
+/// Whether the file at `path` is a socket at which no broker listens.
 fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     is_socket && try_connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -130,7 +130,7 @@ pub(crate) fn try_connect(path: &Path) -> io::Result<()> {
 /// A new socket, and the address that `path` is.
 pub(super) fn unbound(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     if path.as_os_str().is_empty() {
-        // The system would choose a name that everybody can open.
+        // The system would choose a name that every user can open.
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is empty"));
     }
     let address = UnixAddr::new(path).map_err(|error| match error {
@@ -183,10 +183,13 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message and, if `with_descriptors`, at most [`MAX_DESCRIPTORS`] beside it. `None`: the program
-    /// closed the connection, or `end` is readable, because the process that connected ended, or `is_over`. (A child of
-    /// it may have the connection still.) `None` too for a message with descriptors that may have none: to close them can
-    /// block, so it stays unread until the connection is closed.
+    /// Waits for the next message and, if `with_descriptors`, at most [`MAX_DESCRIPTORS`] beside it. Returns `None` if
+    /// the connection is over:
+    /// - The program closed it.
+    /// - The process that connected ended (`end` is readable), or `is_over` returns true. A child of that process may
+    ///   still have the connection.
+    /// - The message has descriptors although not `with_descriptors`. It stays unread until the connection is closed,
+    ///   because closing its descriptors can block.
     ///
     /// This calls the C library instead of nix, whose `recvmsg` does not return the descriptors of a message
     /// that the kernel truncated. A program could use up the broker's descriptors that way.
@@ -269,8 +272,9 @@ impl Connection {
         }
     }
 
-    /// Sends a reply, with `descriptor` beside it. A program that does not read its replies loses the connection. If this
-    /// user has too many descriptors in flight, waits for some seconds, then sends that error instead.
+    /// Sends a reply, with `descriptor` beside it. Does not wait for room: a program that does not read its replies loses
+    /// the connection. If this user has too many descriptors in flight, waits for at most [`IN_FLIGHT_LIMIT`], then sends
+    /// that error instead.
     pub(crate) fn send(&self, reply: &Reply, descriptor: Option<&OwnedFd>) -> io::Result<()> {
         let bytes = reply.encode();
         let numbers: Vec<RawFd> = descriptor.iter().map(|descriptor| descriptor.as_raw_fd()).collect();
