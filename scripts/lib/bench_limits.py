@@ -14,14 +14,20 @@ Exit status: 0; 1 a limit is not kept, or nothing was measured; 2 usage.
 import sys
 from dataclasses import dataclass
 
-# A ratio of two medians of one row: the limit's name, the dividend, the divisor, and the least ratio. Rates.
-RATIOS = (
-    ("after, of before", "after", "before", 0.95),
-    ("after, of NCCL", "after", "nccl", 2.0),
-    ("after, of the bare loop", "after", "bare", 0.97),
-)
-# The rows of which a ratio must be measured; every row for the other ratios.
+# What is measured with the drop-in for NCCL's GIN and 16-byte stores.
+DROP_IN_16 = "nccl drop-in, 16-byte stores"
+# The rows that have a bare loop.
 BARE_ROWS = {("block of 8 warps owns its queue", "64"), ("16 x 1 warp, 16 queues", "64")}
+
+# A ratio of two medians of one row: the limit's name, the dividend, the divisor, the least ratio, and whether a row has
+# the limit, by its case and batch window. Rates.
+RATIOS = (
+    ("after, of before", "after", "before", 0.95, lambda *_: True),
+    ("after, of NCCL", "after", "nccl", 2.0, lambda *_: True),
+    ("after, of the bare loop", "after", "bare", 0.97, lambda *row: row in BARE_ROWS),
+    ("drop-in, 16-byte stores, of NCCL", DROP_IN_16, "nccl", 2.0, lambda case, _: "1 thread" not in case),
+    ("drop-in, 16-byte stores, of NCCL, one thread", DROP_IN_16, "nccl", 1.5, lambda case, _: "1 thread" in case),
+)
 
 # Cases of softefa: the case, its unit, the limit's name, what is judged, what it is divided by (None: the value is
 # judged itself), whether the limit is the least or the most, and the limit.
@@ -76,7 +82,7 @@ def table(rows):
     ]
     for (case, batch), row in rows.items():
         cells = [str(row[column]) if column in row else "-" for column in columns]
-        ratios = (ratio(row, dividend, divisor) for _, dividend, divisor, _ in RATIOS)
+        ratios = (ratio(row, dividend, divisor) for _, dividend, divisor, *_ in RATIOS[:3])
         cells += ["-" if value is None else f"{value:.3f}" for value in ratios]
         lines.append(f"| {case} | {batch} | " + " | ".join(cells) + " |")
     return lines
@@ -114,11 +120,11 @@ def engines(rows):
 def limits(rows):
     """The verdict of each limit."""
     compared = engines(rows)
-    for name, dividend, divisor, least in RATIOS:
+    for name, dividend, divisor, least, applies in RATIOS:
         observed = [
             (f"{case}, max_batch {batch}", value)
             for (case, batch), row in compared.items()
-            if divisor != "bare" or (case, batch) in BARE_ROWS
+            if applies(case, batch)
             if (value := ratio(row, dividend, divisor)) is not None
         ]
         yield verdict(name, observed, "least", least)
