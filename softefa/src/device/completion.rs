@@ -170,12 +170,11 @@ impl CompletionRing {
         let (mut count, mut errors, mut flushed) = (0, 0, 0);
         for record in records {
             count += 1;
-            match record.completion.status {
+            match self.push_one(&mut state, record) {
                 CompletionStatus::Ok => {}
                 CompletionStatus::Flushed => flushed += 1,
                 _ => errors += 1,
             }
-            self.push_one(&mut state, record);
         }
         self.write_gathered(&mut state);
         add(&self.shared.counts.completions, count);
@@ -183,11 +182,11 @@ impl CompletionRing {
         add(&self.shared.counts.flushed, flushed);
     }
 
-    fn push_one(&self, state: &mut State, mut record: CompletionRecord) {
+    /// Writes a completion, adds it to the backlog, or loses it if the backlog is full. Returns its status, which is an
+    /// error if the queue is full.
+    fn push_one(&self, state: &mut State, mut record: CompletionRecord) -> CompletionStatus {
         let full = self.is_full(state);
         if full || !state.backlog.is_empty() {
-            // Hardware would lose a completion for which there is no room. It goes to the backlog, so that its client does
-            // not wait for it forever, and its status becomes an error.
             if full && state.backlog.is_empty() {
                 self.report_overrun(state);
                 self.shared.backlogged.fetch_add(1, Ordering::Relaxed);
@@ -199,9 +198,10 @@ impl CompletionRing {
             if state.backlog.len() < MIN_BACKLOG.max(self.ring.entries() as usize) {
                 state.backlog.push_back(Self::bytes(&record));
             }
-            return;
+        } else {
+            self.write(state, Self::bytes(&record));
         }
-        self.write(state, Self::bytes(&record));
+        record.completion.status
     }
 
     /// Discards the backlog and all later completions. For a queue that is not read any more or is being destroyed.
@@ -447,6 +447,17 @@ mod tests {
         memory.load(queue.offset(last), &mut bytes);
         let decoded = Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap();
         assert_eq!(decoded.status, CompletionStatus::Ok, "the ring had room when it was pushed");
+    }
+
+    #[test]
+    fn a_completion_counts_with_the_status_that_it_was_given_also_if_its_queue_was_full() {
+        let (queue, shared, mut record) = queue();
+        queue.set_consumer_index(0);
+        queue.push([record; 2].into_iter());
+        record.completion.status = CompletionStatus::Flushed;
+        queue.push(iter::once(record));
+        let counted = shared.statistics();
+        assert_eq!((counted.completions, counted.errors, counted.flushed, counted.overruns), (3, 2, 0, 2));
     }
 
     #[test]
