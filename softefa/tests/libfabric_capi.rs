@@ -5,7 +5,9 @@
 mod libfabric_common;
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 use efa_gda_sys::fi;
@@ -69,6 +71,35 @@ fn a_violation_is_not_logged_without_softefa_log() {
     with_soft_adapter(&[], |_| {
         let stderr = stderr_after_a_violation();
         assert!(!stderr.contains("VIOLATION"), "{stderr}");
+    });
+}
+
+/// Calls `body` while the standard error of this child cannot be written.
+fn without_stderr<T>(body: impl FnOnce() -> T) -> T {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    // SAFETY: duplicates of open descriptors; the copy of the standard error is put back.
+    unsafe {
+        let stderr = libc::dup(2);
+        assert!(stderr > 2 && libc::dup2(full.as_raw_fd(), 2) == 2);
+        let result = body();
+        assert!(libc::dup2(stderr, 2) == 2 && libc::close(stderr) == 0);
+        result
+    }
+}
+
+#[test]
+fn a_refusal_has_its_code_also_if_stderr_cannot_be_written() {
+    with_soft_adapter(&[("SOFTEFA_LOG", "1")], |_| {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let refused = without_stderr(|| open_cq(opened.domain, 1 << 20));
+        assert_eq!(refused.map(|_| ()), Err(INVALID));
+    });
+}
+
+#[test]
+fn the_provider_loads_also_if_its_warning_of_a_variable_cannot_be_written() {
+    with_soft_adapter(&[("SOFTEFA_UNKNOWN", "1")], |_| {
+        assert!(without_stderr(|| Client::load().getinfo_with(|_| {})).is_ok());
     });
 }
 

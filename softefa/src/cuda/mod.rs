@@ -21,6 +21,7 @@ mod driver;
 
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::io::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -87,7 +88,9 @@ fn limit() -> Duration {
     let Ok(text) = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS") else { return COPY_LIMIT };
     text.trim().parse().map_or_else(
         |_| {
-            eprintln!(
+            // A stderr that cannot be written must not fail the copy.
+            let _ = writeln!(
+                std::io::stderr(),
                 "softefa: warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
                 text.escape_debug()
             );

@@ -25,7 +25,7 @@ fn template() -> Result<&'static AdapterConfig, Code> {
     let template = TEMPLATE.get_or_init(|| match AdapterConfig::new(Gid([0; 16])).with_environment() {
         Ok(config) => Some(config),
         Err(error) => {
-            eprintln!("softefa: {error}");
+            ffi::say(format_args!("{error}"));
             None
         }
     });

@@ -7,6 +7,7 @@ use std::env;
 use crate::device::{AdapterConfig, Gid};
 
 use super::config::Config;
+use super::ffi;
 
 const PREFIX: &str = "SOFTEFA_";
 
@@ -33,7 +34,7 @@ pub(super) fn warn_of_unknown_variables() {
     let known = known_names();
     for (name, _) in env::vars_os() {
         if let Some(warning) = warning(&name.to_string_lossy(), &known) {
-            eprintln!("softefa: warning: {warning}");
+            ffi::say(format_args!("warning: {warning}"));
         }
     }
 }

@@ -74,7 +74,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
             Ok(config) => config.version,
             Err(error) => {
                 // This call cannot return the error. fi_getinfo returns -EINVAL for it later.
-                eprintln!("softefa: {error}");
+                ffi::say(format_args!("{error}"));
                 config::NEWEST
             }
         };
