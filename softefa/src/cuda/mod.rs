@@ -21,11 +21,10 @@ mod driver;
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::io::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::device::{Memory, MemoryFault};
+use crate::device::{Memory, MemoryFault, say};
 
 use driver::{Context, CopyStream, Driver, Failure};
 
@@ -88,12 +87,10 @@ fn limit() -> Duration {
     let Ok(text) = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS") else { return COPY_LIMIT };
     text.trim().parse().map_or_else(
         |_| {
-            // A stderr that cannot be written must not fail the copy.
-            let _ = writeln!(
-                std::io::stderr(),
-                "softefa: warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
+            say(format_args!(
+                "warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
                 text.escape_debug()
-            );
+            ));
             COPY_LIMIT
         },
         Duration::from_millis,

@@ -5,8 +5,8 @@
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
 //!   entries, rings doorbells and polls completions. On the data path it only accesses memory. Queue pairs and memory
-//!   have the number of their client ([`super::QueuePairAttr::client`], [`super::Memory::client`]). Clients that do not
-//!   block an engine for long share the number 0.
+//!   have the number of their client ([`super::QueuePairAttr::client`], [`super::Memory::client`]). Number 0
+//!   stands for all clients for which no engine is replaced.
 //! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
 //!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
 //!   entries, copies the bytes, and writes completions. The engine that executes a request is that of its *sender*, the
@@ -32,8 +32,8 @@
 //! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
 //! `set_consumer_index` and `abandon_completion_queue` do so only while they find the queue. `hold` stores its flag,
 //! then acquires the lock for writing once, so that each round that begins later finds the flag. `stop` waits until no
-//! engine works: it acquires `Shared::working`, which an engine holds while it works, with or without the network's
-//! lock. The calls that return reports and statistics acquire neither of these two locks.
+//! engine works: it acquires `Shared::working`, which an engine holds for reading while it works, with or without the
+//! network's lock. The calls that return reports and statistics acquire neither of these two locks.
 //!
 //! **No thread accesses memory that may block while it holds the network's lock.** Memory may block if only the methods
 //! of a [`super::Memory`] reach it: that of some regions, completion queues and mirrors of counters. An engine releases
@@ -62,10 +62,10 @@
 //! Locks are acquired in this order: `Shared::working`, `Network::changing`, network, send state, receive state,
 //! completion queue; except that [`NetworkView::unlocked`] acquires the network's lock again under a send state. The
 //! locks of counters, of late writes (`relaxed.rs`), of turns (`turns.rs`) and of the lists in `shared.rs` come last; a
-//! thread that holds one of those acquires none of the first six. The send state of a queue pair is locked by an engine of its adapter and by
-//! control calls that flush it. The holder of a send state may release and acquire the network's lock, so no thread
-//! waits for a send state while it holds the network's lock: an engine passes over a queue pair whose send state is
-//! locked. Receive states and completion queues are locked by engines of their adapter, by every engine that delivers
+//! thread that holds one of those acquires none of the first six. The send state of a queue pair is locked by an engine
+//! of its adapter and by control calls that flush it. The holder of a send state may release and acquire the network's
+//! lock, so no thread waits for a send state while it holds the network's lock: an engine passes over a queue pair whose
+//! send state is locked. Receive states and completion queues are locked by engines of their adapter, by every engine that delivers
 //! to them, and by control calls. The lock of a completion queue in memory that may block is acquired without the
 //! network's lock. No engine waits for the send state of another adapter, so two engines that deliver to each other
 //! cannot deadlock.
@@ -127,7 +127,7 @@
 //! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
 //! | the drop of an adapter, for its engines and its watch thread to end, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | the late writes to memory of clients other than 0 are discarded; 10 s after the drop began, all its objects are leaked instead |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
-//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr takes the line or refuses it | no bound: a pipe that nobody reads stops the engine |
+//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr has room for the line | after 1 s the line is lost (`stderr.rs`) |
 
 use std::collections::HashMap;
 use std::io;

@@ -17,7 +17,6 @@
 //! `working` is a lock without data: an engine holds it for reading while it works, and `Adapter::stop` acquires it for
 //! writing to wait for that.
 
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::thread::{self, JoinHandle};
@@ -27,6 +26,7 @@ use efa_gda_wire::QueuePairNumber;
 
 use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
+use super::stderr::say;
 use super::turns::Turns;
 use super::violation::{Violation, Warning};
 
@@ -121,8 +121,7 @@ impl Shared {
         let mut stored = lock(&self.violations);
         if stored.len() < MAX_REPORTS {
             if self.config.log_violations {
-                // A closed stderr must not stop the engine.
-                let _ = writeln!(std::io::stderr(), "softefa: VIOLATION: {violation}");
+                say(format_args!("VIOLATION: {violation}"));
             }
             stored.push(violation);
         }

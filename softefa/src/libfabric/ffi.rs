@@ -2,10 +2,11 @@
 //! errors, and operations that are not provided return -ENOSYS. It contains no behaviour of the adapter.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use efa_gda_sys::fi;
+
+use crate::device::say;
 
 /// A libfabric error number: a positive errno, or one of libfabric's from 256 on. Entry points return it
 /// negated.
@@ -224,10 +225,4 @@ pub(crate) fn log(message: std::fmt::Arguments<'_>) {
     if logs() {
         say(message);
     }
-}
-
-/// Writes `message` to stderr. A message that cannot be written is lost: `eprintln!` would panic, and so change what
-/// the entry point returns.
-pub(crate) fn say(message: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "softefa: {message}");
 }
