@@ -363,8 +363,8 @@ impl Adapter {
         })
     }
 
-    /// Attaches `counter` to a queue pair: it counts completions of the kinds in `counted` from now on. Each kind has at
-    /// most one counter, besides one of [`QueuePairAttr::accounting`].
+    /// Attaches `counter` to a queue pair: it counts completions of the kinds in `counted` from now on. Each kind has
+    /// at most one counter, besides one of [`QueuePairAttr::accounting`].
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] if one of the kinds has a counter.

@@ -17,7 +17,7 @@
 //! does. The doorbell has only the low 16 bits of the index. The adapter takes it for the newest index from `consumed`
 //! to `produced` that has these bits; if none has them, the doorbell is a violation. Only one correct value is
 //! ambiguous: with exactly 65,536 unread completions, `consumed` and `produced` have the same bits. A doorbell that
-//! changes to them states `produced`; one that had them before states nothing.
+//! changes to them means `produced`; the adapter does not notice one that had them already.
 //!
 //! # Indirect memory
 //! Only calls of a [`Memory`] reach the memory of [`Storage::Indirect`], and a call may be a copy to a GPU. So a push
@@ -37,8 +37,8 @@
 //! ones are lost.
 //!
 //! The backlog is written, in order, when the consumer index has moved: by a thread that pushes completions, a few at a
-//! time; by a control call that sets the index; and by the engine of the queue's adapter, which reads the doorbell while
-//! [`Shared::backlogged`] is not 0 (`deferred.rs`).
+//! time; by a control call that sets the index; and by the engine of the queue's adapter, which reads the doorbell
+//! while [`Shared::backlogged`] is not 0 (`deferred.rs`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -19,12 +19,12 @@
 //! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
 //! only notes a mirrored counter that it added to ([`UnwrittenCounters`]), and writes the newest value before it
 //! makes the next completions of the sender visible: one write for all requests in between. Values between two writes
-//! do not appear in the mirror. The counter of receives is the exception: the engine writes its mirror before each
-//! receive completion of a message.
+//! do not appear in the mirror. The counter of receives is the exception: its mirror is written before the receive
+//! completions that it counts.
 //!
 //! A write is never early. The engine moves a request's data before it counts the request, and the release add and
-//! the acquire load of the word order that data before the write of the mirror. The word of errors is loaded after the word of
-//! successes and written before it, so a client that loads the success mirror first finds every error that was
+//! the acquire load of the word order that data before the write of the mirror. The word of errors is loaded after the
+//! word of successes and written before it, so a client that loads the success mirror first finds every error that was
 //! counted before those successes.
 
 use std::any::Any;
@@ -296,8 +296,8 @@ pub(crate) struct AttachedCounters {
 }
 
 impl AttachedCounters {
-    /// Attaches `accounting`, the frontend's counters, and `counters`, the client's. No kind may have two of `counters`;
-    /// it may have one of each.
+    /// Attaches `accounting`, the frontend's counters, and `counters`, the client's. No kind may have two of
+    /// `counters`; it may have one of each.
     pub(crate) fn new(
         counters: Vec<(Counted, Arc<CompletionCounter>)>,
         accounting: Vec<(Counted, Arc<CompletionCounter>)>,

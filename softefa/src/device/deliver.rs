@@ -1,7 +1,7 @@
 //! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes, writes
 //! the receive completion if there is one, and adds to the target's counters. The engine accesses memory that may block
-//! without the network's lock. A delivery with such an access, other than an RDMA read, is counted in the target's queue
-//! pair until it ends, and a control call that ends that queue pair waits for it (`engine.rs`, "Locks").
+//! without the network's lock. A delivery with such an access, other than an RDMA read, is counted in the target's
+//! queue pair until it ends, and a control call that ends that queue pair waits for it (`engine.rs`, "Locks").
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;

@@ -10,9 +10,9 @@
 //! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
 //!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
 //!   entries, copies the bytes, and writes completions. The engine that executes a request is that of its *sender*, the
-//!   queue pair to which it was posted. It also takes the receive from the receive queue of the *target*, the queue pair
-//!   that the request names, and writes the target's receive completion. The engine of the target's adapter has no part
-//!   in the request. For the target it checks the receive doorbell, writes backlogs and lands late writes
+//!   queue pair to which it was posted. It also takes the receive from the receive queue of the *target*, the queue
+//!   pair that the request names, and writes the target's receive completion. The engine of the target's adapter has no
+//!   part in the request. For the target it checks the receive doorbell, writes backlogs and lands late writes
 //!   (`deferred.rs`), and flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
@@ -21,12 +21,12 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much again;
-//! one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls each of
-//! the client's queue pairs once. No share begins once half of `COST_PER_LOCK` is spent. A share ends early when the
-//! total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or
-//! when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory
-//! that may block, moves in pieces, and the engine checks the keys again for each piece.
+//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much
+//! again; one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls
+//! each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK` is spent. A share ends early
+//! when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock (below) took
+//! `TIME_PER_CLIENT`, or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64
+//! KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
@@ -64,16 +64,16 @@
 //! locks of counters, of late writes (`relaxed.rs`), of turns (`turns.rs`) and of the lists in `shared.rs` come last; a
 //! thread that holds one of those acquires none of the first six. The send state of a queue pair is locked by an engine
 //! of its adapter and by control calls that flush it. The holder of a send state may release and acquire the network's
-//! lock, so no thread waits for a send state while it holds the network's lock: an engine passes over a queue pair whose
-//! send state is locked. Receive states and completion queues are locked by engines of their adapter, by every engine that delivers
-//! to them, and by control calls. The lock of a completion queue in memory that may block is acquired without the
-//! network's lock. No engine waits for the send state of another adapter, so two engines that deliver to each other
-//! cannot deadlock.
+//! lock, so no thread waits for a send state while it holds the network's lock: an engine passes over a queue pair
+//! whose send state is locked. Receive states and completion queues are locked by engines of their adapter, by every
+//! engine that delivers to them, and by control calls. The lock of a completion queue in memory that may block is
+//! acquired without the network's lock. No engine waits for the send state of another adapter, so two engines that
+//! deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does. In the first
-//! two rows the engine is that of the queue pair's adapter; for a receive queue, also that of any sender. Each accesses
-//! a receive queue under `receive.state` (`queue_pair.rs`). The rows for completion slots are for rings;
+//! two rows the engine is that of the queue pair's adapter; for a receive queue, also that of any sender. All of them
+//! access a receive queue under `receive.state` (`queue_pair.rs`). The rows for completion slots are for rings;
 //! `completion.rs` has the order in memory that only calls reach ("Indirect memory"). The tables of `shared.rs`,
 //! `turns.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs` have the further words.
 //!
@@ -114,7 +114,7 @@
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | after the last retry it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
 //! | a request, for [`super::Faults::delay`] | when its delay is over, or the queue pair leaves the ready state | it is executed |
-//! | a request within [`super::Faults::interval`] of the last one of its queue pair | when the interval is over, or the queue pair leaves the ready state | it is executed |
+//! | a request, for [`super::Faults::interval`] after the last one of its queue pair was executed | when the interval is over, or the queue pair leaves the ready state | it is executed |
 //! | a late write | it is due at most [`AdapterConfig::latest_write`] after its completion, and lands in the next round in which the engine serves the region (`deferred.rs`); earlier at a read of the region, when the region is deregistered, or if 64 writes to it are late | it lands |
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry, when a long request begins to move (`run.rs`), or when the queue pair leaves the ready state | they are executed |
@@ -125,7 +125,7 @@
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
 //! | an engine, for an access to a client's memory to return; in an access also for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | with [`super::Adapter::isolate_clients`], if the engine works for a client other than 0: after 10 to 15 ms another thread becomes the engine, and passes over that client (the sender's, if the memory is a peer's) |
 //! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
-//! | the drop of an adapter, for its engines and its watch thread to end, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | the late writes to memory of clients other than 0 are discarded; 10 s after the drop began, all its objects are leaked instead |
+//! | the drop of an adapter, for its engines and its watch thread to end, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | the late writes to memory of clients other than 0 are discarded; 10 s after the drop began, its remaining objects are leaked instead |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
 //! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr has room for the line | after 1 s the line is lost (`stderr.rs`) |
 
@@ -158,8 +158,8 @@ pub(super) const COST_PER_LOCK: u64 = 4 << 20;
 pub(super) const COMPLETION_COST: u64 = 1 << 10;
 /// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends. The same limit holds
 /// for its backlogs, and again for its late writes. In a round, a client whose memory is slow delays the requests of
-/// another by at most this time, the accesses of one more request (at most three), and those that write its queue pair's
-/// completions. Its backlogs and its late writes each add at most this time and the access of one more object.
+/// another by at most this time, the accesses of one more request (at most three), and those that write its queue
+/// pair's completions. Its backlogs and its late writes each add at most this time and the access of one more object.
 pub(super) const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// How often the watch thread looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);

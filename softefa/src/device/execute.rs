@@ -9,9 +9,9 @@
 //! Memory that only calls of a [`super::Memory`] reach may block, because its client decides what is there. The engine
 //! therefore releases the network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
 //! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
-//!    without the lock, and the second stage checks keys and the target again. During the load the engine holds an
-//!    `Arc` of the memory of the source's regions, and of nothing else. The source of a read is a region of the target's
-//!    adapter; for other requests the engine then holds nothing of the target.
+//!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
+//!    sender, and an `Arc` of the memory of each of the source's regions. The source of a read is a region of the
+//!    target's adapter; otherwise the engine then holds nothing of the target.
 //! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
 //!    bytes go. It drops all views of the source before the delivery begins.
 //! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).

@@ -107,8 +107,8 @@ impl Network {
     }
 
     /// Removes an adapter's regions of memory that does not block for long, and waits, without a bound, for accesses to
-    /// them. After it has returned, no engine of any adapter accesses that memory through these regions, so its owner may
-    /// free it.
+    /// them. After it has returned, no engine of any adapter accesses that memory through these regions, so its owner
+    /// may free it.
     pub(crate) fn remove_prompt_regions(&self, index: u16) {
         let regions = self.write().port_mut(index).map(Port::remove_prompt_regions);
         for mut region in regions.into_iter().flatten() {
@@ -118,8 +118,8 @@ impl Network {
 
     /// Removes an adapter whose threads have ended, and drops its objects when no engine uses them any more. Discards
     /// late writes, because the memory of the regions that [`Self::remove_prompt_regions`] left may block for long. If
-    /// engines of other adapters still use an object at `limit`, leaks all objects: else the last of those engines would
-    /// drop that object under the network's lock, and the drop runs code of frontends.
+    /// engines of other adapters still use an object at `limit`, leaks all objects: else the last of those engines
+    /// would drop that object under the network's lock, and the drop runs code of frontends.
     pub(crate) fn leave(&self, index: u16, limit: Instant) {
         let mut ports = self.write();
         let port = ports.ports.get_mut(usize::from(index)).and_then(Option::take);

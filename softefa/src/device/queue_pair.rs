@@ -14,9 +14,9 @@
 //!
 //! The state only advances: idle, ready, error. An engine that reports a violation of the send or receive queue sets
 //! the error state; a violation of a completion queue changes no state. The engine of the queue pair's adapter then
-//! flushes: at the end of the queue pair's round if the violation was found in that round, else in the queue pair's next
-//! round. A request that a sender's engine is delivering to the queue pair meanwhile is still delivered. In the error
-//! state, the engine also flushes what is posted later.
+//! flushes: at the end of the queue pair's round if the violation was found in that round, else in the queue pair's
+//! next round. A request that a sender's engine is delivering to the queue pair meanwhile is still delivered. In the
+//! error state, the engine also flushes what is posted later.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};

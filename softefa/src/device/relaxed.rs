@@ -46,8 +46,8 @@ impl RelaxedMemory {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lands the late writes that are due. Returns whether any late writes remain. If the memory panics, the write during
-    /// which it panicked is lost, and writes that are due remain: the caller must call this again.
+    /// Lands the late writes that are due. Returns whether any late writes remain. If the memory panics, the write
+    /// during which it panicked is lost, and writes that are due remain: the caller must call this again.
     pub(crate) fn land_due(&self) -> bool {
         let mut late = self.late();
         if late.writes.is_empty() {

@@ -24,8 +24,8 @@ pub struct Statistics {
     pub rnr_retries: u64,
     /// Violations, including those that were not stored because there were too many.
     pub violations: u64,
-    /// Completions that arrived while their queue was full ([`super::StrictRule::CompletionQueueOverrun`]), whose status
-    /// was changed to an error.
+    /// Completions that arrived while their queue was full ([`super::StrictRule::CompletionQueueOverrun`]), whose
+    /// status was changed to an error.
     pub overruns: u64,
 }
 

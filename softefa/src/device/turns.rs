@@ -10,9 +10,9 @@
 //! An engine that works for a client other than 0 states the beginning and the end of each access in [`Turns`]. If an
 //! access takes longer than `LONGEST_ACCESS`, the watch thread (`engine::watch`) begins the next turn: it starts a
 //! thread, and marks the client for which the engine worked as blocked. That client is the sender's, also if the memory
-//! is the target's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark does
-//! not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When the
-//! access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
+//! is the target's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark
+//! does not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When
+//! the access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
 //! takes up no further request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside
 //! the new engine, as engines of several adapters do; at most one at a time holds a given queue pair's send state.
 //!
