@@ -116,7 +116,8 @@ impl Shared {
         }
     }
 
-    /// Stores and counts a violation, and logs it if the configuration asks for that.
+    /// Counts a violation, and stores it unless [`MAX_REPORTS`] are stored. Before it stores a violation, it logs it if
+    /// the configuration asks for that, so that a thread that finds the violation finds its line too.
     pub(crate) fn report(&self, violation: Violation) {
         let mut stored = lock(&self.violations);
         if stored.len() < MAX_REPORTS {
@@ -129,6 +130,7 @@ impl Shared {
         add(&self.counts.violations, 1);
     }
 
+    /// Stores a warning unless [`MAX_REPORTS`] are stored.
     pub(crate) fn warn(&self, warning: Warning) {
         let mut stored = lock(&self.warnings);
         if stored.len() < MAX_REPORTS {
@@ -144,6 +146,7 @@ impl Shared {
         lock(&self.warnings).clone()
     }
 
+    /// Stores a fetched entry unless [`AdapterConfig::capture`] entries are stored.
     #[inline]
     pub(crate) fn capture(&self, queue_pair: QueuePairNumber, counter: u64, bytes: &[u8]) {
         if self.config.capture > 0 {
