@@ -5,11 +5,15 @@
 mod libfabric_common;
 
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::Write;
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use efa_gda_sys::fi;
-use efa_gda_test_support::{TempDir, compile};
+use efa_gda_test_support::{TempDir, compile, rest};
 use efa_gda_wire::CompletionStatus;
 use libfabric_common::queues::{Poller, Poster, memory, wait, write_to_self};
 use libfabric_common::{
@@ -18,6 +22,8 @@ use libfabric_common::{
 };
 
 const INVALID: c_int = -libc::EINVAL;
+/// The bound of a wait.
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_wrong_phase_bit_is_reported_with_its_rule_queue_and_slot() {
@@ -69,6 +75,63 @@ fn a_violation_is_not_logged_without_softefa_log() {
     with_soft_adapter(&[], |_| {
         let stderr = stderr_after_a_violation();
         assert!(!stderr.contains("VIOLATION"), "{stderr}");
+    });
+}
+
+/// Calls `body` while the standard error of this child is `file`.
+fn with_stderr<T>(file: &impl AsRawFd, body: impl FnOnce() -> T) -> T {
+    // SAFETY: duplicates of open descriptors; the copy of the standard error is put back.
+    unsafe {
+        let stderr = libc::dup(2);
+        assert!(stderr > 2 && libc::dup2(file.as_raw_fd(), 2) == 2);
+        let result = body();
+        assert!(libc::dup2(stderr, 2) == 2 && libc::close(stderr) == 0);
+        result
+    }
+}
+
+/// Calls `body` while the standard error of this child cannot be written.
+fn without_stderr<T>(body: impl FnOnce() -> T) -> T {
+    with_stderr(&File::options().write(true).open("/dev/full").unwrap(), body)
+}
+
+#[test]
+fn a_violation_is_found_also_if_nobody_reads_its_line() {
+    with_soft_adapter(&[("SOFTEFA_LOG", "1")], |_| {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let (_reader, mut writer) = std::io::pipe().unwrap();
+        // SAFETY: the pipe is open; its size is that of one page.
+        let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+        writer.write_all(&vec![0; size as usize]).unwrap();
+        let poller = Poller::new(&opened);
+        // Without a panic, whose message would wait for the pipe.
+        let is_complete = with_stderr(&writer, || {
+            Poster::new(&opened, 0).post_with_phase(&write_to_self(&opened, &from, &to, 5), true);
+            let deadline = Instant::now() + LIMIT;
+            while !poller.has_next() && Instant::now() < deadline {
+                rest();
+            }
+            poller.has_next()
+        });
+        assert!(is_complete, "the engine waits for the pipe");
+        assert_eq!(SoftAdapter::loaded().violation_count(), 1);
+    });
+}
+
+#[test]
+fn a_refusal_has_its_code_also_if_stderr_cannot_be_written() {
+    with_soft_adapter(&[("SOFTEFA_LOG", "1")], |_| {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let refused = without_stderr(|| open_cq(opened.domain, 1 << 20));
+        assert_eq!(refused.map(|_| ()), Err(INVALID));
+    });
+}
+
+#[test]
+fn the_provider_loads_also_if_its_warning_of_a_variable_cannot_be_written() {
+    with_soft_adapter(&[("SOFTEFA_UNKNOWN", "1")], |_| {
+        assert!(without_stderr(|| Client::load().getinfo_with(|_| {})).is_ok());
     });
 }
 

@@ -24,7 +24,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::device::{Memory, MemoryFault};
+use crate::device::{Memory, MemoryFault, say};
 
 use driver::{Context, CopyStream, Driver, Failure};
 
@@ -87,10 +87,10 @@ fn limit() -> Duration {
     let Ok(text) = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS") else { return COPY_LIMIT };
     text.trim().parse().map_or_else(
         |_| {
-            eprintln!(
-                "softefa: warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
+            say(format_args!(
+                "warning: SOFTEFA_CUDA_TIMEOUT_MS is \"{}\"; expected a number of milliseconds; 10000 is used",
                 text.escape_debug()
-            );
+            ));
             COPY_LIMIT
         },
         Duration::from_millis,

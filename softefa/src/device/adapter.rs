@@ -1,6 +1,6 @@
-//! The adapter and its control path. A call that changes objects holds the network's lock for writing, so no
-//! engine works during the change. Then it waits without the lock for engines that still access what it removed
-//! (`engine.rs`), so that none uses it after the call has returned.
+//! The adapter and its control path. A call that changes objects holds the network's lock for writing, so that no
+//! engine looks up an object during the change. If it removed an object, it then waits, without the lock, until no
+//! engine accesses that object. `engine.rs` states which accesses these are, and what bounds the waits.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -26,8 +26,8 @@ use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
-/// Time that a dropped adapter waits for its threads, and then for engines of other adapters. A round is far shorter,
-/// unless a [`super::Memory`] blocks; then the threads and the objects that they use are leaked.
+/// Time that the drop of an adapter waits in all: for its threads, and then for engines of other adapters. A round is
+/// far shorter, unless a [`super::Memory`] blocks; then the threads and all objects of the adapter are leaked.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A software adapter: its objects and its engine thread.
@@ -35,9 +35,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network.
 /// Queues that still exist are dropped without being flushed. Late writes to memory whose
 /// [`Memory::client`](super::Memory::client) is not 0 are discarded. If an access to such memory has not returned after
-/// 10 s, the drop returns, and the objects are leaked: engines may still access it. When the drop has returned, no
-/// engine accesses other registered memory. A method of a `Memory` must not drop the last reference, because the drop
-/// waits for the threads that call it.
+/// 10 s, the drop returns and the adapter's objects are leaked, because engines may still access that memory. No engine
+/// accesses other registered memory after the drop has returned. A method of a `Memory` must not drop the last
+/// reference, because the drop waits for the threads that call it.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -67,8 +67,8 @@ impl Adapter {
         Ok(Arc::new(Self { network: network.clone(), index, shared }))
     }
 
-    /// Starts a thread that replaces the engine while it waits for the memory of one client
-    /// ([`Memory::client`](super::Memory::client)), so that the others do not wait.
+    /// Starts the watch thread, which makes another thread the engine when the engine waits for the memory of a client
+    /// other than 0 ([`Memory::client`](super::Memory::client)), so that the other clients do not wait.
     ///
     /// # Errors
     /// [`DeviceError::Thread`].
@@ -92,8 +92,9 @@ impl Adapter {
         &self.network
     }
 
-    /// As [`Self::change`], with attributes that have references to frontends' objects, such as a [`super::Memory`]. If
-    /// the call fails, the last reference is dropped without the lock, because that runs the frontend's code.
+    /// As [`Self::change`], with attributes that hold references to frontends' objects, such as a [`super::Memory`]. If
+    /// the change fails, the last reference to such an object is dropped after the lock is released, because the drop
+    /// runs the frontend's code.
     fn change_with<A: Clone, T>(
         &self,
         attr: A,
@@ -258,7 +259,8 @@ impl Adapter {
             Ok(ring)
         })?;
         ring.abandon();
-        // An engine may write its backlog. If it released the queue's memory, other clients would wait for that.
+        // An engine that writes the backlog holds an `Arc` of the queue. This thread must drop the last one, because a
+        // drop of the queue's memory runs the frontend's code, for which the engine's other clients would wait.
         wait_until(|| Arc::strong_count(&ring) == 1);
         Ok(())
     }
@@ -270,8 +272,8 @@ impl Adapter {
         ring.cloned().ok_or(DeviceError::NoSuchCompletionQueue(queue))
     }
 
-    /// Discards all further completions of a queue, for a client that no longer reads it. A client that then closes its
-    /// queue pairs causes no overrun.
+    /// Discards the backlog and all further completions of a queue, for a client that no longer reads it. A client that
+    /// then closes its queue pairs causes no overrun.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`].
@@ -361,8 +363,8 @@ impl Adapter {
         })
     }
 
-    /// Attaches `counter` to a queue pair for the completions of the kinds in `counted`, from now on. Each
-    /// kind has at most one counter.
+    /// Attaches `counter` to a queue pair: it counts completions of the kinds in `counted` from now on. Each kind has
+    /// at most one counter, besides one of [`QueuePairAttr::accounting`].
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] if one of the kinds has a counter.
@@ -409,8 +411,9 @@ impl Adapter {
             removed.set_state(QueuePairState::Error);
             Ok(removed)
         })?;
-        // An engine may work on it without the network's lock.
+        // An engine that works on it without the network's lock holds an `Arc` of it.
         wait_until(|| Arc::strong_count(&removed) == 1);
+        // Pairs with the release by which an `Arc` is dropped: what those engines did is visible to the flush.
         fence(Ordering::Acquire);
         removed.flush(&mut UnwrittenCounters::default());
         removed.counters.detach();
@@ -423,23 +426,25 @@ impl Adapter {
         })
     }
 
-    /// Holds or releases the adapter. While it is held, requests are fetched and checked but not executed;
-    /// after the release they are executed. A round that waits for memory that may block when this is called executes
-    /// requests until its end. For tests that need requests in flight.
+    /// Holds or releases the adapter, for tests that need requests in flight. While it is held, the engine fetches and
+    /// checks requests, and executes them after the release. It executes none after a call that holds the adapter has
+    /// returned, unless it is in an access to memory that may block: then it executes requests until its round ends.
     pub fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::Release);
         self.shared.wake();
-        // No engine has the network's lock then, so each round that begins later finds the store.
+        // While this thread has the network's lock, an engine is between two rounds or in an access. So each round that
+        // begins later finds the store.
         drop(self.network.write());
     }
 
-    /// Ends the engine's thread, as if the adapter had died. Posted requests do not complete, but objects can
-    /// still be destroyed, which flushes them. When it returns, no further request is executed; a
-    /// [`Memory`](super::Memory) that blocks delays it, as every control call. For tests of waits that must time out.
+    /// Ends the engine's thread, as if the adapter had died, for tests of waits that must time out. Posted requests do
+    /// not complete, but queue pairs can still be destroyed, which flushes their requests. The adapter executes no
+    /// request after the call has returned. The call waits for accesses of the engine; a [`Memory`](super::Memory) that
+    /// blocks delays it.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
-        // An engine at work may not have seen the flag. It finishes its rounds first.
+        // An engine at work may not have seen the flag. This waits until it has finished its rounds.
         drop(self.shared.working.write().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -477,7 +482,7 @@ impl Drop for Adapter {
             self.shared.wake();
             thread::yield_now();
         }
-        // Also if a thread is leaked: the owner of memory of this process may free it after the drop.
+        // Also if a thread is leaked: the owner of memory of this process may free that memory after the drop.
         self.network.remove_prompt_regions(self.index);
         if self.shared.has_ended() {
             self.shared.join();

@@ -9,33 +9,36 @@
 //! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | doorbell: low 16 bits of the consumer index | the client: release; a control thread: the initial value | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
-//! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | a copy of whether `consumed` is known |
+//! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | none; a copy of whether `State::consumed` is known |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
-//! The client must not write slots. It must ring the doorbell, or report its index through
-//! [`super::Adapter::set_consumer_index`], if it wants overruns to be found; until then the adapter
-//! overwrites unread completions, as hardware does. A doorbell states the newest index from `consumed` to `produced`
-//! with its low 16 bits; if there is none, it is a violation. Of correct indexes, only that of a queue with exactly
-//! 65,536 unread completions is ambiguous: an unchanged doorbell is not seen, one that changes to this value states
-//! all.
+//! The client must not write slots. To have overruns found, it must ring the doorbell, or report its consumer index
+//! through [`super::Adapter::set_consumer_index`]; until then the adapter overwrites unread completions, as hardware
+//! does. The doorbell has only the low 16 bits of the index. The adapter takes it for the newest index from `consumed`
+//! to `produced` that has these bits; if none has them, the doorbell is a violation. Only one correct value is
+//! ambiguous: with exactly 65,536 unread completions, `consumed` and `produced` have the same bits. A doorbell that
+//! changes to them means `produced`; the adapter does not notice one that had them already.
 //!
 //! # Indirect memory
-//! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are gathered
-//! and written together, as far as their slots lie next to each other, in two calls. The first writes every completion
-//! with the phase bit that the slot has from the previous lap. The second writes the same bytes with the phase bit of
-//! this lap. No call changes both a phase bit and another byte, so the order in which the bytes of a call become
-//! visible does not matter, and a client that reads the phase bit of this lap may read the rest of the completion.
+//! Only calls of a [`Memory`] reach the memory of [`Storage::Indirect`], and a call may be a copy to a GPU. So a push
+//! gathers its completions, and writes those whose slots lie next to each other in two calls. The first writes every
+//! completion with the phase bit that the slot has from the previous lap. The second writes the same bytes with the
+//! phase bit of this lap, and so changes phase bits only. The order in which the bytes of one call become visible
+//! therefore does not matter: a client that reads the phase bit of this lap may read the rest of the completion.
 //!
-//! If a frontend's [`Memory`] panics, the queue is abandoned and a warning is stored. So the panic ends neither the
-//! queue pair whose completions were written, which may be another client's, nor a control call, and no later write
-//! panics again.
+//! If the `Memory` panics, the queue is abandoned and a warning is stored. So the panic ends neither the queue pair
+//! whose completions were written, which may be another client's, nor a control call, and no later write panics again.
 //!
 //! # Full queues
-//! A completion for a full queue goes to the backlog, with its status changed to an error, so that its client does not
-//! wait for it forever; one for a queue that has room and a backlog goes behind it, unchanged. They are written when
-//! the consumer index moves: by any thread that writes completions, a few at a time, or sets the index; and by the
-//! engine of the queue's adapter while [`Shared::backlogged`] is not 0 (`deferred.rs`). The backlog holds as many
-//! completions as the queue, but at least 256; later ones are lost, as on hardware.
+//! A queue is full if its consumer index is known and as many completions are unread as it has entries. Hardware loses
+//! a completion for a full queue. The adapter adds it to the backlog, with its status changed to an error, so that the
+//! client does not wait for it forever. While there is a backlog, a completion for a queue that is not full goes to the
+//! end of the backlog with its own status. The backlog holds as many completions as the queue, but at least 256; later
+//! ones are lost.
+//!
+//! The backlog is written, in order, when the consumer index has moved: by a thread that pushes completions, a few at a
+//! time; by a control call that sets the index; and by the engine of the queue's adapter, which reads the doorbell
+//! while [`Shared::backlogged`] is not 0 (`deferred.rs`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +61,8 @@ pub(crate) const COMPLETION_BYTES: usize = 32;
 const PHASE: u8 = 1;
 /// The smallest capacity of a backlog. A queue with more entries has a backlog of as many.
 const MIN_BACKLOG: usize = 256;
-/// Completions of the backlog that a push writes, besides as many as it is given: so a backlog that has room shrinks.
+/// A push writes at most as many completions of the backlog as it is given, and this many more, so that the backlog
+/// shrinks.
 const BACKLOG_OF_A_PUSH: usize = 16;
 /// Offset of the sender's GID in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`, `efa_io_defs.h`).
@@ -70,7 +74,7 @@ pub(crate) struct CompletionRing {
     pub(crate) ring: Ring,
     pub(crate) storage: Storage,
     pub(crate) doorbell: Option<Doorbell>,
-    /// Uses by queue pairs: one for each that has it as `send_cq`, and one for each that has it as `receive_cq`.
+    /// One for each queue pair that has it as `send_cq`, and one for each that has it as `receive_cq`.
     pub(crate) users: AtomicUsize,
     /// Whether the client has reported a consumer index: a copy, because a control call that holds the network's lock
     /// must not wait for `state`, whose holder may wait for memory.
@@ -87,15 +91,15 @@ pub(crate) enum Storage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Completions written, or gathered to be written.
+    /// The index of the next completion to write or gather, which counts from 0 and never wraps.
     produced: u64,
-    /// The consumer index, once the client has reported one.
+    /// The consumer index, also counted from 0, once the client has reported one.
     consumed: Option<u64>,
     /// Low 16 bits of the doorbell when it was last read.
     last_doorbell: u16,
     /// Completions for which the queue had no free slot, in order.
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
-    /// The last completions of `produced`, which are not in indirect memory yet.
+    /// The last completions before `produced`, if they are not in indirect memory yet.
     gathered: Vec<[u8; COMPLETION_BYTES]>,
     /// The client will not read completions any more, so they are discarded.
     is_abandoned: bool,
@@ -141,6 +145,7 @@ impl CompletionRing {
         }
     }
 
+    /// Stores the consumer index that the client reported, and writes what fits of the backlog.
     pub(crate) fn set_consumer_index(&self, consumed: u64) {
         let mut state = lock(&self.state);
         self.read_consumer(&mut state, usize::MAX);
@@ -151,14 +156,15 @@ impl CompletionRing {
         self.write_backlog(&mut state, usize::MAX);
     }
 
-    /// Writes completions in order, or adds them to the backlog until that is full. Of the backlog it writes a few more
-    /// than it is given, because the caller may hold the network's lock. Discards all if the queue was abandoned.
+    /// Writes completions in order, or adds them to the backlog until that is full. Before, it writes what fits of the
+    /// backlog: not all, because the caller may hold the network's lock ([`BACKLOG_OF_A_PUSH`]). Discards all if the
+    /// queue was abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
         if state.is_abandoned {
             return;
         }
-        // This writes of the backlog, which may find that the memory panics.
+        // This may write to indirect memory and abandon the queue, because the memory panics.
         self.read_consumer(&mut state, records.len() + BACKLOG_OF_A_PUSH);
         if state.is_abandoned {
             return;
@@ -170,12 +176,11 @@ impl CompletionRing {
         let (mut count, mut errors, mut flushed) = (0, 0, 0);
         for record in records {
             count += 1;
-            match record.completion.status {
+            match self.push_one(&mut state, record) {
                 CompletionStatus::Ok => {}
                 CompletionStatus::Flushed => flushed += 1,
                 _ => errors += 1,
             }
-            self.push_one(&mut state, record);
         }
         self.write_gathered(&mut state);
         add(&self.shared.counts.completions, count);
@@ -183,11 +188,11 @@ impl CompletionRing {
         add(&self.shared.counts.flushed, flushed);
     }
 
-    fn push_one(&self, state: &mut State, mut record: CompletionRecord) {
+    /// Writes a completion, adds it to the backlog, or loses it if the backlog is full. Returns its status, which is an
+    /// error if the queue is full.
+    fn push_one(&self, state: &mut State, mut record: CompletionRecord) -> CompletionStatus {
         let full = self.is_full(state);
         if full || !state.backlog.is_empty() {
-            // Hardware would lose a completion for which there is no room. It goes to the backlog, so that its client does
-            // not wait for it forever, and its status becomes an error.
             if full && state.backlog.is_empty() {
                 self.report_overrun(state);
                 self.shared.backlogged.fetch_add(1, Ordering::Relaxed);
@@ -199,9 +204,10 @@ impl CompletionRing {
             if state.backlog.len() < MIN_BACKLOG.max(self.ring.entries() as usize) {
                 state.backlog.push_back(Self::bytes(&record));
             }
-            return;
+        } else {
+            self.write(state, Self::bytes(&record));
         }
-        self.write(state, Self::bytes(&record));
+        record.completion.status
     }
 
     /// Discards the backlog and all later completions. For a queue that is not read any more or is being destroyed.
@@ -219,7 +225,7 @@ impl CompletionRing {
         }
     }
 
-    /// Reads the consumer index, and writes completions of the backlog that fit. Returns their number.
+    /// Reads the doorbell, and writes what fits of the backlog. Returns the number of completions that it wrote.
     pub(crate) fn retry_backlog(&self) -> u64 {
         let mut state = lock(&self.state);
         let before = state.produced;
@@ -447,6 +453,17 @@ mod tests {
         memory.load(queue.offset(last), &mut bytes);
         let decoded = Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap();
         assert_eq!(decoded.status, CompletionStatus::Ok, "the ring had room when it was pushed");
+    }
+
+    #[test]
+    fn a_completion_counts_with_the_status_that_it_was_given_also_if_its_queue_was_full() {
+        let (queue, shared, mut record) = queue();
+        queue.set_consumer_index(0);
+        queue.push([record; 2].into_iter());
+        record.completion.status = CompletionStatus::Flushed;
+        queue.push(iter::once(record));
+        let counted = shared.statistics();
+        assert_eq!((counted.completions, counted.errors, counted.flushed, counted.overruns), (3, 2, 0, 2));
     }
 
     #[test]

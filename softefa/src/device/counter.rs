@@ -6,25 +6,25 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | a counter's word | engines: add; control threads: add or set; release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
-//! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under the lock, so a mirror never goes back, and no value is in it before the data that it counts: "Mirrors" below |
-//! | `CompletionCounter::users` | control threads | control threads | none |
-//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines, control threads: acquire | the release and the acquire pair; a thread that loads false does not acquire the lock of the list |
+//! | a counter's word | engines: add; callers of [`CompletionCounter::add`] and [`CompletionCounter::set`]: add, store; all release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
+//! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under that lock, so no older value overwrites a newer one, and no value is in it before the data that it counts: "Mirrors" below |
+//! | `CompletionCounter::users` | control threads: acquire and release | control threads: acquire | a thread that finds the counter not attached finds the mirror writes of `detach` done |
+//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines, control threads: acquire | for `any` the release and the acquire pair, and the lock of the list orders the counters; for `may_block` the network's lock. Neither is cleared |
 //! | `AttachedCounters::counters` | a control thread | engines, control threads | its lock |
 //!
-//! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
-//! are counted after the target's receive completion, if there is one, and before the sender's is visible.
+//! The adapter adds to a counter before it makes the counted completion visible. It counts a remote write or read after
+//! the target's receive completion, if there is one, and before the sender's completion is visible.
 //!
 //! # Mirrors
 //! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
 //! only notes a mirrored counter that it added to ([`UnwrittenCounters`]), and writes the newest value before it
-//! makes the next completions of the sender visible: one write for all requests in between. The counter of
-//! receives is the exception: its mirror is written before receive completions. Values between two writes do not appear
-//! in the mirror.
+//! makes the next completions of the sender visible: one write for all requests in between. Values between two writes
+//! do not appear in the mirror. The counter of receives is the exception: its mirror is written before the receive
+//! completions that it counts.
 //!
-//! A write is never early. The engine that counted a request has moved its data before, and the release add and
-//! the acquire load of the word order that data before the write. The word of errors is loaded after the word of
-//! successes and written before it, so a client that loads the success mirror first finds every error that was
+//! A write is never early. The engine moves a request's data before it counts the request, and the release add and
+//! the acquire load of the word order that data before the write of the mirror. The word of errors is loaded after the
+//! word of successes and written before it, so a client that loads the success mirror first finds every error that was
 //! counted before those successes.
 
 use std::any::Any;
@@ -91,9 +91,10 @@ pub struct CompletionCounter {
     success: Word,
     error: Word,
     mirror: Option<Mirror>,
-    /// The largest value of a word, one less than a power of two. The words themselves count modulo 2^64.
+    /// The largest value that [`Self::value`] and the mirror show, one less than a power of two. The words themselves
+    /// count modulo 2^64.
     most: u64,
-    /// Kinds of completions of queue pairs that it is attached for.
+    /// Attachments: pairs of a queue pair and a set of kinds.
     users: AtomicUsize,
 }
 
@@ -107,8 +108,8 @@ struct Word {
 /// Client memory to which the words' values are also written: successes and errors.
 struct Mirror {
     words: [(Arc<dyn Memory>, u64); 2],
-    /// The values that were written last; `None` for a word: the next value is written even if it is the same. `None`
-    /// for both: the memory panicked, and nothing is written to it any more.
+    /// The values that were written last, of successes and of errors. A word's `None` means that its next value is
+    /// written even if it is the same. If the whole is `None`, the memory panicked, and nothing is written any more.
     written: Mutex<Option<[Option<u64>; 2]>>,
 }
 
@@ -288,13 +289,15 @@ pub(crate) struct AttachedCounters {
     any: AtomicBool,
     /// Whether a counter has a mirror, whose memory may block.
     may_block: AtomicBool,
-    /// The frontend's, [`Self::accounting`] of them, then those that are attached.
+    /// The frontend's counters ([`super::QueuePairAttr::accounting`]), then the client's.
     counters: RwLock<Vec<(Counted, Arc<CompletionCounter>)>>,
+    /// The number of the frontend's counters.
     accounting: usize,
 }
 
 impl AttachedCounters {
-    /// No kind may have two of `counters`. `accounting` are the frontend's: a kind that has one there can have another.
+    /// Attaches `accounting`, the frontend's counters, and `counters`, the client's. No kind may have two of
+    /// `counters`; it may have one of each.
     pub(crate) fn new(
         counters: Vec<(Counted, Arc<CompletionCounter>)>,
         accounting: Vec<(Counted, Arc<CompletionCounter>)>,
@@ -333,9 +336,9 @@ impl AttachedCounters {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Detaches all counters of a queue pair that was destroyed. An engine may still have noted one of them; it then
-    /// finds its mirror written, and does not access the memory any more, except during [`CompletionCounter::set`] and
-    /// `add`.
+    /// Detaches all counters of a queue pair that was destroyed, and writes their mirrors. An engine that has noted one
+    /// of them finds the mirror up to date and does not access its memory, unless the counter is attached to another
+    /// queue pair, or during [`CompletionCounter::set`] and `add`.
     pub(crate) fn detach(&self) {
         let counters = take(&mut *self.counters.write().unwrap_or_else(PoisonError::into_inner));
         for (_, counter) in counters {

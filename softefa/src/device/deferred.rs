@@ -11,15 +11,15 @@ use super::turns::Rotation;
 
 /// Calls `serve` for each object, client by client, but not while the engine must not work for the object's client
 /// ([`NetworkView::begin_work_for`]). Begins after `rotation.last`, the client that was served last, so that clients
-/// whose memory blocks do not keep others from being served. In each round each client begins with another of its
-/// objects, because the client's time may be over after one whose memory is slow. A replaced engine serves no client,
-/// and does not change `rotation.last`.
+/// whose memory blocks do not keep others from being served. In each round it begins each client with another object,
+/// because the client's time may be over after one object whose memory is slow. A replaced engine serves no client,
+/// and does not change `rotation.last`. Returns whether it passed over an object.
 fn for_each_client<T: Ord>(
     network: &mut NetworkView<'_>,
     rotation: &Rotation,
     mut objects: Vec<(u64, T)>,
     mut serve: impl FnMut(&mut NetworkView<'_>, u64, T),
-) {
+) -> bool {
     let (last, round) = (&rotation.last, rotation.rounds.fetch_add(1, Ordering::Relaxed));
     objects.sort_unstable();
     for own in objects.chunk_by_mut(|(client, _), (next, _)| client == next) {
@@ -28,16 +28,20 @@ fn for_each_client<T: Ord>(
     let first = objects.partition_point(|(client, _)| *client <= last.load(Ordering::Relaxed));
     objects.rotate_left(first);
     network.end_share();
+    let mut passed_over = false;
     for (client, object) in objects {
         if network.begin_work_for(client) {
             last.store(client, Ordering::Relaxed);
             serve(network, client, object);
+        } else {
+            passed_over = true;
         }
     }
+    passed_over
 }
 
-/// Lands late writes to the adapter's regions with relaxed ordering. Returns whether any remain in the
-/// regions of the clients that it served.
+/// Lands the late writes to the adapter's regions with relaxed ordering that are due. Returns whether any late writes
+/// may remain: in a region that it served, or because it passed over a region.
 pub(super) fn land_late_writes(network: &mut NetworkView<'_>) -> bool {
     let regions = &network.local().relaxed;
     if regions.is_empty() {
@@ -46,18 +50,23 @@ pub(super) fn land_late_writes(network: &mut NetworkView<'_>) -> bool {
     let regions = regions.iter().map(|(number, region)| (region.memory.client(), *number)).collect();
     let rotation = &network.shared().turns.late_writes;
     let mut remain = false;
-    for_each_client(network, rotation, regions, |network, client, number| {
-        // The list has numbers, because a call that deregisters a region waits for an engine that holds its memory.
+    let passed_over = for_each_client(network, rotation, regions, |network, client, number| {
+        // `regions` has numbers, because a call that deregisters a region waits for an engine that holds its memory.
         // While another region was served, the number may have become that of another client's region.
         let mut regions = network.local().relaxed.iter();
         let Some((_, region)) = regions.find(|(other, _)| *other == number).cloned() else { return };
         if let Some(memory) = region.relaxed.as_ref().filter(|_| region.memory.client() == client) {
-            // A frontend's `Memory` may panic. The late write during which it panicked is lost.
-            let land = || catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
-            remain |= network.unlocked(land);
+            // A frontend's `Memory` may panic. The late write during which it panicked is lost; the others still land.
+            remain |= network.unlocked(|| {
+                loop {
+                    if let Ok(remain) = catch_unwind(AssertUnwindSafe(|| memory.land_due())) {
+                        break remain;
+                    }
+                }
+            });
         }
     });
-    remain
+    remain || passed_over
 }
 
 /// Writes completions of backlogs that fit now. Returns the cost of those that it wrote under the lock.
@@ -220,6 +229,33 @@ mod tests {
         queue.push(iter::repeat_n(record, 2 * entries as usize));
         created.doorbell.unwrap().ring(entries);
         created.number.0
+    }
+
+    #[test]
+    fn a_panic_while_a_late_write_lands_delays_no_other_that_is_due() {
+        let (network, shared, index) = adapter();
+        let memory = Noted::of(7);
+        add_region(network.write().port_mut(index).unwrap(), memory.clone());
+        assert!(memory.writes() < 15, "several writes are late");
+        *lock(&memory.call) = Some(Box::new(|| panic!("an injected panic")));
+        let remain = land_late_writes(&mut NetworkView::new(&network, &shared, index, 0));
+        assert_eq!((memory.writes(), remain), (16, false));
+    }
+
+    #[test]
+    fn late_writes_remain_while_a_region_is_passed_over() {
+        let (network, shared, index) = adapter();
+        let [slow, other] = [7, 7].map(Noted::of);
+        {
+            let mut ports = network.write();
+            let port = ports.port_mut(index).unwrap();
+            add_region(port, slow.clone());
+            add_region(port, other.clone());
+        }
+        *lock(&slow.call) = Some(Box::new(|| thread::sleep(TIME_PER_CLIENT)));
+        let land = || land_late_writes(&mut NetworkView::new(&network, &shared, index, 0));
+        assert!(land() && other.writes() < 16, "the client's time was over");
+        assert_eq!((land(), other.writes()), (false, 16));
     }
 
     /// During the work for client 7, the object of client 9 is removed, and its number becomes that of client 100.

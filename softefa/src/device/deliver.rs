@@ -1,7 +1,7 @@
 //! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes, writes
-//! the receive completion if there is one, and adds to the target's counters. Accesses to memory that may block happen
-//! without the network's lock. If there are any and the request is not a read, the target's queue pair counts the
-//! delivery until it ends, and a control call that ends the queue pair waits for it (`engine.rs`, "Locks").
+//! the receive completion if there is one, and adds to the target's counters. The engine accesses memory that may block
+//! without the network's lock. A delivery with such an access, other than an RDMA read, is counted in the target's
+//! queue pair until it ends, and a control call that ends that queue pair waits for it (`engine.rs`, "Locks").
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
@@ -27,7 +27,7 @@ use super::transfer::scatter;
 /// The bytes of a request.
 pub(super) enum Source<'a> {
     Inline(&'a [u8]),
-    /// The start of the scratch memory.
+    /// The engine's scratch memory: this many bytes from its start.
     Scratch(usize),
     /// Memory of this process. The sink is also memory of this process.
     Host(HostRange),
@@ -202,8 +202,9 @@ impl Receiver<'_> {
     }
 
     /// Writes the target's receive completion at once, so that it is visible before the sender's completion. For a
-    /// message it first adds to the target's counter of receives and writes its mirror. It writes no other mirrors:
-    /// those of the engine's list may be in memory of other clients, for which the target must not wait.
+    /// message it first adds to the target's counter of receives and writes that counter's mirror. It writes no other
+    /// mirrors: those that the engine has noted may be in memory of other clients, for which a control call that ends
+    /// the target must not wait.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {

@@ -4,12 +4,16 @@
 //!
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
-//!   entries, rings doorbells and polls completions. On the data path it only accesses memory.
+//!   entries, rings doorbells and polls completions. On the data path it only accesses memory. Queue pairs and memory
+//!   have the number of their client ([`super::QueuePairAttr::client`], [`super::Memory::client`]). Number 0
+//!   stands for all clients for which no engine is replaced.
 //! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
 //!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
-//!   entries, copies the bytes, and writes completions. The engine of the *sender* also takes the receive from the
-//!   target's receive queue and writes the target's receive completion. The target's engine does only what is no part
-//!   of a request: it checks the receive doorbell, lands late writes and writes backlogs (`deferred.rs`), and flushes.
+//!   entries, copies the bytes, and writes completions. The engine that executes a request is that of its *sender*, the
+//!   queue pair to which it was posted. It also takes the receive from the receive queue of the *target*, the queue
+//!   pair that the request names, and writes the target's receive completion. The engine of the target's adapter has no
+//!   part in the request. For the target it checks the receive doorbell, writes backlogs and lands late writes
+//!   (`deferred.rs`), and flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it, and flushes
@@ -17,60 +21,61 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much again;
-//! one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls each of the client's queue pairs once. No
-//! share begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
-//! `COST_PER_LOCK`, when its accesses without the lock (below) took `TIME_PER_CLIENT`, or when the engine is replaced.
-//! An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may block, moves in
-//! pieces, and the engine checks the keys again for each piece.
+//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much
+//! again; one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls
+//! each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK` is spent. A share ends early
+//! when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock (below) took
+//! `TIME_PER_CLIENT`, or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64
+//! KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
-//! may be in an access without the lock. `queue_pair_state` holds the lock for reading; `set_consumer_index` and
-//! `abandon_completion_queue` hold it only while they find the queue. `stop` waits until no engine works
-//! (`Shared::working`, which an engine acquires before the network's lock); `hold` and the calls that return reports
-//! acquire neither of these two locks.
+//! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
+//! `set_consumer_index` and `abandon_completion_queue` do so only while they find the queue. `hold` stores its flag,
+//! then acquires the lock for writing once, so that each round that begins later finds the flag. `stop` waits until no
+//! engine works: it acquires `Shared::working`, which an engine holds for reading while it works, with or without the
+//! network's lock. The calls that return reports and statistics acquire neither of these two locks.
 //!
 //! **No thread accesses memory that may block while it holds the network's lock.** Memory may block if only the methods
 //! of a [`super::Memory`] reach it: that of some regions, completion queues and mirrors of counters. An engine releases
-//! the lock for such an access ([`NetworkView::unlocked`]). A control call that removes an object first changes the
-//! objects under the lock, then waits without it for the engines' accesses to what it removed; only then, if that is a
-//! queue pair, it flushes it. So once it has returned, no engine uses what it removed. Registered memory for which
-//! [`super::Memory::host`] returns a range is accessed under the network's lock only, unless its writes land late.
+//! the lock for such an access ([`NetworkView::unlocked`]). A control call that ends or removes an object changes the
+//! tables or the queue pair's state under the lock. It then waits, without the lock, until no engine accesses the
+//! object, and if the object is a queue pair, flushes it. So no engine uses a removed object after the call has
+//! returned. Registered memory for which [`super::Memory::host`] returns a range is accessed under the network's lock
+//! only, unless its writes land late.
 //!
 //! A drop of the adapter waits for the same accesses as the calls that deregister its regions and destroy its queue
 //! pairs, except writes of mirrors: its counters stay attached. It waits without a bound only for regions of memory
-//! that does not block for long, because that may be memory of this process, which its owner may then free
+//! that does not block for long, because that may be memory of this process, which its owner may free after the drop
 //! (`Network::remove_prompt_regions`, `Network::leave`).
 //!
-//! | during | the engine holds | the control call that waits for it |
+//! | during an access without the lock | the engine holds | the control call that waits for the access |
 //! |---|---|---|
-//! | a read or write of a region | an `Arc` of the memory of each region that the request still uses | the call that deregisters it |
-//! | a delivery that is not a read | the count of the target's queue pair (`begin_delivery`), an `Arc` of it | the call that ends the target's queue pair |
+//! | a read or write of a region, or landing its late writes | an `Arc` of the memory of each region that the request still uses, or of that region | the call that deregisters the region |
+//! | a delivery that is not an RDMA read | the target's count of deliveries (`begin_delivery`), an `Arc` of the target | the call that ends the target |
 //! | writing completions and counters of a queue pair of its adapter, and flushing it | the send state, an `Arc` of the queue pair | the call that ends that queue pair |
 //! | writing a backlog | the completion queue's lock, an `Arc` of it | the call that destroys the completion queue |
-//! | writing the mirror of a target's counter | the mirror's lock | the call that destroys the target's queue pair (`AttachedCounters::detach`) |
+//! | writing the mirror of a target's counter | the mirror's lock | the call that destroys the target (`AttachedCounters::detach`) |
 //!
 //! Control calls that change objects acquire the lock one after another (`Network::changing`). Then at most one waits
 //! for it, so that engines can acquire it between two of them.
 //!
-//! Locks are acquired in this order: `Network::changing`, network, send state, receive state, completion queue; except
-//! that [`NetworkView::unlocked`] acquires the network's lock again under a send state. The locks of counters, of late
-//! writes (`relaxed.rs`), of turns (`turns.rs`) and of the lists in `shared.rs` come last; a thread that holds one of
-//! those acquires none of the first five. The send state of a queue pair is locked by an engine of its adapter and by
-//! control calls that flush it. The holder of a send state may release and acquire the network's lock, so no thread
-//! waits for a send state while it holds the network's lock: an engine passes over a queue pair whose send state is
-//! locked. Receive states and completion queues are locked by engines of their adapter, by every engine that delivers
-//! to them, and by control calls. The lock of a completion queue in memory that may block is acquired without the
-//! network's lock. No engine waits for the send state of another adapter, so two engines that deliver to each other
-//! cannot deadlock.
+//! Locks are acquired in this order: `Shared::working`, `Network::changing`, network, send state, receive state,
+//! completion queue; except that [`NetworkView::unlocked`] acquires the network's lock again under a send state. The
+//! locks of counters, of late writes (`relaxed.rs`), of turns (`turns.rs`) and of the lists in `shared.rs` come last; a
+//! thread that holds one of those acquires none of the first six. The send state of a queue pair is locked by an engine
+//! of its adapter and by control calls that flush it. The holder of a send state may release and acquire the network's
+//! lock, so no thread waits for a send state while it holds the network's lock: an engine passes over a queue pair
+//! whose send state is locked. Receive states and completion queues are locked by engines of their adapter, by every
+//! engine that delivers to them, and by control calls. The lock of a completion queue in memory that may block is
+//! acquired without the network's lock. No engine waits for the send state of another adapter, so two engines that
+//! deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does. In the first
-//! two rows the engine is that of the queue pair's adapter; for a receive queue, also that of any sender. Each accesses
-//! a receive queue under `receive.state` (`queue_pair.rs`). The rows for completion slots are for rings;
+//! two rows the engine is that of the queue pair's adapter; for a receive queue, also that of any sender. All of them
+//! access a receive queue under `receive.state` (`queue_pair.rs`). The rows for completion slots are for rings;
 //! `completion.rs` has the order in memory that only calls reach ("Indirect memory"). The tables of `shared.rs`,
-//! `turns.rs`, `queue_pair.rs` and `completion.rs` have the further words of [`Shared`], queue pairs and completion
-//! queues.
+//! `turns.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs` have the further words.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -80,10 +85,7 @@
 //! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | completion counter | engines and control threads: release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
-//! | mirror of a completion counter | the holder of its lock | the client | no value is written before the data that it counts: `counter.rs` |
-//! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine (`run`) and the watch thread (`watch`): acquire | orders no other word |
-//! | `AttachedCounters::any` | a control thread: release (`attach`) | engines: acquire (`any`), also without the network's lock | the release and the acquire pair; the lock of the list orders the counters |
-//! | `AttachedCounters::may_block` | a control thread: release (`attach`) | engines: acquire | the network's lock |
+//! | mirror of a completion counter | the holder of the mirror's lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Handle::target_reached` | engines of the adapter that has the handle: relaxed | the same | orders no other word |
 //!
 //! ## Order of one request
@@ -103,28 +105,29 @@
 //!
 //! ## Waits and their bounds
 //! The engine waits for no client, except for a client's memory that blocks. A client that waits for a completion must
-//! have its own time limit.
+//! have its own time limit. A request whose queue pair leaves the ready state is flushed.
 //!
-//! | wait | ends | when the bound is reached |
+//! | wait | ends | what follows, or that nothing bounds the wait |
 //! |---|---|---|
 //! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
-//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target is not ready, a key is gone), or the queue pair leaves the ready state | no bound |
-//! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
+//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target has left the ready state, a key was removed), or the queue pair leaves the ready state | no bound |
+//! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | after the last retry it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
-//! | a delayed request | when its delay is over, or the queue pair leaves the ready state | it is executed |
-//! | a request within [`super::Faults::interval`] of the last one of its queue pair | when the interval is over, or the queue pair leaves the ready state | it is executed |
-//! | a write to a region with relaxed ordering, after its completion | in the first round, after a time of at most [`AdapterConfig::latest_write`], in which the engine serves the region (`deferred.rs`); earlier if 64 writes to the region are late, at a read of the region, or when it is deregistered | it lands |
+//! | a request, for [`super::Faults::delay`] | when its delay is over, or the queue pair leaves the ready state | it is executed |
+//! | a request, for [`super::Faults::interval`] after the last one of its queue pair was executed | when the interval is over, or the queue pair leaves the ready state | it is executed |
+//! | a late write | it is due at most [`AdapterConfig::latest_write`] after its completion, and lands in the next round in which the engine serves the region (`deferred.rs`); earlier at a read of the region, when the region is deregistered, or if 64 writes to it are late | it lands |
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
-//! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry, while a long request moves (`run.rs`), or when the queue pair leaves the ready state | they are executed |
-//! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
-//! | a control call, for the network's lock | when the control calls before it have released `Network::changing`, and every engine has released the lock: for an access to memory that may block, after its `COST_PER_LOCK`, or after its rounds | no bound |
+//! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry, when a long request begins to move (`run.rs`), or when the queue pair leaves the ready state | they are executed |
+//! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the consumer index moves | it is written; no bound, but destroying or abandoning the queue discards it |
+//! | a control call, for the network's lock | when the control calls before it have released `Network::changing`, and every engine has released the lock: for an access to memory that may block, after `COST_PER_LOCK`, or after its rounds | no bound |
 //! | an engine, for the network's lock | when the control call that changes objects has changed them | no bound |
-//! | a control call that deregisters memory, ends a queue pair, or destroys, abandons or sets the consumer index of a completion queue, and `CompletionCounter::set` and `add`, for accesses of engines | when the accesses to the memory of its own client, and of the peers to which its queue pair sends, have returned | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call that deregisters memory, ends a queue pair, or destroys, abandons or sets the consumer index of a completion queue, and `CompletionCounter::set` and `add`: for accesses of engines | when the accesses to the memory of the caller's client, and of the peers to which the queue pair sends, have returned | no bound: a [`super::Memory`] that blocks delays the call |
 //! | `Adapter::stop`, for engines that work | when their rounds are finished and their accesses to memory of clients have returned | no bound |
-//! | an engine, for memory of a client, or during an access to such memory for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | with [`super::Adapter::isolate_clients`], if the engine works for a client other than 0: after 10 to 15 ms another thread becomes the engine, and passes over that client (the sender, if the memory is a peer's) |
+//! | an engine, for an access to a client's memory to return; in an access also for a lock (completion queue, mirror, late writes) that another thread holds during its own access | when the access returns | with [`super::Adapter::isolate_clients`], if the engine works for a client other than 0: after 10 to 15 ms another thread becomes the engine, and passes over that client (the sender's, if the memory is a peer's) |
 //! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
-//! | a dropped adapter, for its engines and its watch thread, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | after 10 s for both, all its objects are leaked; else the late writes to memory of clients other than 0 are discarded |
+//! | the drop of an adapter, for its engines and its watch thread to end, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | the late writes to memory of clients other than 0 are discarded; 10 s after the drop began, its remaining objects are leaked instead |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
+//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr has room for the line | after 1 s the line is lost (`stderr.rs`) |
 
 use std::collections::HashMap;
 use std::io;
@@ -153,10 +156,10 @@ pub(super) const COST_PER_LOCK: u64 = 4 << 20;
 /// read and reset, and it is written, about 100 ns in all. Otherwise a client that posts to many queue pairs in the
 /// error state could make the engine hold the lock for long.
 pub(super) const COMPLETION_COST: u64 = 1 << 10;
-/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends; the same limit holds
-/// for its backlogs, and again for its late writes. A client whose memory is slow delays the requests of another by at
-/// most this time, the accesses of one more request (at most three), and those that write its queue pair's completions.
-/// Backlogs and late writes each add at most this time and the access of one more object.
+/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends. The same limit holds
+/// for its backlogs, and again for its late writes. In a round, a client whose memory is slow delays the requests of
+/// another by at most this time, the accesses of one more request (at most three), and those that write its queue
+/// pair's completions. Its backlogs and its late writes each add at most this time and the access of one more object.
 pub(super) const TIME_PER_CLIENT: Duration = Duration::from_millis(2);
 /// How often the watch thread looks for an access that takes too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
@@ -189,8 +192,8 @@ impl<'a> NetworkView<'a> {
     }
 
     /// Makes `client` the one for which the engine works. Returns false if the engine must not work for it: a replaced
-    /// thread has not ended its work for this client, the client has had `TIME_PER_CLIENT`, or this thread is replaced
-    /// itself. The watch thread does not replace a thread twice.
+    /// thread has not ended its work for this client, the client's accesses took `TIME_PER_CLIENT`, or this thread is
+    /// replaced itself. A replaced thread begins no work, because nothing would replace it again if that blocked.
     pub(super) fn begin_work_for(&mut self, client: u64) -> bool {
         if self.client != client {
             (self.client, self.waited) = (client, Duration::ZERO);
@@ -198,8 +201,9 @@ impl<'a> NetworkView<'a> {
         !self.is_over() && !self.shared.turns.is_blocked(client)
     }
 
-    /// Sets the current client's time to zero before backlogs and before late writes, so that the time of its share
-    /// does not count for them. Their time counts for its next share if no other client comes between.
+    /// Sets the current client's time to zero. Called before backlogs and before late writes, so that the time of the
+    /// client's share does not count for them. Their time does count for its next share if no other client is served
+    /// before that.
     pub(super) fn end_share(&mut self) {
         self.waited = Duration::ZERO;
     }
@@ -237,8 +241,8 @@ impl<'a> NetworkView<'a> {
         &self.shared.config
     }
 
-    /// Runs `work`, which may block, without the network's lock: one access (`turns.rs`). Objects that the caller found
-    /// before may have been removed when this returns, except what the engine holds (table in "Locks").
+    /// Runs `work`, which may block, without the network's lock: one access (`turns.rs`). When this returns, objects
+    /// that the caller had found may have been removed, except those that the engine holds (table in "Locks").
     pub(crate) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
         /// Acquires the lock again, also if `work` panics.
         struct Relock<'v, 'a>(&'v mut NetworkView<'a>, Instant);

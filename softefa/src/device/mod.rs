@@ -43,6 +43,7 @@ mod send_queue;
 mod shared;
 mod slots;
 mod statistics;
+mod stderr;
 mod tables;
 mod transfer;
 mod turns;
@@ -62,4 +63,6 @@ pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
 pub use network::Network;
 pub use ring_memory::{Doorbell, PAGE_BYTES, RingMemory};
 pub use statistics::{Captured, Statistics};
+#[doc(hidden)]
+pub use stderr::say;
 pub use violation::{Queue, StrictRule, Violation, Warning};

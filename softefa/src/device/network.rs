@@ -14,9 +14,9 @@ use super::tables::{Port, Ports};
 
 /// A network of adapters that can reach each other.
 ///
-/// It holds all their objects under one lock. Engines hold the lock for reading while they work, but not while they
-/// access memory that may block; control calls that change objects hold it for writing. So an engine finds a peer's
-/// objects under the same lock; queues have locks of their own.
+/// One lock protects the tables of all their objects, so that an engine finds a peer's objects under the lock that it
+/// holds. Engines hold the lock for reading while they work, but not while they access memory that may block; control
+/// calls that change objects hold it for writing. Queues have further locks of their own (`engine.rs`, "Locks").
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,
@@ -106,8 +106,9 @@ impl Network {
         Ok(index as u16)
     }
 
-    /// Removes an adapter's regions of memory that does not block for long. When it returns, no engine of any adapter
-    /// accesses it through a region, so its owner may free it.
+    /// Removes an adapter's regions of memory that does not block for long, and waits, without a bound, for accesses to
+    /// them. After it has returned, no engine of any adapter accesses that memory through these regions, so its owner
+    /// may free it.
     pub(crate) fn remove_prompt_regions(&self, index: u16) {
         let regions = self.write().port_mut(index).map(Port::remove_prompt_regions);
         for mut region in regions.into_iter().flatten() {
@@ -117,15 +118,15 @@ impl Network {
 
     /// Removes an adapter whose threads have ended, and drops its objects when no engine uses them any more. Discards
     /// late writes, because the memory of the regions that [`Self::remove_prompt_regions`] left may block for long. If
-    /// engines of other adapters still use an object at `limit`, all are leaked: the last of those engines would drop
-    /// it under the network's lock, and that runs code of frontends.
+    /// engines of other adapters still use an object at `limit`, leaks all objects: else the last of those engines
+    /// would drop that object under the network's lock, and the drop runs code of frontends.
     pub(crate) fn leave(&self, index: u16, limit: Instant) {
         let mut ports = self.write();
         let port = ports.ports.get_mut(usize::from(index)).and_then(Option::take);
         if let Some(port) = &port {
             ports.set_handle_targets(port.gid, None);
         }
-        // The objects are dropped without the lock, for the same reason.
+        // The objects are dropped without the lock, because that runs code of frontends.
         drop(ports);
         let Some(mut port) = port else { return };
         wait_until(|| port.is_unused() || Instant::now() > limit);

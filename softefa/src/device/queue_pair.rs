@@ -9,14 +9,14 @@
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
 //! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |
-//! | `deliveries` | engines of senders: relaxed add, release subtract | a control thread that set the error state: acquire | the network's lock orders the add before that state |
+//! | `deliveries` | engines of senders: relaxed add, release subtract | a control thread that set the error state: acquire | the network's lock orders the add before that state; the release and the acquire pair: what the delivery did is visible |
 //! | `receive.state` | the queue pair's engine; the engine of any sender; a control thread that flushes | the same | its mutex |
 //!
 //! The state only advances: idle, ready, error. An engine that reports a violation of the send or receive queue sets
-//! the error state; one of the completion queue changes no state. The engine of the queue pair's adapter flushes: at
-//! the end of the queue pair's round if it found the violation in that round, else in the queue pair's next round. A
-//! request that a sender's engine is delivering meanwhile is still delivered. In the error state, later posts are
-//! flushed as well.
+//! the error state; a violation of a completion queue changes no state. The engine of the queue pair's adapter then
+//! flushes: at the end of the queue pair's round if the violation was found in that round, else in the queue pair's
+//! next round. A request that a sender's engine is delivering to the queue pair meanwhile is still delivered. In the
+//! error state, the engine also flushes what is posted later.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};

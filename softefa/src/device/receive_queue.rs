@@ -7,7 +7,7 @@
 //! behind a lock; its holder alone polls the doorbell and resets slots.
 //!
 //! A client may write a slot again when the completion of its receive is visible. That completion is
-//! written after the slot was reset, by the same engine.
+//! written after the slot was reset, by the same thread.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,7 @@
 //! Memory registered with relaxed ordering ([`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING)): a write may
-//! reach it after the request's completion is visible, and after later writes. The seed decides which writes are late,
-//! for how long, and in which order they land. A read of the region lands all of them first, as a read on PCIe pushes
-//! the writes before it.
+//! reach it after the request's completion is visible, and after later writes. The adapter's seed decides which writes
+//! are late, for how long, and in which order they land. A read of the region first lands all of its late writes, as a
+//! read on PCIe pushes the writes before it.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::engine::next_random;
 use super::memory::{Memory, MemoryFault};
 
-/// Most writes that are late at once; a further one first lands one of them, not always the oldest.
+/// Most writes to a region that are late at once; a further late write first lands one of them, not always the oldest.
 const MOST_LATE: usize = 64;
 
 /// A region's memory whose writes may land late.
@@ -46,7 +46,8 @@ impl RelaxedMemory {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lands the writes whose time has come. Returns whether any remain.
+    /// Lands the late writes that are due. Returns whether any late writes remain. If the memory panics, the write
+    /// during which it panicked is lost, and writes that are due remain: the caller must call this again.
     pub(crate) fn land_due(&self) -> bool {
         let mut late = self.late();
         if late.writes.is_empty() {
@@ -73,7 +74,7 @@ impl RelaxedMemory {
         self.late().writes.clear();
     }
 
-    /// Writes the bytes. The request has completed, so nobody can be told that the memory cannot be reached any more.
+    /// Writes the bytes. An error is ignored: the request has completed, so no completion can report it any more.
     fn land(&self, write: LateWrite) {
         let _ = self.memory.write(write.address, &write.bytes);
     }

@@ -12,8 +12,8 @@ const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
-/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share
-/// of the core, and a short sleep takes about a millisecond. After a yield of at least `SLOW_YIELD` the engine does not
+/// If more threads than cores can run, a yield takes tens of milliseconds, because the thread gives up its time on the
+/// core, and a short sleep takes about a millisecond. After a yield of at least `SLOW_YIELD` the engine does not
 /// yield until it has made `SLEEPS_AFTER_SLOW_YIELD` short sleeps; those after `SHORT_SLEEP_ROUNDS` do not count.
 const SLOW_YIELD: Duration = Duration::from_millis(1);
 const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;

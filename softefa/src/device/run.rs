@@ -12,8 +12,8 @@
 //! | `SendState::is_moving` is | by | when |
 //! |---|---|---|
 //! | set | `execute_new`, `execute_pending` | a try moved a piece and left bytes |
-//! | cleared | `execute_pending` | a further try of a long request left none, or found no receive |
-//! | not changed | a flush, a panic | nothing is fetched or tried any more |
+//! | cleared | `execute_pending` | a further try completed a long request, or found no receive for it |
+//! | not changed | a flush, a panic | the queue pair has left the ready state: nothing is fetched or tried any more |
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const ROUND_ENTRIES: u32 = 256;
 /// Cost of one try of a request besides its bytes, in bytes ([`Engine::spend`]): that of two system calls, which access
 /// to memory of another process needs.
 const REQUEST_COST: u64 = 8 << 10;
-/// A round writes the gathered completions while it executes new entries, when they are a multiple of this many
+/// While a round executes new entries, it writes the gathered completions when their number is a multiple of this
 /// ([`QueuePairCore::write_if_due`]).
 const COMPLETION_BATCH: usize = 32;
 /// Rounds of a queue pair without a new entry after which requests are executed that do not fill the reorder window.
@@ -40,9 +40,9 @@ const SETTLED_ROUNDS: u32 = 64;
 const RNR_INTERVAL: Duration = Duration::from_micros(100);
 
 impl QueuePairCore {
-    /// Fetches and checks entries that doorbells covered, up to the first one that breaks a strict rule. Executes them,
-    /// or makes them pending if the adapter is held or has faults other than `drop_loopback`. Returns whether it
-    /// fetched any.
+    /// Fetches and checks entries that doorbells covered, at most [`ROUND_ENTRIES`], up to the first one that breaks a
+    /// strict rule or begins a long request, or until the share is over. Executes them, or makes them pending if the
+    /// adapter is held or has faults other than `drop_loopback`. Returns whether it fetched any.
     pub(crate) fn execute_new(
         &self,
         send: &mut SendState,
@@ -137,8 +137,8 @@ impl QueuePairCore {
         }
     }
 
-    /// Makes a request pending again because its receiver has no receive posted. Completes it as
-    /// [`CompletionStatus::ReceiverNotReady`] if its retries are used up.
+    /// Makes a request pending because its receiver has no receive posted. If its retries are used up, completes it as
+    /// [`CompletionStatus::ReceiverNotReady`] instead.
     fn defer_until_receive(&self, send: &mut SendState, engine: &mut Engine, mut request: PendingRequest) {
         engine.rnr_retries += 1;
         if let RnrRetry::Times(times) = self.rnr_retry() {
@@ -152,8 +152,9 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Tries pending requests, at most as many times as requests are pending; makes no try while the adapter is held,
-    /// or the reorder window is not full yet. Returns whether any request was executed, moved bytes or was lost.
+    /// Tries pending requests, at most as many times as requests are pending. Makes no try while the adapter is held,
+    /// nor while requests wait for the reorder window to fill ([`SETTLED_ROUNDS`]). Returns whether any request was
+    /// completed, moved bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
@@ -173,7 +174,7 @@ impl QueuePairCore {
         }
         let mut progress = false;
         // A request that must wait goes to the back, so that the others are tried before it, also in the next round.
-        // One that has moved a piece goes to the front and is tried again.
+        // A request that has moved a piece goes to the front, and is tried again in this loop.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
             if !self.is_ready() || is_idle || engine.is_spent(network) {

@@ -69,7 +69,7 @@ pub(crate) struct SendState {
     pub(crate) gathered: Vec<Completion>,
     /// When completions were last passed to the completion queue.
     pub(crate) last_write: Instant,
-    /// How long that took.
+    /// How long the completion queue then took to write them.
     pub(crate) write_time: Duration,
     /// The time before which no pending request is tried (`Faults::interval`), unless `is_moving`.
     pub(crate) idle_until: Option<Instant>,

@@ -1,21 +1,22 @@
-//! State of one adapter that its control path and the engines share outside the network's lock: reports,
+//! State of one adapter that its control path and the engines access without the network's lock: reports,
 //! counts, and the flags that stop or hold the engine.
 //!
 //! # Protocol
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `stop` | a control thread (`Adapter::stop`, drop): release | the engine, before it acquires the network's lock: acquire | no other word depends on it; it is never cleared |
-//! | `held` | a control thread (`Adapter::hold`): release | the engine, once a round: acquire | no other word depends on it; the round that runs meanwhile may still execute requests |
+//! | `stop` | a control thread (`Adapter::stop`, drop): release | the engine, under `working` and before it acquires the network's lock, and the watch thread: acquire | no other word depends on it; it is never cleared |
+//! | `held` | a control thread (`Adapter::hold`): release | the engine, once a round: acquire | no other word depends on it; a round that has begun may still execute requests |
 //! | `backlogged` | a thread that holds a completion queue's lock: relaxed | the engine, once a round: relaxed | a hint to retry; the completion queue's lock orders the backlog |
 //! | `counts` | engines, control threads: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
 //! | `requests` | engines: relaxed | the same | none |
-//! | `working` | engines, for reading, while they work; `Adapter::stop`, for writing | the same | the lock |
-//! | `turns` | engines and the thread that watches them | the same | `turns.rs` |
-//! | `threads` | the thread that starts one | any thread that wakes the engine, drop | its mutex |
-//! | `violations`, `warnings`, `captured` | any engine, control threads | control threads | their mutexes, under which no other lock is acquired |
+//! | `turns` | engines and the watch thread | the same | `turns.rs` |
+//! | `threads` | the thread that starts an engine or the watch thread, drop | any thread that wakes the engine, drop | its mutex |
+//! | `violations`, `warnings`, `captured` | engines of any adapter, control threads | control threads | their mutexes, under which no other lock of the device core is acquired |
+//!
+//! `working` is a lock without data: an engine holds it for reading while it works, and `Adapter::stop` acquires it for
+//! writing to wait for that.
 
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::thread::{self, JoinHandle};
@@ -25,6 +26,7 @@ use efa_gda_wire::QueuePairNumber;
 
 use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
+use super::stderr::say;
 use super::turns::Turns;
 use super::violation::{Violation, Warning};
 
@@ -48,7 +50,8 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Waits until `is_over`. Control calls wait so for an engine's access to the memory of their own client.
+/// Waits, without a bound of its own, until `is_over` returns true. Control calls use it to wait for engines' accesses
+/// (`engine.rs`, "Waits and their bounds").
 pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
     while !is_over() {
         thread::sleep(WAIT_INTERVAL);
@@ -64,11 +67,11 @@ pub(crate) struct Shared {
     pub(crate) held: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) turns: Turns,
-    /// Requests of which a fault was looked up.
+    /// Requests that `Engine::count_request` has counted, which numbers them for [`super::Injection::nth`].
     pub(crate) requests: AtomicU64,
-    /// The engine's threads and the one that watches it.
+    /// The engine's threads, also replaced ones, and the watch thread.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Held for reading while an engine works, with or without the network's lock.
+    /// An engine holds it for reading while it works, with or without the network's lock.
     pub(crate) working: RwLock<()>,
     violations: Mutex<Vec<Violation>>,
     warnings: Mutex<Vec<Warning>>,
@@ -113,13 +116,13 @@ impl Shared {
         }
     }
 
-    /// Stores and counts a violation, and logs it if the configuration asks for that.
+    /// Counts a violation, and stores it unless [`MAX_REPORTS`] are stored. Before it stores a violation, it logs it if
+    /// the configuration asks for that, so that a thread that finds the violation finds its line too.
     pub(crate) fn report(&self, violation: Violation) {
         let mut stored = lock(&self.violations);
         if stored.len() < MAX_REPORTS {
             if self.config.log_violations {
-                // A closed stderr must not stop the engine.
-                let _ = writeln!(std::io::stderr(), "softefa: VIOLATION: {violation}");
+                say(format_args!("VIOLATION: {violation}"));
             }
             stored.push(violation);
         }
@@ -127,6 +130,7 @@ impl Shared {
         add(&self.counts.violations, 1);
     }
 
+    /// Stores a warning unless [`MAX_REPORTS`] are stored.
     pub(crate) fn warn(&self, warning: Warning) {
         let mut stored = lock(&self.warnings);
         if stored.len() < MAX_REPORTS {
@@ -142,6 +146,7 @@ impl Shared {
         lock(&self.warnings).clone()
     }
 
+    /// Stores a fetched entry unless [`AdapterConfig::capture`] entries are stored.
     #[inline]
     pub(crate) fn capture(&self, queue_pair: QueuePairNumber, counter: u64, bytes: &[u8]) {
         if self.config.capture > 0 {
@@ -156,11 +161,12 @@ impl Shared {
         lock(&self.captured).clone()
     }
 
-    /// Wakes the engine if it sleeps.
+    /// Wakes the engine, and the watch thread, if they sleep.
     pub(crate) fn wake(&self) {
         lock(&self.threads).iter().for_each(|thread| thread.thread().unpark());
     }
 
+    /// Starts a thread, and forgets those that have ended.
     pub(crate) fn start_thread(
         &self,
         name: String,
@@ -178,6 +184,7 @@ impl Shared {
         lock(&self.threads).iter().all(JoinHandle::is_finished)
     }
 
+    /// Waits until every thread has ended.
     pub(crate) fn join(&self) {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {

@@ -12,19 +12,20 @@ pub struct Statistics {
     pub entries: u64,
     /// Bytes moved by this adapter's requests.
     pub bytes: u64,
-    /// Completions of requests and receives, including those in a backlog.
+    /// Completions of requests and receives, including those that wait in a backlog or were lost because it was full.
     pub completions: u64,
-    /// Completions whose status is neither ok nor flushed.
+    /// Completions whose status is neither ok nor flushed, including all of [`Self::overruns`].
     pub errors: u64,
     /// Completions with the status flushed: requests and receives of queue pairs in the error state or destroyed.
     pub flushed: u64,
-    /// Messages and writes with immediate that this adapter received.
+    /// Messages and writes with immediate whose receives this adapter completed, also with an error.
     pub receives: u64,
     /// Tries of requests whose receiver had no receive posted.
     pub rnr_retries: u64,
     /// Violations, including those that were not stored because there were too many.
     pub violations: u64,
-    /// Completions that arrived while their queue was full ([`super::StrictRule::CompletionQueueOverrun`]).
+    /// Completions that arrived while their queue was full ([`super::StrictRule::CompletionQueueOverrun`]), whose
+    /// status was changed to an error.
     pub overruns: u64,
 }
 

@@ -3,22 +3,23 @@
 //! An access is one `NetworkView::unlocked`. The client whose memory it reaches can make it take any time: the kernel
 //! waits for the lock of the client's address space, or for a page, and such a wait cannot be interrupted. If
 //! `Adapter::isolate_clients` was called and the engine works for a client other than 0, another thread then becomes
-//! the engine and works for the other clients. The first thread, which is replaced, ends when its access has returned.
+//! the engine and works for the other clients. The first thread is *replaced*: it ends soon after its access has
+//! returned.
 //!
 //! # Protocol
 //! An engine that works for a client other than 0 states the beginning and the end of each access in [`Turns`]. If an
 //! access takes longer than `LONGEST_ACCESS`, the watch thread (`engine::watch`) begins the next turn: it starts a
-//! thread, and marks the client for which the engine worked as blocked. That client is the sender, also if the memory
-//! is its peer's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark does
-//! not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When the
-//! access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
+//! thread, and marks the client for which the engine worked as blocked. That client is the sender's, also if the memory
+//! is the target's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark
+//! does not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When
+//! the access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
 //! takes up no further request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside
 //! the new engine, as engines of several adapters do; at most one at a time holds a given queue pair's send state.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | `state` | engines, the watch thread | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
-//! | `turn` | the watch thread, under `state`: release | engines: acquire | orders no other word. A copy of `State::turn`, but already the next one while a thread is started; `State::turn` decides (`Turns::end`) |
+//! | `turn` | the watch thread, under `state`: release | engines: acquire | orders no other word. A copy of `State::turn`, except while the next turn's thread is being started: then it is already the next turn. `State::turn` decides (`Turns::end`) |
 //! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
 //! | `last_client`, the words of `late_writes` and `backlogs` | the engine: relaxed | the next engine: relaxed | orders no other word |
 
@@ -38,8 +39,9 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     turn: AtomicU64,
     any_blocked: AtomicBool,
-    /// The client that had the last share, or was passed over. The next round, also of another engine, continues after
-    /// it: if each engine began with the first client, the clients that block could keep the others from being served.
+    /// The client that had the last share, or was passed over in its place. The next round, also of another engine,
+    /// continues after it: if each engine began with the first client, clients that block could keep the others from
+    /// being served.
     pub(crate) last_client: AtomicU64,
     pub(crate) late_writes: Rotation,
     pub(crate) backlogs: Rotation,
@@ -50,7 +52,7 @@ pub(crate) struct Turns {
 pub(crate) struct Rotation {
     /// The client that was served last. A client that is passed over does not change it.
     pub(crate) last: AtomicU64,
-    /// The number of rounds so far, which decides with which of its objects each client begins.
+    /// The number of rounds so far, which decides which object of each client is served first.
     pub(crate) rounds: AtomicUsize,
 }
 
@@ -66,7 +68,7 @@ struct State {
 
 impl Turns {
     /// States that the engine of this turn begins an access, to any client's memory, in its work for `client`. Does
-    /// nothing for a replaced thread, as [`Self::end_access`].
+    /// nothing if the calling thread is replaced; nor does [`Self::end_access`].
     pub(crate) fn begin_access(&self, turn: u64, client: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {
@@ -94,9 +96,9 @@ impl Turns {
         self.turn.load(Ordering::Acquire) != turn
     }
 
-    /// Begins the next turn, by `start` with its number, if the engine's access takes too long. If `start` fails, the
-    /// engine stays. It may meanwhile have found itself replaced and ended its share; but it leaves its loop only if
-    /// [`Self::end`], which waits for `state`, returns true.
+    /// Begins the next turn if the engine's access takes too long: `start` starts the turn's thread with its number. If
+    /// `start` fails, the engine stays. It may meanwhile have found itself replaced and ended its share; but it leaves
+    /// its loop only if [`Self::end`], which waits for `state`, returns true.
     pub(crate) fn replace_if_blocked(&self, start: impl FnOnce(u64) -> io::Result<()>) {
         let mut state = lock(&self.state);
         let Some((_, client)) = state.access.filter(|(began, _)| began.elapsed() >= LONGEST_ACCESS) else {

@@ -191,7 +191,8 @@ pub struct Violation {
     pub queue: Queue,
     /// The slot, if the rule is about one.
     pub slot: Option<u32>,
-    /// The index of the entry, or of the doorbell: counted from 0, never reset.
+    /// The index of the entry, descriptor or completion; for a rule about a work-queue doorbell, the doorbell producer
+    /// index before it; for a rule about a consumer index, that index. Counted from 0, never reset.
     pub counter: u64,
     /// The decoded entry, if the rule is about a send-queue entry.
     pub entry: Option<DecodedRequest>,

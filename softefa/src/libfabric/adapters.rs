@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use efa_gda_wire::RequestIdWidth;
 
-use crate::device::{Adapter, AdapterConfig, Gid, Network};
+use crate::device::{Adapter, AdapterConfig, Gid, Network, say};
 
 use super::candidate::{AdapterDescription, Limits};
 use super::config::{Config, RELEASE_2_7};
@@ -25,7 +25,7 @@ fn template() -> Result<&'static AdapterConfig, Code> {
     let template = TEMPLATE.get_or_init(|| match AdapterConfig::new(Gid([0; 16])).with_environment() {
         Ok(config) => Some(config),
         Err(error) => {
-            eprintln!("softefa: {error}");
+            say(format_args!("{error}"));
             None
         }
     });

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::env;
 
-use crate::device::{AdapterConfig, Gid};
+use crate::device::{AdapterConfig, Gid, say};
 
 use super::config::Config;
 
@@ -33,7 +33,7 @@ pub(super) fn warn_of_unknown_variables() {
     let known = known_names();
     for (name, _) in env::vars_os() {
         if let Some(warning) = warning(&name.to_string_lossy(), &known) {
-            eprintln!("softefa: warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
     }
 }

@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use efa_gda_sys::fi;
 
+use crate::device::say;
+
 /// A libfabric error number: a positive errno, or one of libfabric's from 256 on. Entry points return it
 /// negated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +239,6 @@ pub(crate) fn logs() -> bool {
 /// number that C receives cannot.
 pub(crate) fn log(message: std::fmt::Arguments<'_>) {
     if logs() {
-        eprintln!("softefa: {message}");
+        say(message);
     }
 }

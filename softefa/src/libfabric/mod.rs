@@ -54,6 +54,8 @@ use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::fi;
 
+use crate::device::say;
+
 use config::Config;
 
 const NAME: &CStr = c"efa";
@@ -75,7 +77,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
             Ok(config) => config.version,
             Err(error) => {
                 // This call cannot return the error. fi_getinfo returns -EINVAL for it later.
-                eprintln!("softefa: {error}");
+                say(format_args!("{error}"));
                 config::NEWEST
             }
         };

@@ -20,10 +20,10 @@ use softefa::device::Adapter;
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
 use crate::broker::{self, Broker, Clients};
-use crate::say::say;
 use crate::scratch::Scratch;
 use crate::signals::Signals;
 use crate::{compare, doctor, sysfs};
+use softefa::device::say;
 
 /// The exit status if a rule was broken and it would otherwise be 0.
 const VIOLATIONS: u8 = 3;
@@ -90,11 +90,11 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status),
         Err(Failure::Usage(text)) => {
-            say(&format!("{text}\n\n{HELP}"));
+            say(format_args!("{text}\n\n{HELP}"));
             ExitCode::from(USAGE)
         }
         Err(Failure::Other(text)) => {
-            say(&text);
+            say(format_args!("{text}"));
             ExitCode::from(1)
         }
     }
@@ -332,7 +332,7 @@ fn serve(options: &Options) -> Result<u8, Failure> {
     let signals = Signals::block()?;
     raise_descriptors();
     let broker = start(socket, options)?;
-    say(&format!("serving {} adapters at {}", options.adapters, socket.display()));
+    say(format_args!("serving {} adapters at {}", options.adapters, socket.display()));
     signals
         .wait()
         .map_err(|error| Failure::Other(format!("the broker cannot wait for SIGINT or SIGTERM: {error}")))?;
@@ -356,7 +356,7 @@ fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
     let name = sysfs::device_name(index);
     let counts = adapter.statistics();
     if !quiet {
-        say(&format!(
+        say(format_args!(
             "{name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors, {} flushed), {} violations",
             counts.doorbells,
             counts.entries,
@@ -368,11 +368,11 @@ fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
             counts.violations
         ));
         for warning in adapter.warnings() {
-            say(&format!("{name}: warning: {warning}"));
+            say(format_args!("{name}: warning: {warning}"));
         }
     }
     for violation in adapter.violations() {
-        say(&format!("{name}: VIOLATION: {violation}"));
+        say(format_args!("{name}: VIOLATION: {violation}"));
     }
     counts.violations > 0
 }

@@ -12,7 +12,6 @@ pub mod broker;
 pub mod command;
 mod compare;
 mod doctor;
-mod say;
 mod scratch;
 mod signals;
 mod sysfs;

@@ -20,7 +20,7 @@ use nix::sys::resource::{Resource as Rlimit, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::process::name;
-use crate::say::say;
+use softefa::device::say;
 
 /// Descriptors that are not shared out, at most: those of the broker itself, and of messages that are being received.
 const MAX_RESERVED_DESCRIPTORS: u64 = 64;
@@ -143,7 +143,7 @@ impl Shares {
             drop(state);
             if is_new {
                 let (process, what) = (name(client), resource.text());
-                say(&format!(
+                say(format_args!(
                     "{process} was refused {amount} {what} more: it has {has}, and its share, half of what the other \
                      programs leave, is {share}"
                 ));

@@ -30,12 +30,12 @@ use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Net
 use softefa_abi::protocol::{Reply, Request};
 use softefa_abi::{Errno, stands_for_several};
 
-use crate::say::say;
 use context::Context;
 use limits::{Resource, Shares};
 use process::{Process, name};
 pub(crate) use socket::try_connect;
 use socket::{Connection, Listener};
+use softefa::device::say;
 
 /// Time after which the broker accepts again if it could not.
 const RETRY: Duration = Duration::from_millis(10);
@@ -259,7 +259,7 @@ fn admit(shared: &Arc<Shared>, connection: Connection) {
     };
     let thread = thread::Builder::new().name("softefa-client".into()).stack_size(STACK_BYTES).spawn(work);
     if let Err(error) = thread {
-        say(&format!(
+        say(format_args!(
             "the connection of {} was closed, because no thread can be started for it: {error}; check the limit of \
              processes (ulimit -u)",
             name(peer.process)
@@ -275,7 +275,7 @@ impl Refusal {
     fn new(shared: &Arc<Shared>, process: i32) -> Self {
         let is_full = || shared.refusals.load(Ordering::Acquire) as u64 >= shared.shares.refusals;
         if is_full() && !shared.is_refusal_reported.swap(true, Ordering::Relaxed) {
-            say(&format!(
+            say(format_args!(
                 "{} refused connections are being closed, so that programs wait to connect; the last one is of {}; if that \
                  lasts, end that process, because it passed descriptors whose closing blocks",
                 shared.shares.refusals,
