@@ -393,9 +393,23 @@ impl<B: Backing> GpuQueue<B> {
         Ok(self.refuse_unrung()?.unmap()?.close()?)
     }
 
-    /// Hands the queue back as an error if entries await a doorbell that can still be rung.
+    /// Hands the queue back as an error if entries await a doorbell that can still be rung, or may do so in a staging
+    /// ring, which an unmap frees.
     fn refuse_unrung(self) -> Result<Self, GpuCloseError<B>> {
-        if let Ok(state) = self.state()
+        let mut state = self.state();
+        if state.is_err() && self.doorbell_mode() == DoorbellMode::Staged {
+            // The snapshot's stream or memory may fail for good. The stream of this library's kernels copies too, after
+            // they have ended.
+            state = self.device.kernels_end().and_then(|()| self.device.queue.load(&self.device.stream));
+            match state {
+                // With the context the entries are lost to every caller.
+                Err(error) if !error.context_lost() => {
+                    return Err(GpuCloseError::Running { queue: Box::new(self), error });
+                }
+                _ => {}
+            }
+        }
+        if let Ok(state) = state
             && self.launches() == 0
             && self.mapped.poison().is_none()
             && state.error.poison == EFA_GDA_OK
@@ -428,8 +442,9 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if
-    /// kernels of this library may still use it; its waits stay aborted then. [`GpuCloseError::Unrung`] if a staging
-    /// ring, which would be freed, holds entries that await a doorbell.
+    /// kernels of this library may still use it; its waits may stay aborted then. [`GpuCloseError::Unrung`] if a
+    /// staging ring, which would be freed, holds entries that await a doorbell. If that cannot be determined,
+    /// [`GpuCloseError::Running`], unless the GPU's context is lost.
     pub fn unmap(self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
         match self.launches() {
             0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
