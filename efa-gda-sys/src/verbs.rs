@@ -85,7 +85,9 @@ pub enum LoadError {
         attempts: Vec<String>,
     },
     /// The loaded file lacks a function that every supported release has.
-    #[error("{path} does not export {call}: rdma-core {OLDEST_SUPPORTED} or newer is needed")]
+    #[error(
+        "{path} does not export {call}; install rdma-core {OLDEST_SUPPORTED} or newer, or set {RDMA_CORE_LIBDIR} to its directory"
+    )]
     MissingSymbol {
         /// The library's file.
         path: PathBuf,
