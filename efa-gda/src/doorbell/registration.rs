@@ -51,7 +51,7 @@ pub enum RegisterError {
         num_entries: u32,
         /// Bytes of one.
         entry_size: u32,
-        /// Entries between two doorbells.
+        /// The batch window.
         max_batch: u32,
         /// Bytes of the widest store.
         store_bytes: u32,

@@ -51,7 +51,7 @@ impl fmt::Display for Limit {
 pub struct WorkReport {
     /// Requests rung for. An RDMA transfer that is longer than `max_rdma_size` is several.
     pub posted: u64,
-    /// Completions read.
+    /// Completed requests that the call counted, including those of earlier calls.
     pub completed: u64,
 }
 
