@@ -1,5 +1,5 @@
-//! Pointers to objects of libfabric that the caller passes: checked, as far as that is possible, before any call through
-//! them.
+//! Pointers to objects of libfabric that the caller passes: checked, as far as that is possible, before any call
+//! through them.
 
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;

@@ -2,7 +2,8 @@
 //!
 //! Types and constants come from `third_party/efa_gda/efadv.h`. Functions are found by name and symbol version
 //! ([`CALLS`]). A function that the loaded release lacks is null in the tables, and [`RdmaCore::missing`] reports the
-//! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe layer.
+//! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe
+//! layer.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;

@@ -395,16 +395,16 @@ impl<B: Backing> GpuQueue<B> {
         Ok(self.refuse_unrung()?.unmap()?.close()?)
     }
 
-    /// Hands the queue back as an error if entries await a doorbell that can still be rung, or may do so in a staging
-    /// ring, which an unmap frees.
+    /// Hands the queue back as an error if entries await a doorbell that can still be rung. An unmap frees a staging
+    /// ring, so a queue with one is also handed back if it is not known whether entries await a doorbell.
     fn refuse_unrung(self) -> Result<Self, GpuCloseError<B>> {
         let mut state = self.state();
         if state.is_err() && self.doorbell_mode() == DoorbellMode::Staged {
-            // The snapshot's stream or memory may fail for good. The stream of this library's kernels copies too, after
-            // they have ended.
+            // One failed copy can end all later snapshots (`SideCopy`). The stream of this library's kernels can still
+            // copy the state, after the kernels have ended.
             state = self.device.kernels_end().and_then(|()| self.device.queue.load(&self.device.stream));
             match state {
-                // With the context the entries are lost to every caller.
+                // If the context is lost, nothing can ring for the entries, and `take_from_gpu` poisons the queue.
                 Err(error) if !error.context_lost() => {
                     return Err(GpuCloseError::Running { queue: Box::new(self), error });
                 }
