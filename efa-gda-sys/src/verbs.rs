@@ -237,8 +237,8 @@ impl RdmaCore {
     /// that one.
     ///
     /// # Safety
-    /// The files must be rdma-core's, with sound initialisers: loading runs them, and later calls run the functions that
-    /// they export under rdma-core's names.
+    /// The files must be rdma-core's, with sound initialisers: loading runs them, and later calls run the functions
+    /// that they export under rdma-core's names.
     ///
     /// # Errors
     /// [`LoadError`], if a library cannot be loaded or is too old.
@@ -276,8 +276,8 @@ impl RdmaCore {
     /// Wraps an rdma-core that other code has loaded, or a replacement for it.
     ///
     /// # Safety
-    /// Each function in the tables that is not null must behave like rdma-core's function of that name until the process
-    /// ends.
+    /// Each function in the tables that is not null must behave like rdma-core's function of that name until the
+    /// process ends.
     pub unsafe fn from_tables(ibv: efa_gda_ibverbs_calls, efadv: efa_gda_efadv_calls) -> Self {
         Self { libraries: None, ibv, efadv }
     }

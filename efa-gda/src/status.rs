@@ -25,8 +25,8 @@ pub enum DeviceError {
          receives completed; if it is the send queue, it is poisoned: destroy its endpoint before you free its buffers"
     )]
     TimeoutSlots,
-    /// The bound of a wait for a lock ran out. For the ticket lock: it was not passed, and no request completed. For the
-    /// lock of the receive side: the thread that holds it posted no receive and took no completion.
+    /// The bound of a wait for a lock ran out. For the ticket lock: it was not passed, and no request completed. For
+    /// the lock of the receive side: the thread that holds it posted no receive and took no completion.
     #[error(
         "EFA_GDA_TIMEOUT_LOCK: the lock of the send or receive queue was not passed on within the bound; if it is the \
          send queue, it is poisoned: destroy it, and check that every kernel closes its Sender"
@@ -101,8 +101,8 @@ pub enum DeviceError {
          and the signal's address"
     )]
     TimeoutSignal,
-    /// The kernel did not store a result. As the reason of a poison: the queue's state in the GPU's memory was lost, or a
-    /// kernel that the library launched may still run.
+    /// The kernel did not store a result. As the reason of a poison: the queue's state in the GPU's memory was lost, or
+    /// a kernel that the library launched may still run.
     #[error(
         "EFA_GDA_NOT_RUN: the kernel stored no result (it was not launched, or it ended early), or the queue's state in \
          the GPU's memory was lost; check the launch's CUDA error, and destroy a queue that is poisoned"

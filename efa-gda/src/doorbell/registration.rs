@@ -148,7 +148,8 @@ impl Shared {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is recorded.
+    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is
+    /// recorded.
     pub(super) fn end(&self, end: End, index: u32) {
         let alarms = self.alarms();
         if self.end.set((end, index)).is_err() {

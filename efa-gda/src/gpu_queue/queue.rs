@@ -97,8 +97,8 @@ impl<B: Backing> GpuQueue<B> {
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
-    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that `proxy` accepted.
-    /// The errors of the other modes are logged.
+    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that `proxy`
+    /// accepted. The errors of the other modes are logged.
     pub fn with_doorbell(
         queue: MappedQueue<B>,
         gpu: &Gpu,
@@ -485,8 +485,8 @@ impl<B: Backing> GpuQueue<B> {
         Ok(mapped)
     }
 
-    /// Takes the three owned values out, in the order in which they must be dropped: the struct, then the pages to which
-    /// it points, then their owner. The caller must not use the queue after that.
+    /// Takes the three owned values out, in the order in which they must be dropped: the struct, then the pages to
+    /// which it points, then their owner. The caller must not use the queue after that.
     fn take(&mut self) -> (DeviceState, MappedParts, MappedQueue<B>) {
         self.taken = true;
         // SAFETY: called once: by `take_from_gpu`, which then drops the queue, whose `Drop` sees `taken`; or by `Drop`

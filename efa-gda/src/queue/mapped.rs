@@ -362,7 +362,8 @@ impl<B: Backing> MappedQueue<B> {
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
     /// allocated until the process ends.
     pub fn destroy(mut self) -> Result<(), B::Error> {
-        // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is logged.
+        // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is
+        // logged.
         let _ = self.detach_proxy();
         self.backing.close()
     }
@@ -374,8 +375,8 @@ impl<B: Backing> MappedQueue<B> {
         unsafe { self.shared.get().read_volatile() }
     }
 
-    /// Detaches the queue from its doorbell proxy. A registration that ended otherwise (the record was bad, or the proxy
-    /// was stopped) stays, so that [`Self::poison`] returns its error.
+    /// Detaches the queue from its doorbell proxy. A registration that ended otherwise (the record was bad, or the
+    /// proxy was stopped) stays, so that [`Self::poison`] returns its error.
     pub(crate) fn detach_proxy(&mut self) -> Result<(), DeviceError> {
         match self.registration.as_ref().map(|registration| registration.detach()) {
             Some(end @ (End::Stopped | End::Fault(_))) => Err(end.error()),
@@ -462,8 +463,8 @@ pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     }
 }
 
-/// Whether a group owns the ticket lock. If one does although no kernel runs and the queue is not poisoned, an owner did
-/// not close its `Sender`.
+/// Whether a group owns the ticket lock. If one does although no kernel runs and the queue is not poisoned, an owner
+/// did not close its `Sender`.
 pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }

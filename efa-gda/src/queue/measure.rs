@@ -206,7 +206,8 @@ pub(crate) fn refused(why: &'static str) -> WorkError {
     WorkError::Unsupported { operation: "a bench", why }
 }
 
-/// Returns the arguments of each queue's work request, checked as for a put. There must be as many as queues.
+/// Returns the arguments of each queue's work request, checked as for `execute`. There must be as many work requests
+/// as queues.
 pub(crate) fn arguments<'a, B: Backing + 'a>(
     queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
     work: &[WorkRequest<B::Region>],

@@ -189,8 +189,8 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends a wait only if
-    /// nothing completes for as long as the bound.
+    /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends a wait only
+    /// if nothing completes for as long as the bound.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
