@@ -25,9 +25,10 @@
  * Ownership
  * - Functions that open or register return a handle that the caller owns and must close.
  * - The caller owns registered memory, and must keep it allocated until the region is closed.
- * - A wait for requests that times out or is aborted poisons its queue: the adapter may still access the memory of its
- *   requests. The queue retains the regions of the requests that it posted. Later posts and waits return
- *   EFA_GDA_ERROR_DEVICE, and only efa_gda_mapped_destroy releases the queue.
+ * - A wait of the send side (for requests, free slots or the ticket lock) that times out or is aborted poisons its
+ *   queue: the adapter may still access the memory of its requests. The queue retains the regions of the requests that
+ *   it posted. Later posts and waits return EFA_GDA_ERROR_DEVICE. While requests are in flight, only
+ *   efa_gda_mapped_destroy releases the queue.
  *
  * Threads
  * - The comment of each function has a line "Threads:".
@@ -60,7 +61,7 @@ extern "C" {
 /* The version of the interface in this header. Compare it with efa_gda_api_version. */
 #define EFA_GDA_API_VERSION 5
 /* The bound of a wait, in nanoseconds, that timeout_ns 0 selects: ten seconds. Bounds count from the last request that
- * completed, so a slow adapter ends no wait. */
+ * completed, so a slow adapter ends a wait only if nothing completes for as long as the bound. */
 #define EFA_GDA_DEFAULT_TIMEOUT_NS 10000000000ull
 
 struct fid_domain;
@@ -89,8 +90,8 @@ enum efa_gda_error {
   EFA_GDA_ERROR_GPU_LOST = -7,
   /* The object is in use. */
   EFA_GDA_ERROR_BUSY = -8,
-  /* A wait timed out or was aborted, or the queue is poisoned. The text describes the status in words;
-   * efa_gda_mapped_poll returns the number of one that poisoned the queue. */
+  /* A wait timed out or was aborted, or the queue is poisoned. The text has the status of this call, and
+   * efa_gda_mapped_poll returns the status that poisoned the queue, if it is poisoned. */
   EFA_GDA_ERROR_DEVICE = -9,
   /* A request completed with an error. */
   EFA_GDA_ERROR_COMPLETION = -10,
@@ -236,8 +237,8 @@ int efa_gda_region_describe(efa_gda_region *region, struct efa_gda_region_info *
 /*
  * Deregisters the memory and closes the handle.
  *
- * Errors: BUSY while a queue retains the region, or a call of another thread uses it; FABRIC if libfabric cannot
- * deregister it, which closes the handle all the same.
+ * Errors: BUSY while a queue retains the region, or a call of another thread uses it; FABRIC if libfabric or rdma-core
+ * cannot deregister it, which closes the handle all the same.
  * Threads: one by one.
  */
 int efa_gda_region_close(efa_gda_region *region);
@@ -286,8 +287,8 @@ int efa_gda_counter_read(efa_gda_counter *counter, uint64_t *successes, uint64_t
 /*
  * Closes the counter.
  *
- * Errors: BUSY while a queue is open that it counts for; FABRIC if libfabric cannot close it, which closes the handle
- * all the same.
+ * Errors: BUSY while a queue is open that it counts for; FABRIC if libfabric or rdma-core cannot close it, which closes
+ * the handle all the same.
  * Threads: one by one.
  */
 int efa_gda_counter_close(efa_gda_counter *counter);
@@ -316,11 +317,12 @@ enum efa_gda_store_width {
 };
 
 enum efa_gda_mapped_flags {
-  /* A request table: a group of device code waits for its own requests, and gets the errors of its own requests, while
-   * others post on (Sender::wait, wait_own and test; requests.h). A post and a completion cost a store more each. */
+  /* A request table: a group of device code waits for its own requests, and receives their errors, while other groups
+   * continue to post (Sender::wait, wait_own and test; requests.h). A post and a completion cost a store more each. */
   EFA_GDA_MAPPED_REQUEST_TABLE = 1 << 0,
-  /* Kernels take free slots, and whether the queue is quiet, from a completion counter of the queue's own instead of
-   * the completion queue. The queue takes no receives, and has no request table. Libfabric only. */
+  /* Kernels compute free slots, and whether the queue is quiet, from a completion counter that the queue opens, instead
+   * of polling the completion queue. The queue takes no receives and has no request table. Only on a domain of
+   * libfabric. */
   EFA_GDA_MAPPED_COUNTERS = 1 << 1,
   /* Only in efa_gda_mapped_info: the GPU cannot map the completion queue, so a host thread relays each completion to
    * memory that the GPU reads. Its latency delays completions. */
@@ -329,8 +331,8 @@ enum efa_gda_mapped_flags {
 
 struct efa_gda_mapped_attr {
   size_t size;
-  /* The least number of entries of the completion queue; 0 selects as many as it needs, which are those of the send
-   * queue and of the receive queue together. */
+  /* The least number of entries of the completion queue; 0 selects as many as it needs: those of the send queue and of
+   * the receive queue together, and twice as many with EFA_GDA_MAPPED_COUNTERS. */
   uint32_t completions;
   /* The expected number of peers; 0 selects 64. */
   uint32_t peers;
@@ -348,7 +350,8 @@ struct efa_gda_mapped_attr {
   uint32_t receives;
   /* A counter of the same domain that counts for this queue, or null; and what it counts, as a set of enum
    * efa_gda_access: SEND, WRITE and READ are requests of this queue, RECEIVE is messages that arrive, REMOTE_WRITE and
-   * REMOTE_READ are requests of peers. With EFA_GDA_MAPPED_COUNTERS the first three are taken. */
+   * REMOTE_READ are requests of peers. With EFA_GDA_MAPPED_COUNTERS it must not have SEND, WRITE or READ, which the
+   * counter that the queue opens counts. */
   efa_gda_counter *counter;
   uint64_t counted;
 };
@@ -371,7 +374,7 @@ struct efa_gda_mapped_info {
   /* Bytes of a send-queue entry, and the number of entries. */
   uint32_t entry_size;
   uint32_t num_entries;
-  /* The largest number of entries in one batch, which ends with a doorbell. */
+  /* The batch window: entries that may be written past the last doorbell that the adapter has received. */
   uint32_t max_batch;
   /* Bytes of a completion, and the number of completion-queue entries. */
   uint32_t completion_size;
@@ -568,8 +571,8 @@ int efa_gda_mapped_receive(efa_gda_mapped *queue, struct efa_gda_received *recei
                            uint32_t *count, uint64_t timeout_ns);
 
 /*
- * Rings for entries that were posted without a doorbell, and waits until no request is in flight, while a request
- * completes every `timeout_ns` nanoseconds; 0 selects EFA_GDA_DEFAULT_TIMEOUT_NS.
+ * Rings for entries that were posted without a doorbell, and waits until no request is in flight. The wait times out
+ * if no request completes for `timeout_ns` nanoseconds; 0 selects EFA_GDA_DEFAULT_TIMEOUT_NS.
  *
  * Errors: BUSY during a launch; COMPLETION if this call read a completion with an error; DEVICE if the wait timed out,
  * which poisons the queue, or if it was poisoned before; GPU and GPU_LOST. Errors whose completions a kernel read are
@@ -630,8 +633,8 @@ int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);
  * Closes the queue and its endpoint, and releases the regions that it retains.
  *
  * Errors: BUSY during a launch, while requests are in flight, while entries have no doorbell (efa_gda_mapped_wait
- * rings), if kernels do not end, or if a kernel that owned the queue did not close its Sender. FABRIC if libfabric
- * cannot close the endpoint, which closes the handle all the same. GPU and GPU_LOST.
+ * rings), if kernels do not end, or if a kernel that owned the queue did not close its Sender. FABRIC if libfabric or
+ * rdma-core cannot close the endpoint, which closes the handle all the same. GPU and GPU_LOST.
  * Threads: one by one.
  */
 int efa_gda_mapped_close(efa_gda_mapped *queue);
@@ -640,8 +643,8 @@ int efa_gda_mapped_close(efa_gda_mapped *queue);
  * Destroys the queue and its endpoint even if requests are in flight or the queue is poisoned, and releases the
  * regions that it retains.
  *
- * Errors: BUSY during a launch, or if kernels do not end, whose waits stay aborted then. FABRIC if libfabric cannot
- * close the endpoint, which closes the handle all the same.
+ * Errors: BUSY during a launch, or if kernels do not end, whose waits stay aborted then. FABRIC if libfabric or
+ * rdma-core cannot close the endpoint, which closes the handle all the same.
  * Threads: one by one.
  */
 int efa_gda_mapped_destroy(efa_gda_mapped *queue);

@@ -43,8 +43,8 @@ struct nvshmemt_efa_gda_device_state {
   /* For efa_gda_mapped_address, efa_gda_mapped_insert_peer, efa_gda_mapped_retain, efa_gda_mapped_poll. */
   efa_gda_mapped *mapped;
   /* The struct for kernels, at an address of the processor that drives the queue. Valid until fini. The application
-   * copies this pointer, not the struct, to its own __device__ symbol (cudaMemcpyToSymbol), because symbols of a library
-   * that was loaded without RTLD_GLOBAL are not visible to its kernels. */
+   * copies this pointer, not the struct, to its own __device__ symbol (cudaMemcpyToSymbol), because symbols of a
+   * library that was loaded without RTLD_GLOBAL are not visible to its kernels. */
   struct efa_gda_queue *queue;
   /* The GPU, as CUDA counts; -1: the host's processor. */
   int32_t gpu;
@@ -63,11 +63,11 @@ int nvshmemt_efa_gda_state(struct nvshmemt_efa_gda_device_state *state);
 /*
  * Ends what init began, after the kernels that use the queue have ended: waits until no request is in flight (at most
  * EFA_GDA_DEFAULT_TIMEOUT_NS), destroys the queue and its endpoint, and returns the borrowed domain, which stays open.
- * The first error is returned, and all of it has ended all the same, except after BUSY.
+ * The first error is returned. After an error all of it has ended too, with the two exceptions of BUSY below.
  *
- * Errors: ARGUMENT without init, so also for a second fini; BUSY while the caller's own launches use the queue or
- * kernels do not end, and then nothing has ended; BUSY also while the caller's regions are open, which keep the
- * domain's handle: close them, and call efa_gda_domain_close. COMPLETION, DEVICE, FABRIC, GPU and GPU_LOST.
+ * Errors: ARGUMENT without init, so also for a second fini. BUSY while the caller's own launches use the queue or
+ * kernels do not end: nothing has ended. BUSY while the caller's regions are open: all has ended but the domain's
+ * handle; close the regions, and then it with efa_gda_domain_close. COMPLETION, DEVICE, FABRIC, GPU and GPU_LOST.
  * Threads: one by one.
  */
 int nvshmemt_efa_gda_fini(void);

@@ -58,7 +58,9 @@ impl CounterOfQueue {
         if handle.is_null() {
             return match bits {
                 0 => Ok(None),
-                _ => Err(Fault::argument(format_args!("counted is {bits:#x}, and the counter is null"))),
+                _ => Err(Fault::argument(format_args!(
+                    "counted is {bits:#x}, and the counter is null; pass a counter, or set counted to 0"
+                ))),
             };
         }
         let counted = operations(bits)?;

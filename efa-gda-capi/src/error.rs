@@ -242,7 +242,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a call that fails while the thread's locals are dropped. Sends its number, and whether its text was stored.
+    /// Makes a call that fails while the thread's locals are dropped. Sends its number, and whether its text was
+    /// stored.
     struct FailsWhenDropped(Sender<(c_int, bool)>);
 
     impl Drop for FailsWhenDropped {

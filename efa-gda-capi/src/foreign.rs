@@ -1,5 +1,5 @@
-//! Pointers to objects of libfabric that the caller passes: checked, as far as that is possible, before any call through
-//! them.
+//! Pointers to objects of libfabric that the caller passes: checked, as far as that is possible, before any call
+//! through them.
 
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
@@ -32,8 +32,8 @@ pub(crate) fn refuse_unreadable<T>(pointer: NonNull<T>, what: &str) -> Result<()
     let (_reader, writer) = std::io::pipe()
         .map_err(|error| Fault::new(Code::Internal, format_args!("no pipe can be opened: {error}")))?;
     let bytes = size_of::<T>().min(libc::PIPE_BUF);
-    // SAFETY: the kernel copies the bytes, and returns EFAULT for memory that cannot be read. The pipe is empty and holds
-    // PIPE_BUF bytes, so the call does not block.
+    // SAFETY: the kernel copies the bytes, and returns EFAULT for memory that cannot be read. The pipe is empty and
+    // holds PIPE_BUF bytes, so the call does not block.
     let written = unsafe { libc::write(writer.as_raw_fd(), pointer.as_ptr().cast(), bytes) };
     if aligned && usize::try_from(written) == Ok(bytes) { Ok(()) } else { Err(unreadable()) }
 }

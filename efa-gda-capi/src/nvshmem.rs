@@ -159,7 +159,8 @@ fn gpu() -> Result<i32, Fault> {
 
 /// Returns the device of the CUDA context that is current to this thread; None without libcuda or a context.
 fn current_gpu() -> Option<i32> {
-    // SAFETY: the names are strings. RTLD_NOLOAD finds the driver only if the caller has loaded it, and it stays loaded.
+    // SAFETY: the names are strings. RTLD_NOLOAD finds the driver only if the caller has loaded it, and it stays
+    // loaded.
     let function = unsafe {
         let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         if driver.is_null() {

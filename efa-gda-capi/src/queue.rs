@@ -107,7 +107,8 @@ impl OpenQueue {
             0 => Ok(()),
             launches => {
                 let text = format!(
-                    "{launches} launch(es) use the queue; call efa_gda_mapped_end_launch for each when it has ended"
+                    "{launches} launch(es) use the queue; call efa_gda_mapped_end_launch once for each, after its \
+                     kernels have ended"
                 );
                 Err(Fault::new(Code::Busy, text))
             }

@@ -102,8 +102,8 @@ pub unsafe extern "C" fn efa_gda_region_register(
 /// See `efa_gda.h`.
 ///
 /// # Safety
-/// The GPU's memory must be as the header demands. `dmabuf` must be negative or an open descriptor. `region` must be null
-/// or writable.
+/// The GPU's memory must be as the header demands. `dmabuf` must be negative or an open descriptor. `region` must be
+/// null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_region_register_gpu(
     domain: Handle,

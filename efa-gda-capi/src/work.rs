@@ -34,7 +34,7 @@ pub struct Work {
 pub(crate) struct WorkOf<'a> {
     pub(crate) local: &'a Region,
     work: Work,
-    /// Bytes of all requests together.
+    /// Bytes of all transfers together.
     length: u64,
 }
 
@@ -50,14 +50,14 @@ impl<'a> WorkOf<'a> {
         let length = work.count.checked_mul(work.bytes);
         let length = length.ok_or_else(|| {
             Fault::argument(format_args!(
-                "{} requests of {} bytes are 2^64 bytes or more; lower count or bytes",
+                "{} transfers of {} bytes are 2^64 bytes or more; lower count or bytes",
                 work.count, work.bytes
             ))
         })?;
         Ok(Self { local, work, length })
     }
 
-    /// Returns the request for a region of one layer.
+    /// Returns the work request for a region of one layer.
     pub(crate) fn request<R: queue::Region>(&self, local: &R) -> WorkRequest<R> {
         let Self { work, length, .. } = *self;
         let peer = Peer {

@@ -7,9 +7,9 @@
 //! - [`load`]: loading libfabric at run time. Nothing is linked, so one binary runs in any container, and a missing
 //!   library is an error that names it.
 //!
-//! Layouts come from the C headers in `third_party/efa_gda/` and `kernels/include/efa_gda/` of this package, which state
-//! the rules for their use. The bindings are checked in under `src/generated/`; the feature `regenerate` generates them
-//! during the build instead. The crate `efa-gda` is the safe layer.
+//! Layouts come from the C headers in `third_party/efa_gda/` and `kernels/include/efa_gda/` of this package, which
+//! state the rules for their use. The bindings are checked in under `src/generated/`; the feature `regenerate`
+//! generates them during the build instead. The crate `efa-gda` is the safe layer.
 
 pub mod load;
 mod provider;

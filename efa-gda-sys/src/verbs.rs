@@ -2,7 +2,8 @@
 //!
 //! Types and constants come from `third_party/efa_gda/efadv.h`. Functions are found by name and symbol version
 //! ([`CALLS`]). A function that the loaded release lacks is null in the tables, and [`RdmaCore::missing`] reports the
-//! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe layer.
+//! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe
+//! layer.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
@@ -85,7 +86,9 @@ pub enum LoadError {
         attempts: Vec<String>,
     },
     /// The loaded file lacks a function that every supported release has.
-    #[error("{path} does not export {call}: rdma-core {OLDEST_SUPPORTED} or newer is needed")]
+    #[error(
+        "{path} does not export {call}; install rdma-core {OLDEST_SUPPORTED} or newer, or set {RDMA_CORE_LIBDIR} to its directory"
+    )]
     MissingSymbol {
         /// The library's file.
         path: PathBuf,
@@ -234,8 +237,8 @@ impl RdmaCore {
     /// that one.
     ///
     /// # Safety
-    /// The files must be rdma-core's, with sound initialisers: loading runs them, and later calls run the functions that
-    /// they export under rdma-core's names.
+    /// The files must be rdma-core's, with sound initialisers: loading runs them, and later calls run the functions
+    /// that they export under rdma-core's names.
     ///
     /// # Errors
     /// [`LoadError`], if a library cannot be loaded or is too old.
@@ -273,8 +276,8 @@ impl RdmaCore {
     /// Wraps an rdma-core that other code has loaded, or a replacement for it.
     ///
     /// # Safety
-    /// Each function in the tables that is not null must behave like rdma-core's function of that name until the process
-    /// ends.
+    /// Each function in the tables that is not null must behave like rdma-core's function of that name until the
+    /// process ends.
     pub unsafe fn from_tables(ibv: efa_gda_ibverbs_calls, efadv: efa_gda_efadv_calls) -> Self {
         Self { libraries: None, ibv, efadv }
     }

@@ -27,7 +27,7 @@ pub struct RawWorkQueue {
     pub num_entries: u32,
     /// The doorbell, which takes the producer index.
     pub doorbell: *mut u32,
-    /// Entries that may be written between two doorbells.
+    /// Batch window: entries that may be written past the last doorbell that the adapter has received.
     pub max_batch: u32,
     /// Bits of `enum fi_efa_wq_caps`; 0 from providers that do not know the field.
     pub caps: u16,
@@ -214,7 +214,8 @@ pub struct SendQueue {
     pub entry_size: EntrySize,
     /// Number of entries, a power of two.
     pub num_entries: u32,
-    /// Entries that may be written between two doorbells: at least 1, possibly more than the queue has.
+    /// Batch window: entries that may be written past the last doorbell that the adapter has received; at least 1,
+    /// possibly more than the queue has.
     pub max_batch: u32,
     /// Width of request ids, in entries and completions.
     pub request_ids: RequestIdWidth,
@@ -230,7 +231,7 @@ pub struct ReceiveQueue {
     pub doorbell: NonNull<u32>,
     /// Number of entries, a power of two.
     pub num_entries: u32,
-    /// Entries that may be written between two doorbells.
+    /// Batch window: entries that may be written past the last doorbell that the adapter has received.
     pub max_batch: u32,
 }
 

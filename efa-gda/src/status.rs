@@ -5,26 +5,31 @@ use efa_gda_sys::device;
 use thiserror::Error;
 
 /// A status of device code other than success (`enum efa_gda_status`).
+///
+/// The bound of a wait begins again with each progress: for most waits, each request that completes. *Send side* means
+/// waits of a `Sender`: for the ticket lock, for free slots, and for requests. One whose
+/// bound runs out, or that is aborted, poisons the queue. A wait of the receive side poisons nothing.
 #[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// For as long as the bound, no request completed. A wait of the send side then poisons the queue.
+    /// The bound of a wait for completions ran out: no request completed or, on the receive side, nothing arrived.
     #[error(
-        "EFA_GDA_TIMEOUT_COMPLETION: no request completed within the bound; check the peer and the network, or wait \
-         longer; if requests are in flight, the queue is poisoned: destroy its endpoint before you free its buffers"
+        "EFA_GDA_TIMEOUT_COMPLETION: no request completed, or nothing arrived, within the bound; check the peer and the \
+         network, or wait longer; after a wait for requests the queue is poisoned: destroy its endpoint before you free \
+         its buffers"
     )]
     TimeoutCompletion,
-    /// The send or receive queue stayed full for longer than the bound. A wait of the send side then poisons the queue.
+    /// The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed.
     #[error(
-        "EFA_GDA_TIMEOUT_SLOTS: the queue stayed full past the bound because too few requests completed; if it is the send queue, it is \
-         poisoned: destroy its endpoint before you free its buffers"
+        "EFA_GDA_TIMEOUT_SLOTS: the send or receive queue stayed full past the bound, because too few requests or \
+         receives completed; if it is the send queue, it is poisoned: destroy its endpoint before you free its buffers"
     )]
     TimeoutSlots,
-    /// For as long as the bound, the ticket lock was not passed on and no request completed; or another thread owned
-    /// the receive lock, and posted and took nothing. A wait for the ticket lock then poisons the queue.
+    /// The bound of a wait for a lock ran out. For the ticket lock: it was not passed, and no request completed. For
+    /// the lock of the receive side: the thread that holds it posted no receive and took no completion.
     #[error(
-        "EFA_GDA_TIMEOUT_LOCK: the lock of the send or receive queue was not passed on within the bound; if it is the send queue, it is \
-         poisoned: destroy it, and check that every kernel closes its Sender"
+        "EFA_GDA_TIMEOUT_LOCK: the lock of the send or receive queue was not passed on within the bound; if it is the \
+         send queue, it is poisoned: destroy it, and check that every kernel closes its Sender"
     )]
     TimeoutLock,
     /// A request failed. The result holds the completion's status byte and the request id.
@@ -39,13 +44,14 @@ pub enum DeviceError {
          reason (MappedQueue::poison; in C, poison of efa_gda_mapped_poll), and destroy the queue"
     )]
     Poisoned,
-    /// The host raised the queue's abort flag.
+    /// The host raised the queue's abort flag, which ended the wait.
     #[error(
-        "EFA_GDA_ABORTED: the host raised the queue's abort flag, which ended the wait; if requests are in flight, the queue is \
-         poisoned: destroy it"
+        "EFA_GDA_ABORTED: the host raised the queue's abort flag, which ended the wait; if it was a wait to post or for \
+         requests, the queue is poisoned: destroy it"
     )]
     Aborted,
-    /// An argument that no entry can express, or that the queue's geometry does not allow.
+    /// An argument that no entry can express, or that exceeds a limit of the queue; a `Sender` that is closed; or a
+    /// group that cannot post.
     #[error(
         "EFA_GDA_BAD_ARGUMENT: an argument of the call cannot be expressed by an entry or exceeds a limit of the queue, \
          or the Sender is closed; compare the arguments with the limits (MappedQueue::limits; in C, \
@@ -54,54 +60,58 @@ pub enum DeviceError {
     BadArgument,
     /// The queue lacks what the call needs.
     #[error(
-        "EFA_GDA_UNSUPPORTED: the queue lacks a feature that the call needs, such as RDMA, 128-byte entries, a receive queue or a request \
-         table; open the queue with this feature"
+        "EFA_GDA_UNSUPPORTED: the queue lacks a feature that the call needs, such as RDMA, 128-byte entries, a receive \
+         queue, a request table or stores of 16 bytes; open the queue with this feature"
     )]
     Unsupported,
-    /// A completion of another queue pair, or of an unexpected kind.
+    /// A completion of another queue pair, or of an unexpected kind; or the counts of requests are wrong, as after
+    /// completions of another queue pair.
     #[error(
-        "EFA_GDA_BAD_COMPLETION: the completion queue holds a completion that does not belong to this queue pair; destroy the queue, and open \
-         one whose completion queue nothing else uses"
+        "EFA_GDA_BAD_COMPLETION: the completion queue, or the completion counter, has a completion that does not belong \
+         to this queue pair; destroy the queue, and open one whose completion queue and counter nothing else uses"
     )]
     BadCompletion,
     /// The doorbell proxy refused a doorbell record that correct device code never writes.
     #[error(
-        "EFA_GDA_BAD_RECORD: the doorbell record moved backwards, past the ring, or over an entry that was not written; the doorbell proxy \
-         no longer rings for the queue: destroy it"
+        "EFA_GDA_BAD_RECORD: the doorbell record moved backwards, too far ahead of the last doorbell, or over an entry \
+         that was not written; the doorbell proxy no longer rings for the queue: destroy it"
     )]
     BadRecord,
-    /// The doorbell proxy no longer rings for the queue, because it was stopped or the queue was detached.
+    /// The doorbell proxy no longer rings for the queue, or no longer relays its completions, because the proxy was
+    /// stopped or the queue was detached.
     #[error(
-        "EFA_GDA_PROXY_STOPPED: the doorbell proxy of this queue has stopped or has detached it; destroy the queue, and open one with a proxy \
-         that runs"
+        "EFA_GDA_PROXY_STOPPED: the doorbell proxy of this queue has stopped or has detached it; destroy the queue, and \
+         open one with a proxy that runs"
     )]
     ProxyStopped,
-    /// A kernel posts to the queue, or an owner did not close its `Sender`. As a poison: other groups posted while
-    /// one group owned the queue.
+    /// A group cannot own the queue, because another group posts to it or owns it, or an owner did not close its
+    /// `Sender`. As the reason of a poison: another group posted while a group owned the queue.
     #[error(
-        "EFA_GDA_IN_USE: the queue is in use: a kernel is posting to it, or a kernel that owned it returned without closing its \
-         Sender, or other groups posted while one group owned it; wait for the kernel, and in the other cases destroy \
-         the queue"
+        "EFA_GDA_IN_USE: the queue is in use: a kernel is posting to it, or a kernel that owned it returned without \
+         closing its Sender, or other groups posted while one group owned it; wait for the kernel, and in the other \
+         cases destroy the queue"
     )]
     InUse,
     /// Not all requests of the call are done. Only calls that do not wait (`Sender::test`) return it.
     #[error("EFA_GDA_IN_FLIGHT: requests of the call are still in flight; test again, or wait for them")]
     InFlight,
-    /// A peer's signal did not arrive within the bound.
+    /// A peer's signal did not arrive within the bound. Poisons nothing.
     #[error(
         "EFA_GDA_TIMEOUT_SIGNAL: the peer's signal did not arrive within the bound; check the status of the peer's call \
          and the signal's address"
     )]
     TimeoutSignal,
-    /// The kernel did not write a result.
+    /// The kernel did not store a result. As the reason of a poison: the queue's state in the GPU's memory was lost, or
+    /// a kernel that the library launched may still run.
     #[error(
-        "EFA_GDA_NOT_RUN: the kernel stored no result: it was not launched, or it ended early; check the launch's CUDA error"
+        "EFA_GDA_NOT_RUN: the kernel stored no result (it was not launched, or it ended early), or the queue's state in \
+         the GPU's memory was lost; check the launch's CUDA error, and destroy a queue that is poisoned"
     )]
     NotRun,
     /// A status that this version does not know.
     #[error(
-        "status {0} of the kernel is no value of enum efa_gda_status in this version; compile the kernel with this \
-         version's headers"
+        "the kernel stored status {0}, which enum efa_gda_status of this version does not have; compile the kernel with \
+         this version's headers"
     )]
     Unknown(u32),
 }

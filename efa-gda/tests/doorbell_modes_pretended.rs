@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::fabric::Query;
+use efa_gda::fabric::{MemoryRegion, Query};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
-use efa_gda::queue::{ReceiveError, StoreWidth, WorkRequest};
+use efa_gda::queue::{MappedQueue, ReceiveError, StoreWidth, WorkRequest};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_UNSUPPORTED, efa_gda_load_args,
 };
@@ -233,22 +233,54 @@ fn queues_of_one_adapter_map_into_two_gpus() {
     });
 }
 
+/// A queue in mode `staged` whose only entry awaits its doorbell, the peer's queue, and both regions: the entry writes
+/// the bytes of the first to the second.
+fn with_an_unrung_entry(
+    gpu: &Gpu,
+    side: &Side,
+    proxy: &DoorbellProxy,
+) -> (GpuQueue, MappedQueue, [MemoryRegion; 2]) {
+    let (first, second) = (side.queue(), side.queue());
+    let peer = introduce(&first, &second);
+    let (queue, _) =
+        GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
+    let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+    let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
+    // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
+    unsafe { post_without_doorbell(queue.device_address(), &args) };
+    (queue, second, [source, target])
+}
+
+/// Asserts that `queue`, whose unmap was refused, still rings for its entry.
+fn assert_rings(mut queue: Box<GpuQueue>, target: &MemoryRegion) {
+    assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
+    queue.unmap().unwrap().close().unwrap();
+    assert_eq!(bytes_of(target), pattern(64));
+}
+
 #[test]
 fn a_staging_ring_with_unrung_entries_is_not_unmapped() {
     pretending(&[], |gpu, side, proxy| {
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
-        let (queue, _) =
-            GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
-        // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
-        unsafe { post_without_doorbell(queue.device_address(), &args) };
-        let GpuCloseError::Unrung { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
+        let (queue, _second, [_source, target]) = with_an_unrung_entry(gpu, side, proxy);
+        let GpuCloseError::Unrung { queue, entries: 1 } = queue.unmap().unwrap_err() else {
             panic!("unmapped")
         };
-        assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
-        queue.unmap().unwrap().close().unwrap();
-        assert_eq!(bytes_of(&target), pattern(64));
+        assert_rings(queue, &target);
+    });
+}
+
+#[test]
+fn a_staging_ring_with_unrung_entries_is_not_unmapped_if_snapshots_fail() {
+    pretending(&[], |gpu, side, proxy| {
+        let (queue, _second, [_source, target]) = with_an_unrung_entry(gpu, side, proxy);
+        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the end of the copy stays unknown, so every later snapshot fails.
+        Driver::loaded().set_result(c"cuStreamQuery", 900);
+        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        Driver::loaded().set_result(c"cuStreamQuery", 0);
+        assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900));
+        let GpuCloseError::Unrung { queue, entries: 1 } = queue.unmap().unwrap_err() else {
+            panic!("unmapped")
+        };
+        assert_rings(queue, &target);
     });
 }

@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
 use efa_gda::fabric::{Error, Query};
 use efa_gda::queue::{CloseError, Contents, WorkError, WorkRequest};
@@ -118,6 +119,18 @@ fn a_snapshot_reports_damaged_ring_geometry_and_does_not_follow_it() {
             };
             assert!(sends.contains("damaged") && completions.contains("damaged"), "{field}: {snapshot}");
         }
+    });
+}
+
+#[test]
+fn only_a_queue_that_the_device_rings_for_has_a_confirmed_index() {
+    with_soft_adapter(&[], |_| {
+        let mut queue = Side::open(&Query::new()).queue();
+        let direct = queue.snapshot().to_string();
+        assert!(direct.contains("0 rung (doorbell 0), 0 confirmed, 0 completed"), "{direct}");
+        queue.set_doorbell(DoorbellMode::Record, &DoorbellProxy::without_thread()).unwrap();
+        let record = queue.snapshot().to_string();
+        assert!(record.contains("0 rung (doorbell 0), 0 completed"), "{record}");
     });
 }
 

@@ -59,11 +59,11 @@
 //! - `record`: the device writes into the adapter. A fence after the record proves that the record is in host memory,
 //!   but not that the proxy has rung. A completion proves it: a doorbell covered the completed request. If `n` requests
 //!   of the queue have completed, in any order, the adapter received a doorbell of at least `n`. Device code in mode
-//!   `record` therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`,
-//!   "DOORBELL RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell
-//!   that the adapter received plus `max_batch`. A small `max_batch` limits the requests in flight in this mode, and
-//!   only the entries of one visit in `staged`. A detach executes a store fence after its last doorbell, so that a queue
-//!   that returns to `direct` may treat it as received.
+//!   `record` therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "DOORBELL RECORD"). So
+//!   the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the adapter
+//!   received plus `max_batch`. A small `max_batch` limits the requests in flight in this mode, and only the entries of
+//!   one visit in `staged`. A detach executes a store fence after its last doorbell, so that a queue that returns to
+//!   `direct` may treat it as received.
 //!
 //! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has counted at least
 //! `i + 1` completions, of whichever requests (`free_slots.h`). At least one of them is for entry `i` or a later one.

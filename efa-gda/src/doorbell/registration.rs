@@ -51,7 +51,7 @@ pub enum RegisterError {
         num_entries: u32,
         /// Bytes of one.
         entry_size: u32,
-        /// Entries between two doorbells.
+        /// The batch window.
         max_batch: u32,
         /// Bytes of the widest store.
         store_bytes: u32,
@@ -148,7 +148,8 @@ impl Shared {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is recorded.
+    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is
+    /// recorded.
     pub(super) fn end(&self, end: End, index: u32) {
         let alarms = self.alarms();
         if self.end.set((end, index)).is_err() {

@@ -73,8 +73,8 @@ impl fmt::Debug for CompletionRelay {
 impl DoorbellProxy {
     /// Relays the completions of `ring` from now on, beginning with the completion of number `index` (modulo 2^32).
     /// That must be the consumer index: every earlier completion was read, and the adapter's doorbell, if it has one,
-    /// holds the low 16 bits of `index`. Device code must count completions only from the copy, not by completion counters
-    /// (`relay.rs`, "No overrun").
+    /// holds the low 16 bits of `index`. Device code must count completions only from the copy, not by completion
+    /// counters (`relay.rs`, "No overrun").
     ///
     /// # Errors
     /// [`RegisterError`].

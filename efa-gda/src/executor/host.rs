@@ -51,9 +51,9 @@ pub struct KernelOutcome {
     pub completion_status: u32,
     /// Request id of the first error completion.
     pub request_id: u64,
-    /// Entries that the kernel rang for.
+    /// Requests that the kernel posted; after a failure up to 256 more may have been posted (`efa_gda_put_result`).
     pub posted: u64,
-    /// Send completions that the kernel read.
+    /// Completed requests that the kernel counted, including those of earlier calls.
     pub completed: u64,
 }
 

@@ -185,7 +185,8 @@ pub enum Error {
     /// The endpoint needs a context of each request, so the completions of a device's requests cannot be read through
     /// libfabric.
     ContextsNeeded,
-    /// A mapped queue polls the completion queue. It would take completions of another endpoint for its own.
+    /// The completion queue has a reader (a mapped queue, or [`super::CompletionQueue::read`]), or more than one
+    /// endpoint completes on it. A reader would take completions of another endpoint for its own.
     CompletionQueuePolled,
     /// A mapped queue relies on the completion counter, so no other endpoint may use it and it may not be set.
     CounterInUse,

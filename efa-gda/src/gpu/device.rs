@@ -247,7 +247,7 @@ impl Gpu {
         self.put_kernel(16).map(|_| ())
     }
 
-    /// Returns the target and the origin of the put kernel; None before its first use.
+    /// Returns the target of the put kernel, such as `sm_90`, and its origin; None before its first use.
     pub fn kernels(&self) -> Option<(&str, Origin)> {
         self.loaded
             .0

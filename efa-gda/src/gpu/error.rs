@@ -178,7 +178,7 @@ fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
         {
             "; load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
         }
-        _ => "; `gda-probe check` tells what this driver cannot map",
+        _ => "; run gda-probe check, which reports what this driver cannot map",
     }
 }
 

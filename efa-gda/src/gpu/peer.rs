@@ -125,7 +125,8 @@ impl MappedMemory {
     /// of this memory, and waits until they are there. The GPU's copy engine stores them.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] before anything is copied; [`Error::Unanswered`] after `limit`; those of the driver.
+    /// [`Error::OutOfBounds`] before anything is copied; [`Error::Unanswered`] after `limit`, when the copies may still
+    /// run; those of the driver.
     pub fn copy_from(
         &self,
         source: &GpuMemory,

@@ -96,9 +96,11 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
         launches: usize,
     },
     /// A kernel that this library launched may still run and post: it did not end within the bound, or the driver did
-    /// not report that it ended. The queue is handed back, still mapped.
+    /// not report that it ended. In mode `staged` also: the driver did not copy the queue's state, so entries may await
+    /// a doorbell. The queue is handed back, still mapped.
     #[error(
-        "a kernel of this library may still use the queue, which stays mapped; close the queue again later"
+        "a kernel of this library may still use the queue, or its staging ring may hold entries that were never rung \
+         for; the queue stays mapped: close it again later, or destroy it"
     )]
     Running {
         /// The queue.

@@ -38,7 +38,7 @@ pub struct GpuAbortFlag(pub(super) Arc<SharedWord>);
 
 impl GpuAbortFlag {
     /// Ends waits with [`DeviceError::Aborted`](crate::status::DeviceError::Aborted), now and until [`Self::lower`]. An
-    /// aborted wait for requests poisons the queue, because they may still complete.
+    /// aborted wait of the send side (to post, or for requests) poisons the queue, because requests may still complete.
     pub fn raise(&self) {
         swap_word(self.0.get(), 0, 1);
     }

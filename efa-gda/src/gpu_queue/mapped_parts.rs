@@ -159,9 +159,9 @@ fn start_relay<B: Backing>(
         entry_size: cq.entry_size,
         num_entries: cq.num_entries,
     };
-    // SAFETY: the provider keeps ring and doorbell mapped while the completion queue is open. `GpuQueue` drops its parts,
-    // which own the relay, before the `MappedQueue`, and after its kernels ended. Until then neither the host nor the
-    // GPU rings the completion doorbell: the GPU's struct names the relay's word.
+    // SAFETY: the provider keeps ring and doorbell mapped while the completion queue is open. `GpuQueue` drops its
+    // parts, which own the relay, before the `MappedQueue`, and after its kernels ended. Until then neither the host
+    // nor the GPU rings the completion doorbell: the GPU's struct names the relay's word.
     Ok(unsafe { proxy.relay(ring, queue.state().completion.consumed) }?)
 }
 

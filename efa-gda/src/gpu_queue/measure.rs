@@ -1,4 +1,5 @@
-//! [`crate::queue::measure`] on a GPU.
+//! [`crate::queue::measure`] on a GPU: one launch of a kernel of `bench.cu`, on the stream of the first queue, posts to
+//! all queues.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::queue::measure::{
 };
 use crate::queue::{Backing, WorkRequest};
 
-/// The kernels' argument, passed by value.
+/// The argument of both kernels, `efa_gda_bench_args`, passed by value.
 #[repr(transparent)]
 struct Argument(BenchArgs);
 
@@ -49,15 +50,18 @@ impl<B: Backing> GpuQueue<B> {
         latency_of(producer, calls, |load| Self::measure(queues, work, load, true))
     }
 
+    /// Runs the latency kernel if `latency`, otherwise the rate kernel. Returns the words that it wrote.
     fn measure(
         queues: &mut [Self],
         work: &[WorkRequest<B::Region>],
         load: &Load,
         latency: bool,
     ) -> Result<Words, GpuQueueError> {
-        let Some(first) = queues.first() else { return Err(refused("there is no queue to measure").into()) };
+        let Some(first) = queues.first() else {
+            return Err(refused("there is no queue; pass at least one").into());
+        };
         if queues.iter().any(|queue| queue.gpu.ordinal() != first.gpu.ordinal()) {
-            return Err(refused("its queues are mapped into several GPUs").into());
+            return Err(refused("its queues are mapped into several GPUs; map all into one").into());
         }
         load.check_warps()?;
         queues.iter().try_for_each(Self::refuse_in_launch)?;
@@ -67,7 +71,7 @@ impl<B: Backing> GpuQueue<B> {
         }
         let mut words = Words::of(load, latency);
         let (gpu, stream) = (first.gpu.clone(), first.device.stream.clone());
-        // A queue that allows stores of 16 bytes allows those of 8.
+        // The kernel uses one width for all queues. A queue that allows stores of 16 bytes allows those of 8.
         let store_bytes = queues.iter().map(Self::store_bytes).min().unwrap_or(8);
         let ran = gpu
             .bench_kernels(store_bytes)
@@ -75,8 +79,9 @@ impl<B: Backing> GpuQueue<B> {
         let ended = ran.is_ok() || queues[0].kernels_ended();
         let mut loaded = Ok(());
         for (queue, work) in queues.iter_mut().zip(work) {
-            // Also after an error the host must know what is in flight before it releases memory.
+            // Also after an error, because the host must know what is in flight before it releases memory.
             loaded = queue.load_state().and(loaded);
+            // A kernel that still runs changes the state after this copy.
             if !ended {
                 queue.mapped.poison_lost();
             }
@@ -89,7 +94,7 @@ impl<B: Backing> GpuQueue<B> {
     }
 }
 
-/// Runs the kernel and copies back the words that it wrote.
+/// Runs the latency or the rate kernel, and copies back the words that it wrote. Waits for its end.
 fn launch(
     kernels: &gpu::Bench,
     stream: &Arc<CudaStream>,

@@ -97,7 +97,8 @@ impl<B: Backing> GpuQueue<B> {
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
-    /// [`MapError`] of the last mode that was tried, with the queue. The errors of the other modes are logged.
+    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that `proxy`
+    /// accepted. The errors of the other modes are logged.
     pub fn with_doorbell(
         queue: MappedQueue<B>,
         gpu: &Gpu,
@@ -270,7 +271,7 @@ impl<B: Backing> GpuQueue<B> {
         let cq = &self.mapped.exposure().cq;
         self.mapped.backing.completions_on()?;
         let bytes = cq.num_entries as usize * cq.entry_size as usize;
-        // SAFETY: the completion queue is in this GPU's memory (`require_same_gpu`), and owns it.
+        // SAFETY: the entries are in this GPU's memory (`require_same_gpu`), which the completion queue owns.
         let copy = unsafe { self.device.side_copy.copy(cq.buffer.as_ptr() as u64, bytes) };
         Some(copy.map(RingBytes::Copied).map_err(|error| error_chain(&error).to_string()))
     }
@@ -301,7 +302,7 @@ impl<B: Backing> GpuQueue<B> {
         let on_host = inline_region.is_some_and(Region::on_host);
         if inline_region.is_some_and(|region| !region.on_host() && region.device().is_none()) {
             let why = "the bytes are in a dmabuf, and its GPU is not known; copy them to host memory or send a segment";
-            return Err(WorkError::Unsupported { operation: "an inline put from a dmabuf", why }.into());
+            return Err(WorkError::Unsupported { operation: "an inline request from a dmabuf", why }.into());
         }
         let inline = inline_bytes(&args)
             .filter(|_| on_host)
@@ -324,13 +325,13 @@ impl<B: Backing> GpuQueue<B> {
     /// As [`MappedQueue::quiet`], with a kernel that waits. No other kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// Those of [`MappedQueue::quiet`], and [`GpuQueueError::Gpu`].
+    /// Those of [`MappedQueue::quiet`], [`GpuQueueError::InLaunch`] and [`GpuQueueError::Gpu`].
     pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport, GpuQueueError> {
         self.refuse_in_launch()?;
         self.run_put(&no_requests(timeout), |_, _| ())
     }
 
-    /// Runs the put kernel. Calls `settle` once the host knows which requests are in flight, with whether the kernel
+    /// Runs the put kernel. Then copies the queue's state to the host, and calls `settle` with whether the kernel has
     /// ended.
     fn run_put(
         &mut self,
@@ -339,7 +340,7 @@ impl<B: Backing> GpuQueue<B> {
     ) -> Result<WorkReport, GpuQueueError> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.load_state();
-        // If either call succeeds, all work that was launched on the stream before has ended.
+        // Each of the two calls waits for all work that was launched on the stream before, if it succeeds.
         let ended = ran.is_ok() || state.is_ok() || self.kernels_ended();
         settle(&mut self.mapped, ended);
         state?;
@@ -365,8 +366,8 @@ impl<B: Backing> GpuQueue<B> {
         self.mapped.retain(region)
     }
 
-    /// Copies the queue's state from the GPU, also after an error: the host must know what is in flight before it
-    /// releases memory. If the state is lost, the queue is poisoned.
+    /// Copies the queue's state from the GPU. Callers do so also after an error, because the host must know what is in
+    /// flight before it releases memory. If the copy fails, the queue is poisoned.
     pub(super) fn load_state(&mut self) -> gpu::Result<()> {
         match self.device.queue.load(&self.device.stream) {
             Ok(state) => {
@@ -389,13 +390,28 @@ impl<B: Backing> GpuQueue<B> {
     /// # Errors
     /// [`GpuCloseError`]. The queue is then no longer mapped into the GPU, unless the error holds a [`GpuQueue`].
     pub fn close(self) -> Result<(), GpuCloseError<B>> {
-        // Before it is unmapped, because unmapping frees a staging ring with its entries.
+        // Checked here too, because `unmap` checks only staging rings, and the caller can ring only while the queue is
+        // mapped.
         Ok(self.refuse_unrung()?.unmap()?.close()?)
     }
 
-    /// Hands the queue back as an error if entries await a doorbell that can still be rung.
+    /// Hands the queue back as an error if entries await a doorbell that can still be rung. An unmap frees a staging
+    /// ring, so a queue with one is also handed back if it is not known whether entries await a doorbell.
     fn refuse_unrung(self) -> Result<Self, GpuCloseError<B>> {
-        if let Ok(state) = self.state()
+        let mut state = self.state();
+        if state.is_err() && self.doorbell_mode() == DoorbellMode::Staged {
+            // One failed copy can end all later snapshots (`SideCopy`). The stream of this library's kernels can still
+            // copy the state, after the kernels have ended.
+            state = self.device.kernels_end().and_then(|()| self.device.queue.load(&self.device.stream));
+            match state {
+                // If the context is lost, nothing can ring for the entries, and `take_from_gpu` poisons the queue.
+                Err(error) if !error.context_lost() => {
+                    return Err(GpuCloseError::Running { queue: Box::new(self), error });
+                }
+                _ => {}
+            }
+        }
+        if let Ok(state) = state
             && self.launches() == 0
             && self.mapped.poison().is_none()
             && state.error.poison == EFA_GDA_OK
@@ -428,8 +444,9 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if
-    /// kernels of this library may still use it; its waits stay aborted then. [`GpuCloseError::Unrung`] if a staging
-    /// ring, which would be freed, holds entries that await a doorbell.
+    /// kernels of this library may still use it; its waits may stay aborted then. [`GpuCloseError::Unrung`] if a
+    /// staging ring, which would be freed, holds entries that await a doorbell. If that cannot be determined,
+    /// [`GpuCloseError::Running`], unless the GPU's context is lost.
     pub fn unmap(self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
         match self.launches() {
             0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
@@ -439,7 +456,7 @@ impl<B: Backing> GpuQueue<B> {
     }
 
     fn take_from_gpu(mut self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
-        // Read before `stop`, because the detach in it counts as the end of the registration.
+        // Read before `stop`, which detaches the queue: `poison` then returns the end of the registration.
         let mut in_order = self.mapped.poison().is_none();
         if let Err(error) = self.device.stop() {
             return Err(GpuCloseError::Running { queue: Box::new(self), error });
@@ -468,8 +485,8 @@ impl<B: Backing> GpuQueue<B> {
         Ok(mapped)
     }
 
-    /// Takes the three owned values out, in the order in which they must be dropped. The caller must not use the queue
-    /// after that.
+    /// Takes the three owned values out, in the order in which they must be dropped: the struct, then the pages to
+    /// which it points, then their owner. The caller must not use the queue after that.
     fn take(&mut self) -> (DeviceState, MappedParts, MappedQueue<B>) {
         self.taken = true;
         // SAFETY: called once: by `take_from_gpu`, which then drops the queue, whose `Drop` sees `taken`; or by `Drop`

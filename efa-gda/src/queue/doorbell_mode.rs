@@ -42,8 +42,8 @@ impl<B: Backing> MappedQueue<B> {
     /// `proxy`. The struct that kernels receive changes too, so no kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`DoorbellError`]; the queue then keeps its mode. The proxy's last visit may have found a bad record, or the proxy
-    /// may have been stopped meanwhile: [`DoorbellError::Poisoned`].
+    /// [`DoorbellError`]; the queue then keeps its mode. The proxy's last visit may have found a bad record, or the
+    /// proxy may have been stopped meanwhile: [`DoorbellError::Poisoned`].
     pub fn set_doorbell(&mut self, mode: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
         if let Some(error) = self.poison() {
             return Err(DoorbellError::Poisoned(error));

@@ -21,10 +21,10 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Refuses to execute a work request on the host if the host would have to read a GPU's memory.
     pub(super) fn require_host_executes(&self, work: &WorkRequest<B::Region>) -> Result<(), WorkError> {
-        self.require_host_polls("a put from the host")?;
+        self.require_host_polls("a work request on the host")?;
         if work.inline_region().is_some_and(|region| !region.on_host()) {
-            let why = "its bytes are in a GPU's memory, which the host cannot read; put from that GPU";
-            return Err(WorkError::Unsupported { operation: "an inline put from the host", why });
+            let why = "its bytes are in a GPU's memory, which the host cannot read; post from that GPU";
+            return Err(WorkError::Unsupported { operation: "an inline request on the host", why });
         }
         Ok(())
     }

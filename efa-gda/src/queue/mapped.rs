@@ -25,8 +25,8 @@ use crate::status::{DeviceError, outcome};
 pub struct AbortFlag(Arc<AtomicU32>);
 
 impl AbortFlag {
-    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`]. An aborted wait for requests
-    /// poisons the queue, because they may still complete.
+    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`]. An aborted wait of the send side (to
+    /// post, or for requests) poisons the queue, because requests may still complete.
     pub fn raise(&self) {
         swap_word(&self.0, 0, 1);
     }
@@ -356,13 +356,14 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Destroys the endpoint even if requests are in flight, and deregisters the retained regions after that. A
-    /// poisoned queue can only be released this way.
+    /// poisoned queue with requests in flight can only be released this way.
     ///
     /// # Errors
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
     /// allocated until the process ends.
     pub fn destroy(mut self) -> Result<(), B::Error> {
-        // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is logged.
+        // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is
+        // logged.
         let _ = self.detach_proxy();
         self.backing.close()
     }
@@ -374,8 +375,8 @@ impl<B: Backing> MappedQueue<B> {
         unsafe { self.shared.get().read_volatile() }
     }
 
-    /// Detaches the queue from its doorbell proxy. A registration that ended otherwise (the record was bad, or the proxy
-    /// was stopped) stays, so that [`Self::poison`] returns its error.
+    /// Detaches the queue from its doorbell proxy. A registration that ended otherwise (the record was bad, or the
+    /// proxy was stopped) stays, so that [`Self::poison`] returns its error.
     pub(crate) fn detach_proxy(&mut self) -> Result<(), DeviceError> {
         match self.registration.as_ref().map(|registration| registration.detach()) {
             Some(end @ (End::Stopped | End::Fault(_))) => Err(end.error()),
@@ -425,8 +426,8 @@ impl<B: Backing> MappedQueue<B> {
         shared.tracking = state.tracking;
     }
 
-    /// Ends waits on the host with the proxy's status, if the proxy no longer rings for the queue. The GPU's own detach
-    /// ([`AbortFlag`] ignores its alarm) leaves a queue that is out of service registered.
+    /// Ends waits on the host with the proxy's status, if the proxy no longer rings for the queue. A queue that left a
+    /// GPU out of service keeps its ended registration, and [`AbortFlag`] ignored the alarm of that detach.
     pub(crate) fn end_waits_of_proxy(&self) {
         if let Some(end) = self.registration.as_ref().and_then(|registration| registration.ended()) {
             self.abort.0.store(end.status(), Ordering::Release);
@@ -447,7 +448,7 @@ impl<B: Backing> MappedQueue<B> {
         shared.completion.lost = shared.completion.lost.wrapping_add(waiting);
     }
 
-    /// Poisons the queue because the words of the device library are lost.
+    /// Poisons the queue because the words of the device library are lost, or a kernel may still change them.
     pub(crate) fn poison_lost(&mut self) {
         self.shared.get_mut().error.poison = efa_gda_sys::device::EFA_GDA_NOT_RUN;
     }
@@ -462,13 +463,13 @@ pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     }
 }
 
-/// Whether a group owns the ticket lock. If no kernel runs and the queue is not poisoned, an owner did not close its
-/// `Sender`.
+/// Whether a group owns the ticket lock. If one does although no kernel runs and the queue is not poisoned, an owner
+/// did not close its `Sender`.
 pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }
 
-/// Returns the number of entries that have slots and whose doorbell was not rung, if no group owns the ticket lock.
+/// Returns the number of entries that have slots and whose doorbell was not rung. No group may own the ticket lock.
 pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
     outstanding(state.reserve.word as u32, state.lock.doorbell_index)
 }

@@ -61,15 +61,19 @@ pub struct Sample {
     pub completion: f64,
 }
 
-/// The words that the kernels of `bench.cu` write.
+/// The words that the kernels of `bench.cu` write (`struct efa_gda_bench_args`).
 #[derive(Debug)]
 pub(crate) struct Words {
+    /// Begin and end of each producer, in nanoseconds.
     pub(crate) spans: Vec<u64>,
+    /// Only of the latency kernel: two durations for each call, then begin and end of all calls, all in ticks.
     pub(crate) samples: Vec<u64>,
+    /// The status of each producer.
     pub(crate) status: Vec<u32>,
 }
 
 impl Words {
+    /// Returns the words for a run of the latency kernel or, without `latency`, of the rate kernel.
     pub(crate) fn of(load: &Load, latency: bool) -> Self {
         let groups = load.groups() as usize;
         let samples = if latency { 2 * load.calls as usize + 2 } else { 0 };
@@ -202,7 +206,8 @@ pub(crate) fn refused(why: &'static str) -> WorkError {
     WorkError::Unsupported { operation: "a bench", why }
 }
 
-/// Returns the arguments of each queue's work request, checked as for a put. There must be as many as queues.
+/// Returns the arguments of each queue's work request, checked as for `execute`. There must be as many work requests
+/// as queues.
 pub(crate) fn arguments<'a, B: Backing + 'a>(
     queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
     work: &[WorkRequest<B::Region>],
@@ -251,7 +256,7 @@ pub(crate) fn rate_of(words: &Words, load: &Load) -> Rate {
     Rate { requests, nanoseconds: span }
 }
 
-/// Converts ticks to nanoseconds, by the length of the whole run on both clocks.
+/// Converts ticks to nanoseconds, by the duration of all calls on both clocks.
 fn samples_of(words: &Words, calls: u32) -> Vec<Sample> {
     let calls = 2 * calls as usize;
     let ticks = words.samples[calls + 1].saturating_sub(words.samples[calls]).max(1);

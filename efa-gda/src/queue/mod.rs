@@ -10,8 +10,8 @@
 //! - Receives need one completion queue that is bound to both sides of the endpoint. It must have at least as many
 //!   entries as both rings together ([`Info::completions`](crate::fabric::Info::completions)). With two completion
 //!   queues the queue takes no receives, and that of the send side must have at least as many entries as the send
-//!   queue. Otherwise completions could overrun it, and [`MappedQueue::new`] refuses it. No other endpoint may complete
-//!   there, nor may one that was closed have done so, because its completions would be taken for this queue's.
+//!   queue. [`MappedQueue::new`] refuses a shallower one, which completions could overrun. It also refuses one on which
+//!   another endpoint completes, or one that was closed has completed: its completions would be taken for this queue's.
 //! - Both sides call [`MappedQueue::insert_peer`] with the other's address, because an adapter refuses requests of an
 //!   unknown sender ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
 //! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) → [`WorkRequest`]. A

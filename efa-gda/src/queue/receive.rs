@@ -343,8 +343,8 @@ impl<B: Backing> MappedQueue<B> {
         only(&self.receive_many(1, timeout)?)
     }
 
-    /// Waits for the first completion of the receive side and returns at most `most` completions, in their order. Their
-    /// statuses may be errors.
+    /// Waits for the first completion of the receive side and returns at most `most` completions, and at most 256, in
+    /// their order. Their statuses may be errors.
     ///
     /// # Errors
     /// [`ReceiveError::Lost`] before anything else, if completions were lost since the last report;

@@ -287,22 +287,22 @@ impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { state, .. } = self;
         let (sq, completion) = (&state.sq, &state.completion);
+        // With a doorbell record the device library confirms no index.
+        let (rung_by, confirmed) = match sq.flags & EFA_GDA_SQ_RECORD {
+            0 => ("", format!("{} confirmed, ", state.lock.confirmed_index)),
+            _ => (", rung by the host", String::new()),
+        };
         writeln!(
             f,
-            "queue pair {}: {} entries of {} bytes, batch {}{}",
-            state.qpn,
-            sq.num_entries,
-            sq.entry_size,
-            sq.max_batch,
-            if sq.flags & EFA_GDA_SQ_RECORD != 0 { ", rung by the host" } else { "" }
+            "queue pair {}: {} entries of {} bytes, batch {}{rung_by}",
+            state.qpn, sq.num_entries, sq.entry_size, sq.max_batch,
         )?;
         writeln!(
             f,
-            "requests: {} reserved, {} rung (doorbell {}), {} known to the adapter, {} completed, {} in flight",
+            "requests: {} reserved, {} rung (doorbell {}), {confirmed}{} completed, {} in flight",
             self.reserved(),
             self.doorbell_index(),
             self.doorbell_index() & 0xffff,
-            state.lock.confirmed_index,
             self.completed(),
             self.in_flight()
         )?;

@@ -51,7 +51,7 @@ impl fmt::Display for Limit {
 pub struct WorkReport {
     /// Requests rung for. An RDMA transfer that is longer than `max_rdma_size` is several.
     pub posted: u64,
-    /// Completions read.
+    /// Completed requests that the call counted, including those of earlier calls.
     pub completed: u64,
 }
 
@@ -153,7 +153,7 @@ pub enum WorkError {
     },
 }
 
-/// The progress of a work request when one of its requests failed. A put without requests posts nothing.
+/// The progress of a work request when one of its requests failed. One without requests (`quiet`) posts nothing.
 fn progress(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
     let mut words = format!("completions read: {completed}");
     if posted != 0 {

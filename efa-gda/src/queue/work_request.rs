@@ -18,7 +18,8 @@ use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 /// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several
 /// ([`WorkRequest::whole`]).
 ///
-/// The first completion with an error ends it. Requests that were posted before complete; the others are not posted.
+/// The first completion with an error ends it. Requests that were posted before still complete; the others are not
+/// posted.
 /// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
 ///
 /// ```
@@ -188,7 +189,8 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends no wait.
+    /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends a wait only
+    /// if nothing completes for as long as the bound.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -295,7 +297,7 @@ impl<R: Region> WorkRequest<R> {
         .fold(0, |flags, (_, flag)| flags | flag)
     }
 
-    /// Returns the bytes from the beginning of the first request to the end of the last; None past 2^64.
+    /// Returns the bytes from the beginning of the first transfer to the end of the last; None past 2^64.
     fn extent(&self, stride: u64) -> Option<u64> {
         match self.count.checked_sub(1) {
             None => Some(0),
@@ -303,13 +305,13 @@ impl<R: Region> WorkRequest<R> {
         }
     }
 
-    /// Returns the address of the first request, if all requests are within the local region.
+    /// Returns the address of the first transfer, if all transfers are within the local region.
     fn local_address(&self) -> Result<u64, WorkError> {
         let length = self.extent(self.local_stride).unwrap_or(u64::MAX);
         self.local.at(self.local_offset, length).map_err(|source| WorkError::Region { side: "local", source })
     }
 
-    /// Returns address and key of the first request, if all requests are within the remote region.
+    /// Returns address and key of the first transfer, if all transfers are within the remote region.
     fn remote_memory(&self) -> Result<(u64, u32), WorkError> {
         let Some(remote) = self.remote else { return Ok((0, 0)) };
         let length = self.extent(self.remote_stride).unwrap_or(u64::MAX);

@@ -155,7 +155,11 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
 impl<T: Resource, P: InLibrary> Drop for Object<T, P> {
     fn drop(&mut self) {
         if let Err(error) = self.close_once() {
-            tracing::error!(%error, what = T::WHAT, "a dropped object could not be destroyed; the objects it refers to stay allocated");
+            tracing::error!(
+                %error,
+                what = T::WHAT,
+                "a dropped object could not be destroyed; the objects that it refers to stay allocated"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Completion-queue entries.
 //!
-//! An adapter encodes them ([`Completion::encode`]), and a poller decodes them ([`Completion::decode`]). Entries have 32
-//! bytes in practice. The fields in use are in the first 18; a queue with shorter entries omits the fields that do not
-//! fit.
+//! An adapter encodes them ([`Completion::encode`]), and a poller decodes them ([`Completion::decode`]). Entries have
+//! 32 bytes in practice. The fields in use are in the first 18; a queue with shorter entries omits the fields that do
+//! not fit.
 
 use std::mem::offset_of;
 

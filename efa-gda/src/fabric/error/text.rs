@@ -200,7 +200,8 @@ impl fmt::Display for Error {
                  request that a device posted",
             )?,
             Self::CompletionQueuePolled => f.write_str(
-                "a mapped queue polls the completion queue, so no other endpoint may complete on it",
+                "the completion queue has a reader (a mapped queue, or CompletionQueue::read), which takes the completions \
+                 of one endpoint; it cannot have a second reader or a second endpoint",
             )?,
             Self::CounterInUse => f.write_str(
                 "a mapped queue relies on the completion counter, so it may not be set or count for others",
