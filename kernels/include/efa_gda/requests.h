@@ -55,19 +55,20 @@
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
- *       Before its scan the writer executes fence_device(), and then loads `oldest` and the done words. The fence
- *       acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done words are
- *       not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and does not
- *       mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An `oldest`
- *       that it loads before that fence may be old; it then only makes the limit stricter.
+ *       To advance `oldest`, the writer first executes fence_device(), and then loads `oldest` and the done words. The
+ *       fence acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done
+ *       words are not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and
+ *       does not mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An
+ *       `oldest` that it loads before that fence may be old; it then only makes the limit stricter.
  *
  * LIMIT. The writer keeps, at each store to the ring,
  *     next + entries to be written <= oldest + R - P.
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. If this limit is the stricter one,
- * limit_by_table() first advances `oldest`, by scanning done words. If requests complete nearly in order, about
- * R - P - N requests are posted between two scans. While request `oldest` is in flight, each call of limit_by_table()
- * in which this limit is the stricter one scans. A post within the cached limit does no work for it.
+ * limit_by_table() first advances `oldest` over done words (look_ahead()). If requests complete nearly in order, about
+ * R - P - N requests are posted between two advances. While request `oldest` is in flight, each call of
+ * limit_by_table() in which this limit is the stricter one loads done words again. A post within the cached limit does
+ * no work for it.
  *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
  * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
