@@ -13,8 +13,8 @@
  *      until it has executed step 2 kMaxOpenRounds times.
  *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
  *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
- *      passes the lock to T's group in PassedMustCombine. If it is found, it places and rings as in step 2, and repeats
- *      step 4.
+ *      passes the lock to T's group in PassedMustCombine. Otherwise it places the calls found and rings as in step 2,
+ *      and repeats step 4.
  * One execution of step 2 or 4 is a round of combine(). It has nothing to do with the rounds of a call (sq.h).
  *   A scan finds a call if all flags of the calls from T's to this one, both included, match in the scan's last
  * reading. So it does not find T's call if that is not published, is empty, or has more entries than the flag window
@@ -132,12 +132,13 @@ EFA_GDA_COLD efa_gda_status place_published_apart(Ring<Group, StoreBytes> *ring_
 }
 
 /* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
- * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be its low half. With `own`
- * 0, `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise `serving` is the
- * group's own: the group must have published all of its `own` entries, which may be more than a flag window has slots.
- * The leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the ring's new limit on
- * free slots in the low half and the status in the high half, and adds what it read to `all`. A status other than
- * EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open or Closing at the last T. */
+ * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be the low half of that
+ * ticket. With `own` 0, `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise
+ * `serving` is the group's own: the group must have published all of its `own` entries, which may be more than a flag
+ * window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the
+ * ring's new limit on free slots in the low half and the status in the high half, and adds what it read to `all`. A
+ * status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open or Closing
+ * at the last T. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes> *caller_ring,
                               PublicationSlots publication, uint64_t serving, uint32_t own, uint64_t timeout_ns,

@@ -72,10 +72,9 @@
  *   B4  The reader stores the report (of the first error), fences, adds to error.count, executes a system fence (B2's;
  *       before a failed request's done word, one of its own), and then stores done words and, without counters,
  *       `completed`. With counters and wrap not 0, a poller loads error.count with an acquire, executes B2's fence, and
- *       then advances `completed`. So a group that loads a
- *       `completed` that counts a failed request, or finds the request failed in the request table, also sees its error
- *       in error.count, and the report. On a queue with counters whose wrap is 0, or without a completion queue, no
- *       error is counted in error.count or reported.
+ *       then advances `completed`. So a group that loads a `completed` that counts a failed request, or finds the
+ *       request failed in the request table, also sees its error in error.count, and the report. On a queue with
+ *       counters whose wrap is 0, or without a completion queue, no error is counted in error.count or reported.
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
  *       again, and advances `completed` only if both values of `error` are equal. So its `error` includes each error
  *       that the adapter counted before the last success in its `success`.

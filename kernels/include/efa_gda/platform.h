@@ -4,7 +4,7 @@
  * the clock; and what all waits share: Deadline and poison().
  *
  * The GPU's accesses are inline PTX and not <cuda/atomic>, so that NVRTC needs no header of the toolkit. Their scope is
- * "gpu" where only threads of one GPU access the word, "sys" where the adapter or a host thread does.
+ * "gpu" where threads of one GPU synchronise by the word, "sys" where they do so with the adapter or a host thread.
  *
  * The host's accesses call host::interleave_point() first (host_executor.h), so that a test can switch lanes there. The
  * fences that the protocols need between threads of the program are also fences of C++, so that a race detector sees
@@ -34,9 +34,9 @@
 #include "host_executor.h"
 #endif
 
-/* Marks the usual case. A post is bound by one warp's instructions as much as by its fence, so rare cases are kept out
- * of its way: here, and in functions marked EFA_GDA_COLD. Callers hand those a copy of each object by address, because
- * an object whose address is taken cannot stay in registers. */
+/* Marks the usual case. A post is bound by one warp's instructions as much as by its fence. So instructions of rare
+ * cases are kept out of its way, by this macro and in functions marked EFA_GDA_COLD. Callers hand such a function a
+ * copy of each object by address, because an object whose address is taken cannot stay in registers. */
 #define EFA_GDA_LIKELY(x) __builtin_expect(!!(x), 1)
 
 #if EFA_GDA_ON_GPU
@@ -44,10 +44,10 @@ namespace efa_gda {
 template <auto kFunction>
 __constant__ decltype(kFunction) constant_pointer = kFunction;
 }  // namespace efa_gda
-/* Names a function marked EFA_GDA_COLD in a call of code that is inlined in the caller's kernel. If ptxas knows which
- * function is called, it gives that function registers which the caller never uses, for all of the caller's code; so
- * a kernel of 1,024 threads, which has 64, spills. It does not know the value of a pointer in constant memory, because
- * the host may change constants. Then the function saves the registers that it uses. */
+/* Names a function marked EFA_GDA_COLD so that a call of it goes through a pointer in constant memory. If ptxas knows
+ * which function a kernel calls, it reserves registers for that function in all of the kernel's code; so a kernel for
+ * blocks of 1,024 threads, which has 64 registers, spills. ptxas does not know the value of a pointer in constant
+ * memory, because the host may change constants. So the function saves the registers that it uses. */
 #define EFA_GDA_COLD_CALL(...) (*::efa_gda::constant_pointer<__VA_ARGS__>)
 #else
 #define EFA_GDA_COLD_CALL(...) (__VA_ARGS__)
@@ -59,7 +59,7 @@ namespace efa_gda {
 static_assert(sizeof(efa_gda_queue) == 5 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
               "one layout for all compilers");
 
-/* Sixteen bytes of an entry: one store of a GPU. */
+/* Sixteen bytes of an entry, which a GPU stores at once or as two times eight. */
 struct alignas(16) Quad {
   uint32_t x, y, z, w;
 };
@@ -73,7 +73,7 @@ struct SendQueueGeometry {
 
 #if EFA_GDA_ON_GPU
 
-/* Volatile, so that it is a new load each time: the compiler need not keep the geometry in registers for it. */
+/* The asm is volatile, so that each call loads anew and no register keeps the geometry from one call to the next. */
 EFA_GDA_FN SendQueueGeometry load_geometry(const efa_gda_queue *queue) {
   uint64_t buffer, doorbell;
   SendQueueGeometry out;
@@ -213,7 +213,7 @@ EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory")
 /* The same, sequentially consistent: all such fences have one order. Of two threads that each write a word, fence and
  * read the other's word, at least one sees the other's write. */
 EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
-/* Stores to a register of the adapter. The access is never split, merged or repeated. */
+/* Stores to a doorbell, the adapter's or a doorbell record. The access is never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
@@ -238,7 +238,8 @@ EFA_GDA_FN void store_quad_by_eight(uint8_t *p, const Quad &v) {
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(lo) : "memory");
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p + 8), "l"(hi) : "memory");
 }
-/* Memory of this GPU that threads exchange; a flag orders it. */
+/* Stores 16 bytes to memory through which threads of this GPU exchange data. A flag orders the accesses (A2, A3 in
+ * ticket_lock.h). */
 EFA_GDA_FN void store_quad_local(uint8_t *p, const Quad &v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -254,7 +255,7 @@ EFA_GDA_FN Quad load_quad_local(const uint8_t *p) {
 EFA_GDA_FN uint32_t bits_in(uint32_t v) { return (uint32_t)__popc((int)v); }
 /* Number of ones below the lowest zero; 32 without a zero. */
 EFA_GDA_FN uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__ffs((int)~v) - 1; }
-/* One more than the number of the highest bit; 0 without a bit. */
+/* One more than the number of the highest one; 0 without a one. */
 EFA_GDA_FN uint32_t bit_width(uint32_t v) { return 32 - (uint32_t)__clz((int)v); }
 /* Number of zeroes below the lowest one; 64 without a one. */
 EFA_GDA_FN uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__ffsll((long long)v) - 1; }
@@ -320,10 +321,10 @@ inline void store_system(volatile uint32_t *p, uint32_t v) {
   host::interleave_point();
   __atomic_store_n(p, v, __ATOMIC_RELAXED);
 }
-/* A fence of C++ orders threads, which on AArch64 is the inner shareable domain. A device is in the outer one, and an
- * adapter's memory may be write-combining. There the barriers are those of rdma-core (util/udma_barrier.h): "dsb st",
- * mmio_flush_writes, which includes "dmb oshst", udma_to_device_barrier; and "dmb oshld", udma_from_device_barrier. On
- * x86-64 the fence of C++ is an instruction that does both. */
+/* On AArch64 a fence of C++ orders threads, those of the inner shareable domain. A device is in the outer one, and an
+ * adapter's memory may be write-combining. So the barriers there are those of rdma-core (util/udma_barrier.h): "dsb st"
+ * is its mmio_flush_writes, and does what its udma_to_device_barrier, "dmb oshst", does; "dmb oshld" is its
+ * udma_from_device_barrier. On x86-64 the instruction of the fence of C++ does the work of all of them. */
 inline void fence_system() {
 #if defined(__aarch64__)
   __asm__ volatile("dsb st" ::: "memory");
@@ -333,8 +334,8 @@ inline void fence_system() {
 }
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-/* A release, although a fence precedes it: an emulated adapter is another thread of this program, and a race detector
- * recognises the order by the release. */
+/* A release, although a fence precedes it: a software adapter may be another thread of this program, and a race
+ * detector recognises the order by the release. */
 inline void store_doorbell(volatile uint32_t *p, uint32_t v) {
   host::interleave_point();
   __atomic_store_n(p, v, __ATOMIC_RELEASE);
@@ -366,13 +367,13 @@ inline void pause() { host::yield(); }
 #endif
 
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
- * restart(). A Deadline also ends the wait when another group poisons the queue, or when the abort flag
- * is raised.
+ * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
- * Poison, clock and `*progress` are read at the first call of expired() and then at each 32nd. The abort flag is in
- * host memory, and reading it delays the fences of all groups: it is read at most every kAbortPollNs, first
- * `first_abort_poll_ns` after the clock was first read. Waits for the adapter pass 0. Waits for the lock pass
- * kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. */
+ * The first call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
+ * and `*progress`. The abort flag is in host memory, and reading it delays the fences of all groups: these calls read
+ * it at most every kAbortPollNs, first `first_abort_poll_ns` after they first read the clock. Waits for the ticket lock
+ * pass kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. All
+ * other waits pass 0. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
@@ -385,8 +386,9 @@ class Deadline {
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
-   * from the last progress. When it is over, the caller looks once more before the next call returns `at_bound`: a
-   * thread that did not run for a while has perhaps not seen what happened meanwhile. */
+   * from the reading that showed the last progress. When it is over, one call returns EFA_GDA_OK, so that the
+   * caller looks once more. The next call returns `at_bound`, unless it reads progress: a thread that did not run for a
+   * while has perhaps not seen what happened meanwhile. */
   EFA_GDA_COLD efa_gda_status expired(efa_gda_status at_bound) {
     pause();
     if (calls_++ % 32 != 0) return EFA_GDA_OK;
@@ -414,7 +416,7 @@ class Deadline {
   EFA_GDA_FN void restart() { start_ = 0; }
 
  private:
-  /* In calls_: the bound was over at the last look at the clock. */
+  /* In calls_: the bound was over when the clock was last read. */
   static constexpr uint32_t kLastLook = 0x80000000u;
 
   const efa_gda_queue *queue_;

@@ -16,7 +16,8 @@
  * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, done, quiet, poison, abort
  * flag: see sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To
  * post is to place entries, or to publish them for a lock owner that places them. post() also rings, or leaves that to
- * a later call (PostFlags). The handle's status is status(), its timeout the constructor's `timeout_ns`.
+ * the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the constructor's
+ * `timeout_ns`.
  *
  * A kernel with few registers, such as one for blocks of 1,024 threads, names a compact group on a shared queue:
  * Sender<Sharing::Device, Compact<WarpGroup>> (group.h).
@@ -110,7 +111,7 @@ enum PostFlags : uint32_t {
   kPostDefer = 1
 };
 
-/* Returns the leader's status to all threads, after what the leader did. */
+/* Returns the leader's status to all threads, and synchronises the group. */
 template <class Group>
 EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
   status = group.from_leader(status);
@@ -384,7 +385,8 @@ class Sender {
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
    * has taken a ticket. It does so after a failure too, because the host learns from these words how many requests are
-   * in flight; the poison then keeps later groups from placing entries (Ticket::collect). Called by the owner, once. */
+   * in flight; the poison then keeps later groups from placing entries (Ticket::collect, acquire_queue). Called by the
+   * owner, once. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = this->status();
@@ -403,7 +405,7 @@ class Sender {
     return ring_.group().from_leader(status);
   }
 
-  /* Whether requests of the queue failed that this handle has not reported. */
+  /* Whether requests of the queue failed since the handle was opened or the last call of this. Called by quiet(). */
   EFA_GDA_FN bool has_new_errors() {
     uint32_t errors = ring_.is_leader() ? load_relaxed(&queue_->error.count) : 0;
     uint32_t more = ring_.group().from_leader(errors - reported_errors_);
@@ -534,7 +536,7 @@ class Sender {
   PublicationSlots publication_;
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
   Rare<uint32_t> own_first_ = 0, own_end_ = 0;
-  /* error.count when this handle last reported errors; the leader's. */
+  /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */
   Rare<uint32_t> reported_errors_ = 0;
   /* A compact handle's on a shared queue. Others' are in ring_. */
   Rare<Completions> completions_;

@@ -8,10 +8,10 @@
  * a call is the i-th, from 0; its producer index is s = (low half of the ticket) + i. Its publication slot and the
  * flag of that have the number s modulo publication.num_entries.
  *
- * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The lock owner knows T,
- * so it knows the value, without kLastSlot, that each flag from T's first slot on must have to match: the first
- * (T + 1) << 2, each further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has
- * kLastSlot. The lock owner combines the whole calls from T on whose flags match. A flag does not match
+ * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The lock owner knows T.
+ * So it expects a value, without kLastSlot, of each flag from T's first slot on: of the first (T + 1) << 2, of each
+ * further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
+ * this value matches. The lock owner combines the whole calls from T on whose flags match. A flag does not match
  *   - if its entry is not published yet: the flag is 0 or that of an earlier call in this slot,
  *   - if T or another ticket before its call is empty: an empty ticket has no slot and no flag, but it adds 2^32 to the
  *     flags of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
@@ -131,9 +131,9 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
  * holds it, in state 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the leader loads
  * their number in each reading. After a reading, the scan does the first of these that applies:
  *   1. It reads again, because calls are arriving. For that, `linger` must be true (combine() sets it in Open, except
- *      in its first round), the scan must have read again fewer than kMaxRereadings times, and fewer entries than a
- *      flag window must be outstanding: none, or another number than in the reading before (0 before the first
- *      reading).
+ *      in its first round), the scan must have read again fewer than kMaxRereadings times, and fewer entries must
+ *      be outstanding than a flag window has slots. Their number must also be 0, or not that of the reading before
+ *      (which is 0 for the first reading).
  *   2. It returns the whole calls whose flags match. For that, these must have all outstanding entries or more than
  *      three quarters of a flag window, or the scan must have read again kMaxRereadings times.
  *   3. It reads again, because calls are not published yet.

@@ -7,7 +7,7 @@
  * A queue has a request table if requests.num_entries is not 0; the host decides that before the queue's first request.
  * Without a table, wait(), wait_own() and test() of a usable handle return EFA_GDA_UNSUPPORTED, and nothing
  * below happens. A queue with completion counters has none: only the completion queue says which request completed, and
- * such a queue reads it for errors alone (cq.h).
+ * with counters pollers read it for errors at most (cq.h).
  *
  * TERMS. Group, handle, call, writer, next, publish, poison, abort flag, producer index: see sq.h. Reader, poll: cq.h.
  * Flag, of a publication slot: publication.h. T: ticket_lock.h. A waiting group is one in wait(), wait_own() or test().
@@ -55,19 +55,20 @@
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
- *       Before its scan the writer executes fence_device(), and then loads `oldest` and the done words. The fence
- *       acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done words are
- *       not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and does not
- *       mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An `oldest`
- *       that it loads before that fence may be old; it then only makes the limit stricter.
+ *       To advance `oldest`, the writer first executes fence_device(), and then loads `oldest` and the done words. The
+ *       fence acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done
+ *       words are not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and
+ *       does not mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An
+ *       `oldest` that it loads before that fence may be old; it then only makes the limit stricter.
  *
  * LIMIT. The writer keeps, at each store to the ring,
  *     next + entries to be written <= oldest + R - P.
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. If this limit is the stricter one,
- * limit_by_table() first advances `oldest`, by scanning done words. If requests complete nearly in order, about
- * R - P - N requests are posted between two scans. While request `oldest` is in flight, each call of limit_by_table()
- * in which this limit is the stricter one scans. A post within the cached limit does no work for it.
+ * limit_by_table() first advances `oldest` over done words (look_ahead()). If requests complete nearly in order, about
+ * R - P - N requests are posted between two advances. While request `oldest` is in flight, each call of
+ * limit_by_table() in which this limit is the stricter one loads done words again. A post within the cached limit does
+ * no work for it.
  *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
  * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
  *
@@ -91,13 +92,13 @@
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
  * look_ahead() loads no `oldest`. It applies the first row for done words and the first row for poster words whatever
- * `oldest` is. drop_later_laps() then loads `oldest`, and drops what it found where the second row may apply instead.
- * That this `oldest` is new enough to show it follows for poster words from R2. For done words the order passes through
- * the adapter, which PTX does not know: the store of `oldest`, the fence of the ring, the doorbell of request i + 2R,
- * its completion, the reader's fence, the done word. The library relies on that order.
+ * `oldest` is. drop_later_laps() then loads `oldest`, and drops what was found by a word to which the second row may
+ * apply instead. This `oldest` must be new enough to show that. For poster words R2 makes it so. For done words the
+ * order passes through the adapter, which PTX does not know: the store of `oldest`, the fence of the ring, the doorbell
+ * of request i + 2R, its completion, the reader's fence, the done word. The library relies on that order.
  * look_closely() loads `oldest` before and after the words. If `oldest` passed i between the two loads and a word
- * differs, it loads all of them again: the word may have been loaded before the word of request i was stored, so
- * "differs" does not show that this was overwritten.
+ * differs, it loads all of them again: the word may have been loaded before request i's word was stored, so "differs"
+ * does not show that request i's word was overwritten.
  *
  * OVERWRITTEN STATUSES. Request i + R overwrites the status of request i, which is done by then. So a group that waits
  * for a request only after R later ones may find no status for it. FailedRequest is the first failed request that the
@@ -134,7 +135,7 @@
  * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
  * request that completes restarts its bound: other groups can post only as many requests as LIMIT allows.
  *
- * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,
+ * POSTER NUMBERS repeat after 32,767 handles. If two handles with the same number posted among the last R requests,
  * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.
  * wait() and test() do not use the number.
  */
@@ -261,8 +262,8 @@ EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
   } while (wait.next != wait.end && look_closely(queue, wait));
 }
 
-/* Drops what may be of two laps later: all that was loaded of requests before oldest - R. `first` is the wait's first
- * request. */
+/* Words of requests before oldest - R may be those of requests two laps later. Drops the failure found if it is of such
+ * a request; if the wait has such a request, counts a status as overwritten. `first` is the wait's first request. */
 EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
   /* R1. */
   fence_device();

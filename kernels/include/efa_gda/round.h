@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Rounds of entries: makes each thread's share of a round, exchanges quads among the lanes of a full warp if that helps
- * (StoringGroup), and hands each quad, with its place, to a function of the caller that stores it. It accesses no word
- * of the queue and orders no accesses.
+ * (StoringGroup), and hands each quad, with its offset or address, to a function of the caller that stores it. It
+ * accesses no word of the queue and orders no accesses.
  *
  * TERMS. Group, entry, quad, round, producer index: see sq.h. Full warp, transpose(): see group.h.
  */

@@ -90,10 +90,10 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
 }
 
 /* Posts `count` receives of local.length bytes, receive i, from 0 on, at local.address + i * stride, and rings for
- * them. Its completion carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
- * `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written once the
- * lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is more than
- * 65,535, or local.key has more than 24 bits. */
+ * them. The completion of receive i carries the low 16 bits of `*first` + i. Waits for completions while the ring is
+ * full. `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written
+ * once the lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is
+ * more than 65,535, or local.key has more than 24 bits. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
                                         uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
                                         uint64_t timeout_ns) {

@@ -3,8 +3,8 @@
  * The calls on a shared queue that need no speed, as functions that are not inlined:
  *   - of each kind of group, flush(), and the wait of quiet() as lock owner (own_lock_apart() in post.h),
  *   - of a compact group (group.h), each post() that post_compact() (post.h) does not complete. It completes a usual
- *     post (sq.h) if the group acquires the lock at once, rings and need not combine; and a post for which
- *     is_usual_with_slots() holds if it publishes that at once and then need not wait.
+ *     post (sq.h) that rings if the group acquires the lock at once and need not combine; and a post for which
+ *     is_usual_with_slots() holds if it publishes that at once and has_ended() (ticket_lock.h) then returns true.
  *
  * TERMS. Call, round, place: see sq.h. Lock owner, publish, combine, served, return early: see ticket_lock.h.
  *

@@ -244,9 +244,9 @@ EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const 
 }
 
 /* Waits until the word, of 4 or 8 bytes (uint32_t, uint64_t), satisfies the comparison. All threads of the group call
- * it, with the same arguments but for `seen`. `queue`: the queue whose abort flag and poison end the wait; no request
- * is posted to it. Unless `seen` is null, `*seen` becomes the last value that was read of the word, with any status.
- * `wrap`: see satisfies(). */
+ * it, with the same arguments but for `seen`. `queue`: the queue whose abort flag and poison end the wait; this call
+ * posts nothing to it. Unless `seen` is null, `*seen` becomes the last value that was read of the word, with any
+ * status. `wrap`: see satisfies(). */
 template <class Group, class Word>
 EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, const volatile Word *word, Until until,
                                      Word value, uint64_t timeout_ns, Word *seen = nullptr, Word wrap = 0) {

@@ -16,7 +16,7 @@
  *                   is s with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits of s. A parameter named `slot` is the
  *                   producer index of the entry in that slot. Indices are compared by their difference modulo 2^32.
  *                   Those that are compared are less than 2^31 apart, so a wrap changes nothing. Exception:
- *                   free_limit_ of a handle that was not the writer for long (resume()).
+ *                   free_limit_ of a handle whose last time as the writer is long past (resume()).
  *   next            producer index of the next entry to place.
  *   ticket          what a call takes from reserve.word: its position in the order of calls, and the slots of its
  *                   entries. The ticket lock passes to tickets in ascending order, past those of combined calls; the
@@ -134,10 +134,10 @@ constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
  * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
  * place, ring or wait: from resume() or resume_from() until it passes the lock, or until one of its waits has failed.
- * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a call of a function that is
- * not inlined adds to what the function uses. Therefore an owner waits for free slots before it makes entries; after a
- * wait the geometry is read again; small values share options_; and the functions on the way to a poll keep what they
- * can in the thread's memory. */
+ * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
+ * that is not inlined adds to what the function uses (a call by EFA_GDA_COLD_CALL is not direct). Therefore an owner
+ * waits for free slots before it makes entries; after a wait the geometry is read again; small values share options_;
+ * and the functions on the way to a poll keep what they can in the thread's memory. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:
@@ -260,7 +260,7 @@ class Ring {
     if (more.foreign) options_ |= kForeign;
   }
 
-  /* Step 1, for one quad; the calling thread's. */
+  /* Step 1 of RINGING for one quad, by the calling thread. */
   EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
       store_quad(to, quad);

@@ -105,17 +105,18 @@
  *   2. Places its call's entries: those of the first round as made, those of each further round after it has made
  *      them. For that it may wait for free slots. A flush and a quiet have no entries. A quiet rings, and waits
  *      until all requests in the ring are done.
- *   3. If it stored Open in step 1, or received the lock in PassedMustCombine: rings, and combines (combine.h), a block
- *      as its leader alone, which is a one-thread group. Otherwise: rings, unless the call defers its doorbell, and
- *      passes the lock in Passed to the next ticket.
+ *   3. If it stored Open in step 1, or received the lock in PassedMustCombine: rings, and combines (combine.h). Of a
+ *      block the leader combines alone, as a one-thread group. Otherwise: rings, unless the call defers its doorbell,
+ *      and passes the lock in Passed to the next ticket.
  * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
  *   A call of several rounds that was published before its group owned the lock is only in its slots. Instead of
  * steps 2 and 3 the group then combines, its own call first (release_published).
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
  * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
- * (wait): the leader loads it with an acquire, then the group synchronises. The group acts on the first of these cases
- * that applies. After cases 4 and 5 it begins again at case 1. outcome() decides which case it is.
+ * (wait; a compact group first in publish_usual and has_ended): the leader loads it with an acquire, then the group
+ * synchronises. The group acts on the first of these cases that applies. After cases 4 and 5 it begins again at case 1.
+ * outcome() decides which case it is.
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
@@ -137,18 +138,18 @@
  * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
- * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 to 63
- * loads of serving without a change, and the abort flag at least kAbortPollNs (100 us) later: while serving changes more
- * often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again and
- * again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits only
- * for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in Closing, at
- * most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must make no calls
- * meanwhile: such a call waits until its bound runs out after the last completion, or until the owner's close() poisons
- * the queue.
- *   A waiting group looks for a poison after 32 to 63 loads of serving without a change, and after each further 32. Between
- * these looks it acts on cases 1 to 4 as without a poison. A call that had returned early is perhaps never rung for.
- * Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these requests; close() of a
- * shared handle looks at the poison only if it has to ring for deferred entries.
+ * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 to 65
+ * loads of serving without a change, and the abort flag at least kAbortPollNs (100 us) later. While serving changes
+ * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
+ * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
+ * only for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in
+ * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must make
+ * no calls meanwhile: such a call waits until its bound runs out after the last completion, or until the owner's
+ * close() poisons the queue.
+ *   A waiting group looks for a poison after 32 to 65 loads of serving without a change, and after each further 32.
+ * Between these looks it acts on cases 1 to 4 as without a poison. A call that returned early before the poison is
+ * perhaps never rung for. Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these
+ * requests; close() of a shared handle looks at the poison only if it has to ring for deferred entries.
  *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
  * may still place and ring for its entries. If combine() fails in release(), the lock owner's own entries are all rung
  * for, although the call returns the failure; if it fails in release_published(), they may not be.
@@ -365,8 +366,9 @@ class Ticket : private TicketState {
   }
   EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
-  /* Calls combine(); if the group is a block, its leader alone does, as a one-thread group. Returns what combine()
-   * does, on all threads; for a block the low half is its old limit on free slots. `ring` is in the thread's memory. */
+  /* Calls combine(); if the group is a block, its leader alone calls it, as a one-thread group. Returns combine()'s
+   * result on all threads; for a block, with the old limit on free slots in the low half. `ring` is in the thread's
+   * memory. */
   EFA_GDA_FN static uint64_t combine_as(efa_gda_queue *queue, const RingOf *ring, const PublicationSlots &publication,
                                         uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *more) {
     if constexpr (Group::kCombines) {
@@ -446,7 +448,8 @@ class Ticket : private TicketState {
     share_lock_words(ring_.group(), lock_);
   }
 
-  /* Loads of serving without a change before leader_wait_long(): most waits end earlier. */
+  /* The most loads of serving in has_ended(), and those without a change before leader_wait_long(): most waits end
+   * earlier. */
   static constexpr uint32_t kLoadsWithoutClock = 31;
 
   /* Reads the lock until serving is not `before`, or until the wait fails. Leaves the newest reading in lock_. */
