@@ -12,13 +12,15 @@
  *   fi_xpu_cntr_read, _readerr, _wait, _add, _set, _adderr, _seterr
  *   fi_xpu_cq_read, _readerr, _sread
  * An EFA adapter has no tagged messages and no atomics. fi_xpu_cq_readfrom and _sreadfrom are missing, because an
- * adapter does not report all of a sender's address. These functions of libfabric return -FI_ENOSYS; alone, this file
- * does not declare them.
+ * adapter does not report all of a sender's address. For all of these, libfabric's functions return -FI_ENOSYS on
+ * objects of EFA; alone, this file does not declare them.
  *
  * RESULTS. 0 or a count; or
  *   -FI_EAGAIN     no free slot, all entries of the completion queue reserved (REQUESTS), no completion now, or another
  *                  thread reads: repeat, or first read completions
- *   -FI_EINVAL     a handle of another kind or layout, or an argument that no entry can express
+ *   -FI_EINVAL     a handle of another kind or layout, an argument that no entry can express, or threads that do not
+ *                  meet the conditions of their scope (SCOPES)
+ *   -FI_ENOSYS     without libfabric's header, a handle of another provider
  *   -FI_EMSGSIZE   longer than one request: nothing is split, because a call has one completion
  *   -FI_ETIMEDOUT  a wait ended at its bound: a request's for the adapter or the lock, and the endpoint is then out of
  *                  service; a receive's for other threads, and no receive was posted; or that of the blocks for each
@@ -30,11 +32,11 @@
  * of the full warp, block or grid, which must make it together with the same arguments: their leader (of a grid:
  * that of the block that arrives last) executes it, after all of them have arrived, and all get the result. So what
  * any of them stored before the call is ordered before it. With FI_XPU_DEVICE, memory to which the call stores must be
- * reachable by all blocks. A call of that scope is a barrier of the grid: all blocks must be resident
- * at the same time (a cooperative launch), and one grid at a time may make such calls on an object. If the blocks do
- * not meet within the object's bound, the call returns -FI_ETIMEDOUT, and so do all later ones of that scope on the
- * object. Blocks and, for FI_XPU_DEVICE, the grid must be one-dimensional. A counter function that returns a value
- * returns 0 where others return an error.
+ * reachable by all blocks. A call of that scope is a barrier of the grid: all blocks must be resident at the same time
+ * (a cooperative launch), and one grid at a time may make such calls on an object. If the blocks do not meet within the
+ * object's bound, the call returns -FI_ETIMEDOUT, and so do all later ones of that scope on the object. For scopes
+ * other than FI_XPU_WORK_ITEM, blocks must be one-dimensional; for FI_XPU_DEVICE, the grid too. A counter function that
+ * returns a value returns 0 where others return an error.
  *
  * REQUESTS. `desc` points to what fi_mr_get_xpu_desc wrote, `dest_addr` and `src_addr` to what fi_av_lookup2 wrote,
  * in memory of the device, aligned to 4 bytes. `context` is any value whose upper 17 bits are equal, such as a
@@ -48,13 +50,13 @@
  *   When the endpoint is out of service, the adapter may still access the buffers until the endpoint is closed. A
  * request whose post failed keeps its reservation in the completion queue, because it may still complete.
  *
- * WAITS. All end. fi_xpu_cntr_wait ends when the counter has reached the threshold; when an error was counted that no
- * wait and no fi_xpu_cntr_readerr has seen; when a thread changes the value of errors during the wait; or after
- * `timeout` milliseconds, for which a negative number means EFA_GDA_XPU_FOREVER_NS. The caller reads the counter to
- * learn which. What the counted requests wrote is visible after it and after fi_xpu_cntr_read, under the conditions
- * of signal.h (RECEIVING SIDE). fi_xpu_cq_sread waits for min(threshold, count) completions (0: one), for
- * at most EFA_GDA_XPU_FOREVER_NS. At that bound, or before a failed completion, it returns those it has read, or if it
- * has none -FI_EAGAIN or -FI_EAVAIL.
+ * WAITS. All end. fi_xpu_cntr_wait ends when the counter has reached the threshold; when an error was counted since
+ * a wait, fi_xpu_cntr_readerr or fi_xpu_cntr_seterr last saw the errors; when a thread changes their value during the
+ * wait; or after `timeout` milliseconds, for which a negative number means EFA_GDA_XPU_FOREVER_NS. The caller reads the
+ * counter and its errors to learn which. What the counted requests wrote is visible after it and after
+ * fi_xpu_cntr_read, under the conditions of signal.h (RECEIVING SIDE). fi_xpu_cq_sread waits for min(threshold, count)
+ * completions (threshold 0: one), for at most EFA_GDA_XPU_FOREVER_NS. At that bound, or before a failed completion, it
+ * returns those it has read, or if it has none -FI_EAGAIN or -FI_EAVAIL.
  */
 #ifndef EFA_GDA_FI_XPU_EFA_H
 #define EFA_GDA_FI_XPU_EFA_H

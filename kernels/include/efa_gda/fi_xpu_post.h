@@ -122,7 +122,7 @@ EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
   Sender<Sharing::Device, Compact<ThreadGroup>> sender(queue, ep->object.timeout_ns);
   efa_gda_status status = sender.status();
   if (status != EFA_GDA_OK) {
-    /* Nothing was posted. After a failure of post() the request may still complete. */
+    /* Nothing was posted. After a failure of post() the reservation stays, because the request may still complete. */
     release_completion(ep->send_cq);
     return result_of(status);
   }

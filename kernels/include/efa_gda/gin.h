@@ -28,11 +28,11 @@ struct Transfer {
   }
 };
 
-/* Posts `count` operations of one thread, in chunks (gin_post.h). kBesideValues: other posts to the endpoint use the
- * plugin's memory for values (VALUES in gin_post.h). */
+/* Posts `count` operations of one thread, in posts of at most kMost entries. kBesideValues: other posts to the endpoint
+ * use the plugin's memory for values (VALUES in gin_post.h). */
 template <bool kBesideValues>
 EFA_GDA_COLD efa_gda_status post_series(Endpoint *endpoint, uint32_t count, bool defer, const Transfer *transfer) {
-  /* Bounds what one post reserves. */
+  /* Bounds the entries that one post reserves. */
   constexpr uint32_t kMost = 1 << 16;
   ThreadGroup group;
   efa_gda_status status = EFA_GDA_OK;
@@ -238,8 +238,8 @@ EFA_GDA_FN efa_gda_status get(Lanes lanes, Context *context, uint32_t peer, cons
   return lanes(endpoint, defer, [&](auto group) { return post(group, endpoint, defer, read.entry(0)); });
 }
 
-/* ncclGinApi_Flush: drains the context's endpoints one after another. One thread calls it. It does not cover entries
- * whose doorbell is deferred. Each endpoint's drain has a copy of `over`. */
+/* ncclGinApi_Flush: drains the context's endpoints that post, one after another. One thread calls it. It does not cover
+ * entries whose doorbell is deferred. Each endpoint's drain has a copy of `over`. */
 template <class Over>
 EFA_GDA_FN efa_gda_status flush(Context *context, const Over &over) {
   efa_gda_status status = drain(&context->data, over);

@@ -66,13 +66,14 @@ struct Endpoint {
   /* The number of requests that were rung for. */
   uint64_t submitted_count;
   uint32_t sq_size;
-  /* The end of a reservation whose doorbell is not deferred (gin_post.h). For NCCL's code it is padding. */
+  /* The end of a reservation whose doorbell is not deferred (gin_post.h). For NCCL's code it is padding. Its first
+   * value does not matter: a group that relies on it has stored its own end before. */
   uint32_t promised;
   uint64_t putvalue_slice_base;
 };
 
-/* A signal, or a counter. `base` posts only if it is a counter's. The value that NCCL's code shows is *cntr_value, a
- * counter of the adapter, less cntr_offset. */
+/* A signal, or a counter. Groups post to `base` only if it is a counter's. The value that NCCL's code shows is
+ * *cntr_value, a counter of the adapter, less cntr_offset. */
 struct CounterEndpoint {
   Endpoint base;
   uint64_t *cntr_value;

@@ -68,13 +68,14 @@
  * its turn until the endpoint is idle, and each other chunk of the lap waits until that turn has ended. NCCL's code
  * does not wait so: beside its posts, a value of either may change one that is in flight.
  *
- * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (it must be below 2^42 ns, 73 minutes) after the last change of what it
- * waits for (step 2: of a cursor or the counter), or when it finds that another group has taken the endpoint out of
+ * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (which must be below 2^42 ns, 73 minutes) after the last change of what
+ * it waits for (step 2: of a cursor or the counter), or when it finds that another group has taken the endpoint out of
  * service. A post whose wait ran out may leave reserved entries that nobody can write. So it takes the endpoint out of
  * service: this library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in
- * flight, because a post before it may have written nothing. A drain whose caller gave no timeout does so too (gin.h).
- * Posts reserve entries even on an endpoint out of service (a test before the add would delay each post). NCCL's code
- * does not load sq_lock, so behind such entries it waits without a bound.
+ * flight, because a post before it may have written nothing. A drain whose caller gave no timeout also takes the
+ * endpoint out of service at its bound (gin.h). A post with a `window` of 0 does so at once, and returns
+ * EFA_GDA_BAD_ARGUMENT. Posts reserve entries even on an endpoint out of service (a test before the add would delay
+ * each post). NCCL's code does not load sq_lock, so behind such entries it waits without a bound.
  *
  * FAILED REQUESTS. The counter counts successes only, and the completion queue cannot be read by the GPU (the plugin
  * does not map it). A failed request is in flight for ever: it keeps its slot, and each flush ends at its bound.
@@ -106,8 +107,8 @@ constexpr uint32_t kCounterMask = 0x7fffffff;
 class Bound {
  public:
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. After the bound the caller looks
-   * once more before a call returns `at_bound`: a thread that did not run for a while has perhaps not seen what
-   * happened meanwhile. */
+   * once more at what it waits for before a later call returns `at_bound`: a thread that did not run for a while has
+   * perhaps not seen what happened meanwhile. */
   EFA_GDA_FN efa_gda_status over(const Endpoint *endpoint, uint32_t progress, efa_gda_status at_bound) {
     pause();
     if (++calls_ % kCallsPerLook != 0) return EFA_GDA_OK;
@@ -165,7 +166,8 @@ struct Turn {
     limit = endpoint->sq_size + (uint32_t)load_system((const volatile uint64_t *)endpoint->local_cntr_value);
   }
 
-  /* In this group's turn: rings for all entries before `end`, and ends the turn of the entries before it. */
+  /* In this group's turn: rings for all entries before `end`, and stores both cursors. That ends the turn if `end` is
+   * the chunk's end; with the chunk's begin as `end` the turn goes on (step 2). */
   EFA_GDA_FN void ring(uint32_t *doorbell, uint32_t end) {
     fetch_add_relaxed(&endpoint->submitted_count, (uint64_t)(end - posted));
     store_doorbell(doorbell, end);
@@ -250,8 +252,9 @@ struct Ring {
   EFA_GDA_FN explicit Ring(const Queue *queue)
       : buffer(queue->sq.buf), mask_and_wide(queue->sq.queue_mask | (has_wide_entries(queue) ? kWide : 0)) {}
 
-  /* Writes this thread's share of `count` entries, at most slots_to_end(slot), whose first 64 bytes are `quads`
-   * (round.h). The second 64 bytes of an entry of 128 are zero in all of GIN's requests. */
+  /* Writes this thread's share of `count` entries, at most slots_to_end(slot), to the slots from `slot` on. They are
+   * those that the threads of the ranks from `first` on made. Their first 64 bytes are `quads` (round.h). The second 64
+   * bytes of an entry of 128 are zero in all of GIN's requests. */
   template <class Group>
   EFA_GDA_FN void write(const Group &group, const Quad (&quads)[4], uint32_t first, uint32_t count,
                         uint32_t slot) const {
@@ -273,7 +276,7 @@ struct Ring {
 
 /* Posts `count` entries. `write(ring, done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot`
  * on; all threads of the group call it. kValues: entries of the endpoint use the plugin's memory for values. Loads that
- * do not need another load's result are issued together, because the latencies of loads that do add up. */
+ * do not depend on each other are issued together: the latencies of dependent loads add up. */
 template <bool kValues, class Group, class Write>
 EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32_t count, bool defer, Write write) {
   /* A thread of this group may still be in an earlier post of its own, and could leave that doorbell to the promise

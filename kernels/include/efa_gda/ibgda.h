@@ -56,7 +56,7 @@
  * FAILURES. The functions return nothing. The first failure is stored in shared.failed and in the report. Each call
  * that begins later returns at once; calls in progress end by themselves. A failed request is found by the next drain
  * of its queue; ibgda_put() does not look for errors. A flag is posted only after its drain succeeded, so a peer never
- * sees a flag whose data is missing.
+ * sees a flag behind a put that failed.
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound
  *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock or queue.lock within the bound, which begins again

@@ -16,7 +16,7 @@ struct efa_gda_ibgda_peer {
   uint32_t reserved;
   /* Where the peer's heap begins, as the adapter of the peer addresses it. */
   uint64_t heap;
-  /* Where this GPU has the peer's heap mapped (NVLink); 0: not mapped. Device code reads only those of queue 0. */
+  /* Where this GPU has the peer's heap mapped (NVLink); 0: not mapped. Device code reads it in the peers of queue 0. */
   uint64_t mapped;
 };
 
