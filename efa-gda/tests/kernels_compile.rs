@@ -243,6 +243,39 @@ fn two_source_files_that_include_the_library_link() {
     }
 }
 
+/// A file with kernels of 1,024 threads, compiled for 64 registers, links with files of kernels that have more.
+#[test]
+fn files_with_different_register_limits_link() {
+    let Some(toolkit) = toolkit() else { return };
+    let folder = efa_gda_test_support::TempDir::new("limits");
+    let files = [
+        ("compact", "Compact<WarpGroup>", "__launch_bounds__(1024)", "-maxrregcount=64"),
+        ("plain", "WarpGroup", "", "-maxrregcount=255"),
+        ("block", "Compact<BlockGroup>", "__launch_bounds__(512)", "-maxrregcount=128"),
+    ];
+    let objects = files.map(|(name, group, bounds, limit)| {
+        let (source, object) = (folder.path().join(format!("{name}.cu")), folder.path().join(format!("{name}.o")));
+        let text = format!(
+            "#include \"efa_gda/post.h\"\nusing namespace efa_gda;\n\
+             extern \"C\" __global__ void {bounds} {name}(efa_gda_queue *queue) {{\n\
+             Sender<Sharing::Device, {group}> sender(queue);\n\
+             sender.post(1, [](uint32_t) {{ return Entry(); }});\nsender.quiet();\nsender.close();\n}}\n"
+        );
+        fs::write(&source, text).expect("the source is written");
+        let mut command = Command::new(toolkit.join("bin/nvcc"));
+        command.args(["-std=c++17", "-arch=sm_90", "-dc", limit]).args(include_options()).arg("-o").arg(&object);
+        let output = output(command.arg(&source));
+        assert!(output.status.success(), "{name}:\n{}", String::from_utf8_lossy(&output.stderr));
+        object
+    });
+    for other in &objects[1..] {
+        let mut command = Command::new(toolkit.join("bin/nvcc"));
+        command.args(["-arch=sm_90", "-dlink", "-o"]).arg(folder.path().join("linked.o")).arg(&objects[0]).arg(other);
+        let output = output(&mut command);
+        assert!(output.status.success(), "{}:\n{}", other.display(), String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn nvrtc_compiles_the_kernels_without_headers_of_the_toolkit() {
     let Some(toolkit) = toolkit() else { return };
