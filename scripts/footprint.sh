@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Prints what a kernel needs that posts once, waits and closes, in blocks of up to 1,024 threads
 # (kernels/bench/footprint.cu): registers, stack, spills and bytes of code, for each kind of group, sharing and entry,
-# with NCCL's put beside it. "saved" are the registers that functions which are not inlined store for their callers: of
-# all functions of the kernel together, in bytes; a call stores and loads those of its own function once. ptxas counts
-# them as spills of the function. Needs no GPU.
+# with NCCL's put beside it. Spills are bytes stored and loaded: the kernel's own, and "in functions" those of all
+# functions that it calls, most of which are registers that a function saves for its callers and loads once. Needs no
+# GPU.
 #
 #   scripts/footprint.sh [sm_XX …]          sm_80 sm_90 sm_100 sm_120 without arguments
 #   scripts/footprint.sh --before REVISION [sm_XX …]   the same with the device library of an earlier revision

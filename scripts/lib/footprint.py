@@ -52,7 +52,7 @@ class Cubin:
 
 
 def spills(log):
-    """Returns the bytes of spill stores and loads of the kernel, and of the functions that it calls."""
+    """Returns the bytes of spill stores and loads of the kernel, and those of the functions that it calls."""
     kernel, function, of_kernel, of_functions = None, None, 0, 0
     with open(log, encoding="utf-8") as lines:
         for line in lines:
@@ -66,15 +66,15 @@ def spills(log):
     return of_kernel, of_functions
 
 
-print("| GPU | group | queue | entry | registers | stack bytes | spill bytes | saved bytes | code bytes |")
+print("| GPU | group | queue | entry | registers | stack bytes | spill bytes | in functions | code bytes |")
 print("|---|---|---|---|---|---|---|---|---|")
 for file in sys.argv[1:]:
     architecture = file.rsplit(".", 1)[1]
-    cubin, (spilled, saved) = Cubin(file + ".cubin"), spills(file + ".log")
+    cubin, (spilled, in_functions) = Cubin(file + ".cubin"), spills(file + ".log")
     attributes = cubin.attributes()
     ((kernel, code),) = cubin.kernels().items()
     parts = ["NCCL's put", "shared", ""] if kernel.startswith("nccl") else kernel.split("_")
     entry = {"write": "64 or 128 bytes", "inline": "inline, 128 bytes", "": "64 or 128 bytes"}[parts[2]]
     of = attributes.get(kernel, {})
     print(f"| {architecture} | {parts[0]} | {parts[1]} | {entry} | {of.get(REGISTERS)} | {of.get(STACK)} | "
-          f"{spilled} | {saved} | {code:,} |")
+          f"{spilled} | {in_functions} | {code:,} |")

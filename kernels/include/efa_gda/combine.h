@@ -156,7 +156,7 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
       bool linger = round != 0 && state == kOpen;
       uint64_t slots_and_calls;
       if constexpr (kCompact) {
-        auto scan = EFA_GDA_COLD_CALL(scan_published_apart<Group>);
+        auto scan = cold_function<Group, scan_published_apart<Group>>();
         slots_and_calls = scan(queue, ring.group(), ring.next(), publication, linger, serving);
       } else {
         MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
@@ -168,7 +168,7 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     own = 0;
     if (count != 0) {
       if constexpr (kCompact) {
-        auto place = EFA_GDA_COLD_CALL(place_published_apart<Group, StoreBytes>);
+        auto place = cold_function<Group, place_published_apart<Group, StoreBytes>>();
         status = place(&ring, publication, count, timeout_ns, all);
         if (status != EFA_GDA_OK) break;
       } else {

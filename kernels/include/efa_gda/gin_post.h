@@ -152,8 +152,8 @@ struct Turn {
   uint32_t window;
   /* wqes_posted and wqes_completed as last loaded. While it is this group's turn they are exact. */
   uint32_t posted, released;
-  /* The end of the free slots, modulo 2^31: counter + sq_size. Compared with the ends of chunks within the window, so
-   * the difference has the right sign. */
+  /* The end of the free slots, modulo 2^31: counter + sq_size. Compared with ends of chunks that are less than 2^30
+   * entries past it, so the difference has the right sign (wait_for_slots). */
   uint32_t limit;
 
   /* An acquiring load delays the loads that follow it, so other words are loaded before it. */
@@ -201,7 +201,8 @@ struct Turn {
         continue;
       }
       status = bound.over(endpoint, posted + released + limit, EFA_GDA_TIMEOUT_SLOTS);
-      if (kValues || !has_free_slots(end)) load_limit();
+      /* Far outside the window has_free_slots() is not valid. */
+      if (kValues || !has_free_slots(end) || end - posted > kCounterMask / 4) load_limit();
       load_cursors();
     }
     return status;

@@ -267,6 +267,30 @@ struct Footprint<Compact<Base>> {
   using Rare = volatile T;
 };
 
+#if EFA_GDA_ON_GPU
+template <auto kFunction>
+__constant__ decltype(kFunction) constant_pointer = kFunction;
+#endif
+
+/* `kFunction`, marked EFA_GDA_COLD, for a call; in code of a compact group as a pointer that is loaded from constant
+ * memory. If ptxas knows which function a kernel calls, it reserves registers for that function in all of the kernel's
+ * code; so a kernel for blocks of 1,024 threads, which has 64 registers, spills. ptxas does not know the value of such
+ * a pointer, because the host may change constants. So the function saves the registers that it uses.
+ *   Not with -rdc=true: nvlink counts each function of the program that has the same type as called, and refuses to
+ * link a kernel that has fewer registers than one of them. */
+template <class Group, auto kFunction>
+EFA_GDA_FN auto cold_function() {
+#if EFA_GDA_ON_GPU && !defined(__CUDACC_RDC__)
+  if constexpr (Footprint<Group>::kCompact) {
+    return constant_pointer<kFunction>;
+  } else {
+    return kFunction;
+  }
+#else
+  return kFunction;
+#endif
+}
+
 }  // namespace efa_gda
 
 #endif

@@ -39,20 +39,6 @@
  * copy of each object by address, because an object whose address is taken cannot stay in registers. */
 #define EFA_GDA_LIKELY(x) __builtin_expect(!!(x), 1)
 
-#if EFA_GDA_ON_GPU
-namespace efa_gda {
-template <auto kFunction>
-__constant__ decltype(kFunction) constant_pointer = kFunction;
-}  // namespace efa_gda
-/* Names a function marked EFA_GDA_COLD so that a call of it goes through a pointer in constant memory. If ptxas knows
- * which function a kernel calls, it reserves registers for that function in all of the kernel's code; so a kernel for
- * blocks of 1,024 threads, which has 64 registers, spills. ptxas does not know the value of a pointer in constant
- * memory, because the host may change constants. So the function saves the registers that it uses. */
-#define EFA_GDA_COLD_CALL(...) (*::efa_gda::constant_pointer<__VA_ARGS__>)
-#else
-#define EFA_GDA_COLD_CALL(...) (__VA_ARGS__)
-#endif
-
 namespace efa_gda {
 
 /* Fails where a compiler ignores the alignment and lays the queue out differently from the host's. */

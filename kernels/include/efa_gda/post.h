@@ -476,7 +476,7 @@ class Sender {
       call.first = share.first;
       call.begin = share.begin;
       call.end = share.end;
-      status = EFA_GDA_COLD_CALL(continue_call<Group, StoreBytes>)(queue_, &call);
+      status = cold_function<Group, continue_call<Group, StoreBytes>>()(queue_, &call);
       if (status != kMoreRounds) break;
       ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
     }
@@ -490,7 +490,7 @@ class Sender {
   /* own_lock_apart() for this handle. */
   EFA_GDA_FN efa_gda_status own_lock(bool waits) {
     Completions more = unread_completions();
-    auto own = EFA_GDA_COLD_CALL(own_lock_apart<Group, StoreBytes>);
+    auto own = cold_function<Group, own_lock_apart<Group, StoreBytes>>();
     efa_gda_status status = own(queue_, ring_.group(), waits, timeout_ns_, &more);
     add_completions(more);
     return status;
@@ -520,11 +520,8 @@ class Sender {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       Completions more = unread_completions();
-      if constexpr (S == Sharing::Device) {
-        status = EFA_GDA_COLD_CALL(leader_wait_until_done<S != Sharing::Device>)(queue_, ring_.next(), bound_ns, &more);
-      } else {
-        status = leader_wait_until_done<true>(queue_, ring_.next(), bound_ns, &more);
-      }
+      auto wait = cold_function<Group, leader_wait_until_done<S != Sharing::Device>>();
+      status = wait(queue_, ring_.next(), bound_ns, &more);
       add_completions(more);
     }
     return for_all(ring_.group(), status);

@@ -110,8 +110,9 @@ EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t
 }
 
 /* store_quads() for entries of one lap of the ring, on a queue without wide ids, with few instructions: `memory` has
- * mask + 1 slots of 1 << shift bytes, slot & mask is at most mask + 1 - count, and all entries have the phase bit
- * `phase`. So slots, offsets and ids of a thread's quads differ by constants. Calls `store(address, quad)`. */
+ * mask + 1 slots of 1 << shift bytes, at most 65,536, slot & mask is at most mask + 1 - count, and all entries have the
+ * phase bit `phase`. So slots, offsets and ids of a thread's quads differ by constants. Calls `store(address, quad)`.
+ */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads_of_lap(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,
                                    uint32_t slot, bool phase, uint8_t *memory, uint32_t mask, uint32_t shift,

@@ -135,9 +135,9 @@ constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
  * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
  * place, ring or wait: from resume() or resume_from() until it passes the lock, or until one of its waits has failed.
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
- * that is not inlined adds to what the function uses (a call by EFA_GDA_COLD_CALL is not direct). Therefore an owner
- * waits for free slots before it makes entries; after a wait the geometry is read again; small values share options_;
- * and the functions on the way to a poll keep what they can in the thread's memory. */
+ * that is not inlined adds to what the function uses (cold_function() in group.h avoids that for compact groups).
+ * Therefore an owner waits for free slots before it makes entries; after a wait the geometry is read again; small
+ * values share options_; and the functions on the way to a poll keep what they can in the thread's memory. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:

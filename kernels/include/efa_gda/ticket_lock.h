@@ -138,7 +138,7 @@
  * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
- * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 to 65
+ * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 to 66
  * loads of serving without a change, and the abort flag at least kAbortPollNs (100 us) later. While serving changes
  * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
  * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
@@ -146,7 +146,7 @@
  * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must make
  * no calls meanwhile: such a call waits until its bound runs out after the last completion, or until the owner's
  * close() poisons the queue.
- *   A waiting group looks for a poison after 32 to 65 loads of serving without a change, and after each further 32.
+ *   A waiting group looks for a poison after 32 to 66 loads of serving without a change, and after each further 32.
  * Between these looks it acts on cases 1 to 4 as without a poison. A call that returned early before the poison is
  * perhaps never rung for. Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these
  * requests; close() of a shared handle looks at the poison only if it has to ring for deferred entries.
@@ -302,7 +302,7 @@ class Ticket : private TicketState {
     EFA_GDA_NO_UNROLL for (uint32_t n = 0; now == TicketOutcome::None && n != kLoadsWithoutClock; n++) {
       read_lock();
       now = outcome(true, false);
-      pause();
+      if (now == TicketOutcome::None) pause();
     }
     return now == TicketOutcome::Ended;
   }
