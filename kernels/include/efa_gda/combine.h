@@ -37,8 +37,8 @@
  *     it does, no group stores serving. T's group then combines, and its `end` is not before O's, because reserve.word
  *     only grows. It leaves step 4 in one of the same three cases. Its scans in step 4 see P's flags, because it has
  *     acquired what O did (A1). T grows with each such group, so P's call is reached.
- *   place_published() failed: the queue is poisoned, and the state stays Closing for ever.
- * If place_published() fails in step 2, or a wait of O fails between Ticket::acquire(), which stored Open, and
+ *   a wait for free slots failed: the queue is poisoned, and the state stays Closing for ever.
+ * If such a wait fails in step 2, or a wait of O fails between Ticket::acquire(), which stored Open, and
  * combine(), the queue is poisoned and the state stays Open for ever: calls return early even then.
  * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
  * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
@@ -119,17 +119,23 @@ EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const P
   return EFA_GDA_OK;
 }
 
-/* place_published() and then ring() for a compact group: a function that is not inlined, with the Ring in the thread's
- * memory. */
+/* place_published() for a compact group that must wait for free slots: a function that is not inlined, with the Ring in
+ * the thread's memory. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status place_published_apart(Ring<Group, StoreBytes> *ring_in_memory, PublicationSlots publication,
                                                   uint32_t count, uint64_t timeout_ns, Completions *all) {
   Ring<Group, StoreBytes> ring = *ring_in_memory;
   efa_gda_status status = place_published(ring, publication, count, timeout_ns, all);
-  if (status == EFA_GDA_OK) ring.ring();
   ring_in_memory->continue_from(ring);
   return status;
 }
+
+/* What few rounds of combine() use. `end`: what step 3 loads, shifted as lock.serving is. */
+struct Rarely {
+  uint64_t timeout_ns;
+  Completions *all;
+  uint64_t end;
+};
 
 /* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
  * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be the low half of that
@@ -143,10 +149,10 @@ template <class Group, int StoreBytes>
 EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes> *caller_ring,
                               PublicationSlots publication, uint64_t serving, uint32_t own, uint64_t timeout_ns,
                               Completions *all) {
-  constexpr bool kCompact = Footprint<Group>::kCompact;
   Ring<Group, StoreBytes> ring = *caller_ring;
   efa_gda_status status = EFA_GDA_OK;
-  uint64_t end = 0;
+  /* Volatile, so that no register keeps it. */
+  volatile Rarely rarely = {timeout_ns, all, 0};
   LockState state = kOpen;
   if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
   for (int round = 0;; round++) {
@@ -154,28 +160,24 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     uint32_t count = own;
     if (own == 0) {
       bool linger = round != 0 && state == kOpen;
-      uint64_t slots_and_calls;
-      if constexpr (kCompact) {
-        auto scan = cold_function<Group, scan_published_apart<Group>>();
-        slots_and_calls = scan(queue, ring.group(), ring.next(), publication, linger, serving);
-      } else {
-        MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
-        slots_and_calls = (uint64_t)found.calls << 32 | found.slots;
-      }
-      count = (uint32_t)slots_and_calls;
-      after = serving + (slots_and_calls << EFA_GDA_LOCK_STATE_BITS);
+      MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
+      count = found.slots;
+      after = serving + (((uint64_t)found.calls << 32 | found.slots) << EFA_GDA_LOCK_STATE_BITS);
     }
     own = 0;
     if (count != 0) {
-      if constexpr (kCompact) {
-        auto place = cold_function<Group, place_published_apart<Group, StoreBytes>>();
-        status = place(&ring, publication, count, timeout_ns, all);
-        if (status != EFA_GDA_OK) break;
-      } else {
+      if constexpr (!Footprint<Group>::kCompact) {
         status = place_published(ring, publication, count, timeout_ns, all);
-        if (status != EFA_GDA_OK) break;
-        ring.ring();
+      } else if (EFA_GDA_LIKELY(ring.free_limit() - ring.next() >= count)) {
+        ring.place(count, [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); });
+      } else {
+        Ring<Group, StoreBytes> copy = ring;
+        auto place = cold_function<Group, place_published_apart<Group, StoreBytes>>();
+        status = place(&copy, publication, count, rarely.timeout_ns, rarely.all);
+        ring.continue_from(copy);
       }
+      if (status != EFA_GDA_OK) break;
+      ring.ring();
       serving = after;
       /* The ring's fence orders the copies before this store (A3). */
       if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
@@ -184,9 +186,9 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     bool not_found = state == kClosing && count == 0;
     if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
       state = kClosing;
-      end = close_lock(queue, ring, serving);
+      rarely.end = close_lock(queue, ring, serving);
     }
-    bool all_served = state == kClosing && (int64_t)(end - serving) <= 0;
+    bool all_served = state == kClosing && (int64_t)(rarely.end - serving) <= 0;
     if (all_served || not_found) {
       pass_lock(queue, ring, serving | (all_served ? kPassed : kPassedMustCombine));
       break;

@@ -50,7 +50,7 @@ constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 
 /* Of these, the flags that each thread has in flight at once. A compact group reads the flag window in parts of so many
  * flags for each thread, and reads a further part only if all flags before it match. */
 template <class Group>
-constexpr int kFlagsAtOnce = Footprint<Group>::kCompact ? 8 : kFlagsPerThread<Group>;
+constexpr int kFlagsAtOnce = !Footprint<Group>::kCompact ? kFlagsPerThread<Group> : Group::kSingleThread ? 16 : 8;
 /* The most readings of one scan after the first, for calls that arrive or are not published yet. */
 constexpr int kMaxRereadings = 2;
 
@@ -94,7 +94,7 @@ EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
 struct MatchedFlags {
   /* The whole calls whose flags match, and their slots. */
   uint32_t slots = 0, calls = 0;
-  /* Flags that have kLastSlot, and whether all flags match. */
+  /* Flags that have kLastSlot and the right number of slots, and whether all flags match. */
   uint32_t ended = 0;
   bool no_gap = true;
 };
@@ -105,25 +105,29 @@ struct MatchedFlags {
 template <class Group, int Count>
 EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_t serving, uint32_t first,
                             MatchedFlags &found) {
-  uint32_t rank = group.rank(), size = group.size(), ended = found.ended;
-  uint32_t last[Count], match[Count];
-  /* All votes on kLastSlot first: each has a long latency, and none depends on another's result. */
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
+  /* A bit that is 0 in a number of calls, shifted as in a flag. */
+  constexpr uint32_t kNoMatch = 2;
+  static_assert(kNoMatch < 1u << EFA_GDA_LOCK_STATE_BITS && kNoMatch != kLastSlot, "the bit is free");
+  uint32_t rank = group.rank(), size = group.size(), words[Count];
+  /* From T on, a flag counts in its low half the slots up to this one, in its high half the calls before this one's. If
+   * the slots are right, the word is the high half, with kLastSlot: one register in place of two. */
   EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
-    uint64_t ended_before = ended + bits_in(last[k] & ((1u << rank) - 1));
-    match[k] = group.vote((flags[k] & ~kLastSlot) ==
-                          flag_of(serving, (first + k) * size + rank + ended_before * kOneCall));
-    ended += bits_in(last[k]);
+    uint64_t from_t = flags[k] - serving;
+    bool slots_match = (uint32_t)(from_t >> EFA_GDA_LOCK_STATE_BITS) == (first + k) * size + rank + 1;
+    words[k] = slots_match ? (uint32_t)(from_t >> 32) | (uint32_t)(from_t & kLastSlot) : kNoMatch;
   }
   EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
-    uint32_t ready = low_ones(match[k]);
-    uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
+    uint32_t last = group.vote((words[k] & kLastSlot) != 0);
+    uint32_t ended_before = found.ended + bits_in(last & ((1u << rank) - 1));
+    uint32_t match = group.vote((words[k] & ~(uint32_t)kLastSlot) == ended_before << EFA_GDA_LOCK_STATE_BITS);
+    uint32_t ready = low_ones(match);
+    uint32_t ends = ready < size ? last & ((1u << ready) - 1) : last;
     if (found.no_gap && ends != 0) {
       found.slots = (first + k) * size + bit_width(ends);
       found.calls = found.ended + bits_in(ends);
     }
     found.no_gap = found.no_gap && ready >= size;
-    found.ended += bits_in(last[k]);
+    found.ended += bits_in(last);
   }
 }
 
@@ -175,15 +179,6 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
   }
 }
 
-/* scan_published() for a compact group, as a function that is not inlined. Returns the number of slots in the low half
- * and that of calls in the high half: what these calls add to reserve.word. */
-template <class Group>
-EFA_GDA_COLD uint64_t scan_published_apart(const efa_gda_queue *queue, Group group, uint32_t next,
-                                           PublicationSlots publication, bool linger, uint64_t serving) {
-  MatchedFlags found = scan_published(queue, group, next, publication, linger, serving);
-  return (uint64_t)found.calls << 32 | found.slots;
-}
-
 /* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
  * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2), or
  * its own group must have published them (then the syncs of publish_flags() order them). There must be room for them in
@@ -191,8 +186,9 @@ EFA_GDA_COLD uint64_t scan_published_apart(const efa_gda_queue *queue, Group gro
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {
+  constexpr bool kCompact = Footprint<Group>::kCompact;
   /* Quads that each thread reads before it stores the first of them. */
-  constexpr int kQuadsPerThread = Footprint<Group>::kCompact ? 8 : 16;
+  constexpr uint32_t kQuads = !kCompact ? 16 : Group::kSingleThread ? 12 : 8;
   uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
   while (count != 0) {
     uint32_t to_ring_end = ring.slots_to_end(slot),
@@ -201,16 +197,31 @@ EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const Public
     if (n > count) n = count;
     const uint8_t *from = publication.entries + ((slot & publication.mask) << ring.entry_shift()) + 16 * rank;
     uint8_t *to = ring.slot_address(slot) + 16 * rank;
-    int32_t bytes_left = (int32_t)((n << ring.entry_shift()) - 16 * rank);
-    for (; bytes_left > 0;
-         bytes_left -= kQuadsPerThread * stride, from += kQuadsPerThread * stride, to += kQuadsPerThread * stride) {
-      Quad quads[kQuadsPerThread];
-      EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+    uint32_t bytes = n << ring.entry_shift();
+    /* If quads are read under a condition, the compiler keeps them from one iteration to the next, in registers that a
+     * compact group lacks. So a compact group copies without one while there are kQuads for each thread. */
+    if constexpr (kCompact) {
+      EFA_GDA_NO_UNROLL for (; bytes >= kQuads * stride; bytes -= kQuads * stride) {
+        Quad quads[kQuads];
+        EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) quads[k] = load_quad_local(from + k * stride);
+        EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
+          Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
+        }
+        from += kQuads * stride;
+        to += kQuads * stride;
+      }
+    }
+    int32_t bytes_left = (int32_t)(bytes - 16 * rank);
+    for (; bytes_left > 0; bytes_left -= kQuads * stride, from += kQuads * stride, to += kQuads * stride) {
+      Quad quads[kQuads];
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
+        if constexpr (kCompact) quads[k] = Quad{0, 0, 0, 0};
         if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
       }
-      EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
         if (bytes_left > (int32_t)(k * stride)) Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
       }
+      if constexpr (kCompact) break;
     }
     slot += n;
     count -= n;
