@@ -189,7 +189,8 @@ enum efa_gda_access {
  * EFA_GDA_ACCESS_RELAXED_ORDERING if wanted. The caller must keep the memory mapped until the region is closed, and
  * must close *region.
  *
- * Errors: ARGUMENT for an access without a value of enum efa_gda_access, or with unknown bits; FABRIC.
+ * Errors: ARGUMENT for an access without a value of enum efa_gda_access, or with unknown bits; UNSUPPORTED, on a domain
+ * of rdma-core, for remote access that the adapter does not have; FABRIC.
  * Threads: any.
  */
 int efa_gda_region_register(efa_gda_domain *domain, void *start, size_t length, uint64_t access,
@@ -197,8 +198,8 @@ int efa_gda_region_register(efa_gda_domain *domain, void *start, size_t length, 
 
 /*
  * Registers `length` bytes of GPU memory from `address`, an address of the GPU that CUDA counts as `gpu`. If `dmabuf`
- * is an open descriptor of that memory, which begins at byte `offset` of it, and the provider accepts it, the memory
- * is registered as a dmabuf. Otherwise, or if `dmabuf` is -1, it is registered by its address, which needs a domain
+ * is an open descriptor in which that memory begins at byte `offset`, and the provider accepts it, the memory is
+ * registered as a dmabuf. Otherwise, or if `dmabuf` is -1, it is registered by its address, which needs a domain
  * with GPU memory. The library duplicates the descriptor. The caller must keep the memory allocated until the region
  * is closed, and must close *region. libfabric registers the memory, so this works without the library's own CUDA
  * support.
@@ -247,10 +248,10 @@ int efa_gda_region_close(efa_gda_region *region);
 
 /*
  * Opens a completion counter: a word of successes and a word of errors, both 0, to which the adapter adds. It counts
- * for the queue that efa_gda_mapped_attr::counter names, for example what peers write (EFA_GDA_ACCESS_REMOTE_WRITE),
- * so that a kernel waits for a tick (wait_until in signal.h) without a receive. `gpu` is the GPU that reads the words,
- * as CUDA counts, or -1 for the host's processor: the words are in the GPU's memory if that is possible, else in host
- * memory. The caller must close *counter.
+ * for the queue whose efa_gda_mapped_attr::counter names it, for example what peers write
+ * (EFA_GDA_ACCESS_REMOTE_WRITE), so that a kernel waits for a tick (wait_until in signal.h) without a receive. `gpu`
+ * is the GPU that reads the words, as CUDA counts, or -1 for the host's processor: the words are in the GPU's memory
+ * if that is possible, else in host memory. The caller must close *counter.
  *
  * Errors: ARGUMENT for a GPU below -1; UNSUPPORTED if the adapter or the provider has no counters (libfabric before
  * 2.7 needs FI_EFA_USE_HW_CNTR=1; rdma-core 65), or for a GPU on a domain of rdma-core; GPU and GPU_LOST; FABRIC.

@@ -284,15 +284,19 @@ impl<B: Layer> Driven for GpuQueue<B> {
     }
 
     fn close(self: Box<Self>) -> Result<(), NotClosed> {
-        match GpuQueue::snapshot(&self) {
-            Ok(seen) if seen.in_flight() == 0 => GpuQueue::close(*self).map_err(gpu_not_closed),
-            // A queue with requests in flight is refused here, while it is still mapped.
-            Ok(seen) => {
-                let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
-                Err((Fault::in_flight(seen.in_flight(), poisoned), Some(self)))
-            }
-            Err(error) => Err((error.into(), Some(self))),
+        let seen = match GpuQueue::snapshot(&self) {
+            Ok(seen) => seen,
+            Err(error) => return Err((error.into(), Some(self))),
+        };
+        let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
+        // A queue that cannot be closed is refused here, while it is still mapped: a call that fails changes nothing.
+        if seen.in_flight() != 0 {
+            return Err((Fault::in_flight(seen.in_flight(), poisoned), Some(self)));
         }
+        if seen.is_locked() && !poisoned {
+            return Err((Fault::abandoned(), Some(self)));
+        }
+        GpuQueue::close(*self).map_err(gpu_not_closed)
     }
 
     fn destroy(self: Box<Self>) -> Result<(), NotClosed> {

@@ -11,7 +11,7 @@ use efa_gda::gpu;
 use efa_gda::gpu_queue::{GpuQueueError, MapError};
 #[cfg(feature = "cuda")]
 use efa_gda::queue::Backing;
-use efa_gda::queue::{QueueError, WorkError};
+use efa_gda::queue::{CountersError, QueueError, WorkError};
 use efa_gda::{error_chain, fabric, verbs};
 
 /// `enum efa_gda_error`.
@@ -186,7 +186,10 @@ impl From<QueueError> for Fault {
             QueueError::Fabric(error) => error.into(),
             QueueError::Exposure(error) => Self::error(Code::Exposure, error),
             QueueError::Verbs(error) => error.into(),
-            QueueError::ShallowCompletionQueue { .. } => Self::error(Code::Argument, error),
+            QueueError::ShallowCompletionQueue { .. }
+            | QueueError::Counters(CountersError::ShallowCompletionQueue { .. }) => {
+                Self::error(Code::Argument, error)
+            }
             QueueError::Counters(_) | QueueError::RequestTable(_) => Self::error(Code::Unsupported, error),
             error => Self::error(Code::Fabric, error),
         }
@@ -256,6 +259,15 @@ mod tests {
     thread_local! {
         static BEFORE: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
         static AFTER: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn a_completion_queue_that_is_too_small_is_a_bad_argument_with_and_without_counters() {
+        let counted = CountersError::ShallowCompletionQueue { completions: 8, requests: 8 };
+        let polled = QueueError::ShallowCompletionQueue { completions: 8, requests: 8, receives: 8 };
+        for error in [counted.into(), polled] {
+            assert_eq!(Fault::from(error).code(), Code::Argument);
+        }
     }
 
     #[test]

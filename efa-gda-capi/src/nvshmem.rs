@@ -48,7 +48,7 @@ fn not_initialised() -> Fault {
     )
 }
 
-/// See `efa_gda.h`.
+/// See `efa_gda_nvshmem.h`.
 ///
 /// # Safety
 /// `domain` and `ep` must be null or as the header demands.
@@ -98,7 +98,7 @@ fn open(domain: Handle, gpu: i32) -> Result<NvshmemState, Fault> {
     })
 }
 
-/// See `efa_gda.h`.
+/// See `efa_gda_nvshmem.h`.
 ///
 /// # Safety
 /// `state` must be null or a struct of the header with its size set.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_state(state: *mut NvshmemState) -> c_i
     })
 }
 
-/// See `efa_gda.h`.
+/// See `efa_gda_nvshmem.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
     call(|| {

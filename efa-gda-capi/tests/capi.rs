@@ -152,6 +152,13 @@ fn completions_are_relayed_to_a_gpu_that_cannot_map_the_completion_queue() {
     in_c("put", &[&efa_gda_test_support::cuda::VARIABLES[..], &refused].concat());
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn a_queue_that_a_kernel_left_open_stays_mapped_into_its_gpu_after_a_refused_close() {
+    let gpu = [("EFA_GDA_TEST_GPU", "0")];
+    in_c("abandoned", &[&efa_gda_test_support::cuda::VARIABLES[..], &gpu].concat());
+}
+
 #[test]
 fn an_error_completion_reaches_c_with_its_status() {
     in_c("errors", &[]);

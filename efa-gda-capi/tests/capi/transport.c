@@ -259,6 +259,23 @@ static void busy(void) {
   close_all();
 }
 
+/* Run with a GPU whose memory the host can write. */
+static void abandoned(void) {
+  struct efa_gda_queue *device = NULL, *again = NULL;
+  open_all();
+  CHECK(efa_gda_mapped_begin_launch(first, &device) == 0);
+  /* The state after a kernel that owned the queue and did not close its Sender. */
+  device->reserve.word += (uint64_t)1 << 32;
+  CHECK(efa_gda_mapped_end_launch(first) == 0);
+  CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(strstr(efa_gda_last_error(), "without closing its Sender") != NULL);
+  /* A call that fails changes nothing: the queue is still mapped into the GPU. */
+  CHECK(efa_gda_mapped_begin_launch(first, &again) == 0);
+  CHECK(again == device && device->reserve.word >> 32 == 1);
+  CHECK(efa_gda_mapped_end_launch(first) == 0);
+  CHECK(efa_gda_mapped_destroy(first) == 0);
+}
+
 static void snapshot(void) {
   char text[4096], small[8];
   size_t length = 0;
@@ -448,13 +465,14 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } tests[] = {{"put", put},           {"errors", errors},     {"busy", busy},       {"operations", operations},
                {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse},
-               {"relaxed", relaxed},   {"borrowed", borrowed}};
+               {"relaxed", relaxed},   {"borrowed", borrowed}, {"abandoned", abandoned}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed\n", argv[0]);
+  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed|abandoned\n",
+          argv[0]);
   return 2;
 }
