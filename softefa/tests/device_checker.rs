@@ -369,6 +369,20 @@ fn a_receive_doorbell_past_the_ring_is_reported() {
     assert_eq!(b.violation().rule, StrictRule::DoorbellPastRing { in_flight: 257, entries: 256 });
 }
 
+#[test]
+fn the_receives_before_a_doorbell_past_the_ring_are_flushed() {
+    let (_a, mut b, _, _) = pair_with(|_| {}, |attr| attr.rq_depth = 4);
+    for id in 0..4 {
+        b.place_descriptor(&Receive { id, address: 0, length: 0, key: LocalKey::default() }.encode());
+    }
+    b.qp.rq.as_ref().unwrap().doorbell.ring(5);
+    for id in 0..4 {
+        let completion = b.completion();
+        assert_eq!((completion.id, completion.status), (RequestId::new(id), CompletionStatus::Flushed));
+    }
+    assert_eq!(b.rules(), [StrictRule::DoorbellPastRing { in_flight: 5, entries: 4 }]);
+}
+
 /// Sends to a receiver that posted `descriptors`. Returns the rules that the receiver broke.
 fn rules_of_receiver(descriptors: &[[u8; RX_DESCRIPTOR_BYTES]]) -> Vec<StrictRule> {
     let (mut a, mut b, to_b, _) = pair();

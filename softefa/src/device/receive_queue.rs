@@ -6,8 +6,8 @@
 //! writes the unwritten pattern over its slot. The engine of any sender may do this, so [`ReceiveState`] is
 //! behind a lock; its holder alone polls the doorbell and resets slots.
 //!
-//! A client may write a slot again when the completion of its receive is visible. That completion is
-//! written after the slot was reset, by the same thread.
+//! A client may write the slots of a receive again when the completion of that receive is visible. The thread that
+//! reset the slots writes that completion afterwards.
 
 use std::sync::{Arc, Mutex};
 
@@ -105,20 +105,30 @@ impl ReceiveRing {
         if advance == 0 {
             return Ok(());
         }
-        let in_flight = state.doorbell_index + u64::from(advance) - state.taken;
+        let (from, before) = (state.last_doorbell, state.doorbell_index);
+        let in_flight = before + u64::from(advance) - state.taken;
         let entries = self.ring.entries();
+        self.cover(state, value);
         if in_flight <= u64::from(entries) {
-            state.doorbell_index += u64::from(advance);
-            state.last_doorbell = value as u16;
             return Ok(());
         }
         let rule = if advance > MAX_DOORBELL_ADVANCE {
-            StrictRule::DoorbellBackwards { from: state.last_doorbell, to: value as u16 }
+            StrictRule::DoorbellBackwards { from, to: value as u16 }
         } else {
             StrictRule::DoorbellPastRing { in_flight, entries }
         };
+        Err(Box::new(BrokenRule::of_doorbell(before, rule)))
+    }
+
+    /// Stores a doorbell. One that moved past the ring covers the free slots, so that their receives are flushed; one
+    /// that moved backwards covers none.
+    fn cover(&self, state: &mut ReceiveState, value: u32) {
+        let advance = doorbell_advance(state.last_doorbell, value);
         state.last_doorbell = value as u16;
-        Err(Box::new(BrokenRule::of_doorbell(state.doorbell_index, rule)))
+        if advance <= MAX_DOORBELL_ADVANCE {
+            let free = u64::from(self.ring.entries()) - (state.doorbell_index - state.taken);
+            state.doorbell_index += u64::from(advance).min(free);
+        }
     }
 
     /// Whether [`Self::take`] would return a receive or a broken rule.
@@ -170,17 +180,11 @@ impl ReceiveRing {
         }
     }
 
-    /// Takes everything that is posted, to flush it. Returns the request ids of complete receives, and the number of
-    /// slots.
+    /// Takes all posted descriptors, to flush them. Returns the request ids of the receives whose last descriptor is
+    /// written, and the number of slots taken.
     pub(crate) fn take_all(&self) -> (Vec<RequestId>, u64) {
         let mut state = lock(&self.state);
-        let value = self.doorbell.value();
-        let advance = doorbell_advance(state.last_doorbell, value);
-        state.last_doorbell = value as u16;
-        if advance <= MAX_DOORBELL_ADVANCE {
-            let free = u64::from(self.ring.entries()) - (state.doorbell_index - state.taken);
-            state.doorbell_index += u64::from(advance).min(free);
-        }
+        self.cover(&mut state, self.doorbell.value());
         let (mut ids, first) = (Vec::new(), state.taken);
         while state.taken < state.doorbell_index {
             let mut raw = [0; RX_DESCRIPTOR_BYTES];
