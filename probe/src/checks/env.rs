@@ -182,6 +182,7 @@ fn raise_memlock(system: &System) -> String {
 fn fork(system: &mut System) -> Checked {
     // rdma-core and the efa provider test whether a variable of rdma-core is set: 0 requests as well (`efa_fork_support.c`).
     let is_set = |_| true;
+    let is_true = |value: std::ffi::OsString| boolean(&value.to_string_lossy()) == Some(true);
     let requests = [
         setting(system, "RDMAV_FORK_SAFE", is_set),
         setting(system, "IBV_FORK_SAFE", is_set),
@@ -226,14 +227,13 @@ fn fork(system: &mut System) -> Checked {
     Outcome::fail(observed, required, why, fix, Who::Pod).into()
 }
 
-/// Whether libfabric reads `value` of a boolean variable as true. It ignores a variable with any other word.
-fn is_true(value: std::ffi::OsString) -> bool {
-    matches!(value.to_string_lossy().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
-}
-
-fn is_on(value: std::ffi::OsString) -> bool {
-    let value = value.to_string_lossy().to_ascii_lowercase();
-    !matches!(value.as_str(), "" | "0" | "false" | "no" | "off")
+/// What libfabric reads in a boolean variable. It ignores a variable with any other word (`fi_parse_bool`).
+fn boolean(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// `NAME=VALUE` if the variable is set to a value that `holds`.
@@ -302,19 +302,19 @@ static RESTRICTING: [Restricting; 5] = [
     Restricting {
         name: "FI_HMEM_DISABLE_P2P",
         stops_all: false,
-        restricts: |value| is_on(value.into()),
+        restricts: |value| boolean(value) == Some(true),
         why: "this value forbids peer access between GPU memory and the adapter",
     },
     Restricting {
         name: "FI_EFA_USE_DEVICE_RDMA",
         stops_all: false,
-        restricts: |value| !is_on(value.into()),
+        restricts: |value| boolean(value) == Some(false),
         why: "this value disables RDMA on the plain efa fabric, so that comparisons with it mislead",
     },
     Restricting {
         name: "FI_EFA_USE_UNSOLICITED_WRITE_RECV",
         stops_all: false,
-        restricts: |value| !is_on(value.into()),
+        restricts: |value| boolean(value) == Some(false),
         why: "with this value efa-direct offers RMA only to clients that request FI_RX_CQ_DATA",
     },
 ];
@@ -355,7 +355,14 @@ fn restricting(system: &mut System) -> Checked {
 
 #[cfg(test)]
 mod tests {
-    use super::excludes_efa;
+    use super::{boolean, excludes_efa};
+
+    #[test]
+    fn booleans_are_interpreted_as_libfabric_does() {
+        for (value, read) in [("On", Some(true)), ("0", Some(false)), ("", None), ("2", None)] {
+            assert_eq!(boolean(value), read, "{value}");
+        }
+    }
 
     #[test]
     fn provider_filters_are_interpreted_as_libfabric_does() {
