@@ -432,6 +432,22 @@ fn objects_of_two_contexts_cannot_be_combined() {
 }
 
 #[test]
+fn a_region_of_another_protection_domain_has_no_key_for_a_queue() {
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let own = ready.domain().clone();
+    let other = ProtectionDomain::allocate(own.context()).unwrap();
+    let mut queue = MappedQueue::over_verbs(ready).unwrap();
+    let foreign = MemoryRegion::register(&other, buffer(), Access::ALL).unwrap();
+    let error = queue.retain(&foreign).unwrap_err();
+    assert!(matches!(error, efa_gda::fabric::Error::OtherDomain { .. }), "{error}");
+    let peer = Peer { address_handle: AddressHandle::new(1), queue_pair: queue.number(), queue_key: KEY };
+    let error = queue.execute(&WorkRequest::write(peer, &foreign, foreign.remote())).unwrap_err();
+    assert!(matches!(error, WorkError::Region { side: "local", .. }), "{error}");
+    foreign.close().expect("the queue does not hold the region");
+    queue.retain(&MemoryRegion::register(&own, buffer(), Access::ALL).unwrap()).unwrap();
+}
+
+#[test]
 fn a_mapped_queue_over_verbs_has_the_exposure_of_its_queue_pair() {
     let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let exposure = ready.exposure().unwrap();

@@ -48,7 +48,8 @@ pub trait Backing: sealed::Sealed + fmt::Debug {
     /// Returns the key of a region, for entries.
     ///
     /// # Errors
-    /// [`fabric::Error::KeyNotAvailable`] and other errors of [`GdaOps::get_mr_lkey`].
+    /// [`fabric::Error::OtherDomain`]; with libfabric, [`fabric::Error::KeyNotAvailable`] and other errors of
+    /// [`GdaOps::get_mr_lkey`].
     fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey>;
 
     /// Returns the CUDA ordinal of the GPU whose memory holds the completion queue; None if the host can poll it.
@@ -157,6 +158,10 @@ mod rdma_core {
         type Error = verbs::Error;
 
         fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
+            // The adapter would complete each request with a status that does not name the cause.
+            if !self.domain().is_same(region.domain()) {
+                return Err(fabric::Error::OtherDomain { operation: "MemoryRegion::local_key" });
+            }
             Ok(region.local_key())
         }
 

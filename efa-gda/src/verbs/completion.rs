@@ -52,7 +52,9 @@ impl CompletionQueue {
     /// Creates a queue of at least `entries` entries in memory of the caller, such as GPU memory.
     ///
     /// # Safety
-    /// The memory must stay allocated until the queue is destroyed, because the adapter writes to it.
+    /// The memory must hold zeroes, because the phase bit of the first lap is 1. It must stay allocated until the queue
+    /// is destroyed, because the adapter writes to it. The buffer must be null, or an address at which the host can
+    /// read all of the memory, because a mapped queue polls it there.
     ///
     /// # Errors
     /// [`Error::AdapterLacks`] without the capability; [`Error::Exceeds`]; [`Error::Call`] where
@@ -111,9 +113,9 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes the caller the only reader of the entries. False where the queue has a reader, several queue pairs
-    /// complete on it, or one that was destroyed did. A claim is permanent: only its reader knows the position and
-    /// phase of the next entry.
+    /// Makes the caller the only reader of the entries. Returns false where the queue has a reader, where several queue
+    /// pairs complete on it, or where a queue pair completed on it that was destroyed. A claim is permanent: only its
+    /// reader knows the position and phase of the next entry.
     pub fn claim(&self) -> bool {
         self.claimed().is_ok()
     }

@@ -45,6 +45,11 @@ impl ProtectionDomain {
         Object::close_shared(self.0)
     }
 
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The raw domain, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut verbs::ibv_pd {
         self.raw()
