@@ -105,9 +105,11 @@ impl HostCompletion {
         }
     }
 
-    /// `prov_errno` is the status of the adapter's completion; other numbers are the provider's own.
+    /// `prov_errno` is the status of the adapter's completion; other numbers are the provider's own. 0 would be the
+    /// status of a success, which the provider does not report as an error.
     fn failed(entry: &fi::fi_cq_err_entry) -> Self {
-        let status = CompletionStatus::from_code(u8::try_from(entry.prov_errno).unwrap_or(u8::MAX));
+        let code = u8::try_from(entry.prov_errno).ok().filter(|code| *code != 0);
+        let status = CompletionStatus::from_code(code.unwrap_or(u8::MAX));
         Self { status, flags: entry.flags, bytes: 0, immediate: None }
     }
 }
@@ -249,5 +251,22 @@ impl CompletionQueue {
 
     pub(super) fn domain(&self) -> &Domain {
         &self.0.parents().domain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_entry_is_never_a_success() {
+        let status = |prov_errno| {
+            HostCompletion::failed(&fi::fi_cq_err_entry { prov_errno, ..Default::default() }).status
+        };
+        let bad_address = CompletionStatus::RemoteBadAddress;
+        assert_eq!(status(bad_address.code().into()), bad_address);
+        for other in [0, -1, 4096] {
+            assert_eq!(status(other), CompletionStatus::Unknown(u8::MAX), "{other}");
+        }
     }
 }
