@@ -1,6 +1,6 @@
 //! The code of the kernels: included by the build, or compiled by NVRTC for the GPU of the machine.
 //!
-//! A build with `EFA_GDA_NVCC=FILE` includes code for GPUs from compute capability 8.0 on, and needs no NVRTC there.
+//! A build with `EFA_GDA_NVCC=FILE` includes code for GPUs from compute capability 8.0 on, which then need no NVRTC.
 //! Otherwise the library compiles kernels when a program first needs them.
 //!
 //! The sources are part of this library, so a program needs no checkout at run time. Compiled code is cached in the

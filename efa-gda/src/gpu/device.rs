@@ -125,8 +125,8 @@ impl Gpu {
         &self.context
     }
 
-    /// Makes `range` of this process accessible to the GPU. Registers the pages that are not registered yet, as I/O
-    /// memory or ordinary memory by the flags of the mapping ([`smaps`]).
+    /// Makes `range` of this process accessible to the GPU. Registers the pages that are not registered yet. The flags
+    /// of their mapping ([`smaps`]) determine whether they are registered as I/O memory or as ordinary memory.
     ///
     /// # Errors
     /// [`Error::Mapping`] if the kind of memory cannot be determined, [`Error::Register`] if CUDA refuses the pages,

@@ -6,28 +6,35 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, result, sys};
 
 use super::device::{Gpu, in_call, in_context};
 use super::error::{Error, Result};
 
+/// A struct of `queue.h`, or an inbox entry, as cudarc copies it: whole, because bytes of padding may not be read as
+/// `u8`.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Plain<T>(pub(crate) T);
+
+// SAFETY: these are plain structs of C, valid for any bytes, with the same layout for the host's and the device's
+// compiler. Code of this crate makes no other `Plain`.
+unsafe impl<T: Copy> DeviceRepr for Plain<T> {}
+
 /// A plain struct in the GPU's memory. `T` must be valid for any bytes, as the structs of `queue.h` are.
 #[derive(Debug)]
 pub(crate) struct InGpu<T> {
-    bytes: CudaSlice<u8>,
+    memory: CudaSlice<Plain<T>>,
     address: u64,
-    /// The `T` is in the GPU's memory, so it is tied to no thread.
-    _of: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T: Copy> InGpu<T> {
     /// Copies `value` to the GPU. Allocations are aligned to 256 bytes, which is enough for any `T`.
     pub(crate) fn new(stream: &Arc<CudaStream>, value: &T) -> Result<Self> {
         const { assert!(align_of::<T>() <= 256) };
-        let bytes =
-            stream.clone_htod(as_bytes(std::slice::from_ref(value))).map_err(in_call("cuMemcpyHtoDAsync"))?;
-        let address = bytes.device_ptr(stream).0;
-        Ok(Self { bytes, address, _of: std::marker::PhantomData })
+        let memory = stream.clone_htod(&[Plain(*value)]).map_err(in_call("cuMemcpyHtoDAsync"))?;
+        let address = memory.device_ptr(stream).0;
+        Ok(Self { memory, address })
     }
 
     /// Returns its address, for kernels.
@@ -37,26 +44,15 @@ impl<T: Copy> InGpu<T> {
 
     /// Overwrites the struct.
     pub(crate) fn store(&mut self, stream: &Arc<CudaStream>, value: &T) -> Result<()> {
-        stream
-            .memcpy_htod(as_bytes(std::slice::from_ref(value)), &mut self.bytes)
-            .map_err(in_call("cuMemcpyHtoDAsync"))
+        stream.memcpy_htod(&[Plain(*value)], &mut self.memory).map_err(in_call("cuMemcpyHtoDAsync"))
     }
 
     /// Copies the struct back, after all work that was launched on `stream` before.
     pub(crate) fn load(&self, stream: &Arc<CudaStream>) -> Result<T> {
-        let bytes = stream.clone_dtoh(&self.bytes).map_err(in_call("cuMemcpyDtoHAsync"))?;
+        let values = stream.clone_dtoh(&self.memory).map_err(in_call("cuMemcpyDtoHAsync"))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        debug_assert_eq!(bytes.len(), size_of::<T>());
-        // SAFETY: the bytes are those of a `T`, of its size; `T` is valid for any bytes.
-        Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+        Ok(values[0].0)
     }
-}
-
-/// Returns the bytes of structs of `queue.h`.
-pub(crate) fn as_bytes<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: plain structs of C are read as bytes. bindgen's structs have no uninitialized padding, because they are
-    // made with `Default`, which zeroes them.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// A word in the host's memory that kernels read while they run.
@@ -110,8 +106,8 @@ impl Drop for SharedWord {
 pub(crate) struct SideCopy {
     stream: Arc<CudaStream>,
     length: usize,
-    /// The pinned memory. After a copy whose end the driver did not report, its result: the copy may still write the
-    /// memory, which is leaked.
+    /// The pinned memory; after a copy whose end the driver did not report, the driver's result instead. That copy may
+    /// still write the memory, which is then leaked.
     pinned: Mutex<Result<Pinned, DriverError>>,
 }
 

@@ -49,7 +49,7 @@ impl<P: Pin> PageRegistry<P> {
         Arc::new(Self { page, blocks: Mutex::default() })
     }
 
-    /// Registers the pages of `range` that are not registered yet with `pin`, and counts one more user of the others.
+    /// Registers, by `pin`, the pages of `range` that are not registered yet, and counts one more user of the others.
     pub(crate) fn acquire(self: &Arc<Self>, pin: &P, range: Range<usize>) -> Result<Pinned<P>, P::Error> {
         let wanted = range.start & !(self.page - 1)..range.end.next_multiple_of(self.page);
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -88,7 +88,7 @@ impl GpuMemory {
 }
 
 impl MappedMemory {
-    /// Maps the memory that another process shared into `gpu`.
+    /// Maps into `gpu` the memory that another process shared.
     ///
     /// # Errors
     /// Those of the driver, which refuses a handle of this process and one of another container, and

@@ -190,7 +190,7 @@ impl DeviceState {
         })
     }
 
-    /// Launches the put kernel and waits for its end. The bounds of its waits end it.
+    /// Launches the put kernel and waits for its end. The kernel ends, because each of its waits has a bound.
     pub(super) fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> gpu::Result<efa_gda_put_result> {
         let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
         self.result.store(&self.stream, &not_run)?;

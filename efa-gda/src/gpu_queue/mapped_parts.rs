@@ -42,8 +42,8 @@ impl MappedPart {
 pub(super) struct MappedParts {
     pub(super) sq: HostRange,
     pub(super) sq_doorbell: HostRange,
-    /// The copy if the completions are relayed. None if it is in the GPU's memory, or if the GPU cannot map it and the
-    /// queue uses counters.
+    /// The completion queue, or its copy if completions are relayed. None if the completion queue is in the GPU's
+    /// memory, or if the GPU cannot map it and the queue uses counters.
     pub(super) cq: Option<HostRange>,
     /// The word that takes the consumer index: the adapter's, or the relay's.
     pub(super) cq_doorbell: Option<HostRange>,
@@ -59,7 +59,7 @@ pub(super) struct MappedParts {
 #[derive(Debug)]
 pub(super) struct Relayed {
     pub(super) relay: CompletionRelay,
-    /// Why the GPU cannot map it.
+    /// Why the GPU cannot map the completion queue.
     pub(super) why: String,
 }
 

@@ -8,7 +8,7 @@ use efa_gda_sys::device::efa_gda_put_args;
 
 use super::{GpuQueue, GpuQueueError};
 use crate::executor::host::BenchArgs;
-use crate::gpu::memory::as_bytes;
+use crate::gpu::memory::Plain;
 use crate::gpu::{self, in_call};
 use crate::queue::measure::{
     Load, Producer, Rate, Sample, Words, arguments, check_status, latency_of, rate_of, refused,
@@ -104,7 +104,8 @@ fn launch(
     latency: bool,
 ) -> gpu::Result<()> {
     let copied = in_call("cuMemcpyHtoDAsync");
-    let puts = stream.clone_htod(as_bytes(requests)).map_err(&copied)?;
+    let requests: Vec<_> = requests.iter().copied().map(Plain).collect();
+    let puts = stream.clone_htod(&requests).map_err(&copied)?;
     let spans = stream.clone_htod(&words.spans).map_err(&copied)?;
     // An empty allocation has no address.
     let samples =

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use efa_gda_wire::COMPLETION_BYTES;
+
 use super::GpuQueueError;
 use crate::error_chain::error_chain;
 use crate::fabric::{
@@ -10,9 +12,6 @@ use crate::fabric::{
     Registration,
 };
 use crate::gpu::{Gpu, GpuMemory};
-
-/// Bytes of a completion, unless the provider reports another size (`efa_io_rx_cdesc_ex`).
-const COMPLETION_BYTES: usize = 32;
 
 /// Bytes for the words of a counter; [`GpuMemory`] allocates whole pages anyway.
 const COUNTER_BYTES: usize = 4096;

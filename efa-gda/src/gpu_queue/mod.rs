@@ -21,6 +21,7 @@ mod measure;
 mod memory;
 mod queue;
 mod receive;
+mod snapshot;
 #[cfg(feature = "verbs")]
 mod verbs_queue;
 

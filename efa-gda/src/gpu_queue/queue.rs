@@ -18,14 +18,12 @@ use crate::gpu::memory::Relaxed;
 use crate::gpu::{self, Gpu};
 use crate::leak;
 use crate::queue::WorkError;
-use crate::queue::counters::Counters;
 use crate::queue::inline::inline_bytes;
 use crate::queue::mapped::{is_locked, unrung_entries};
 use crate::queue::quiet::no_requests;
-use crate::queue::snapshot::{Bytes, RingBytes};
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
-use crate::queue::{Backing, Counts, Libfabric, MappedQueue, Region, Snapshot, WorkReport, WorkRequest};
+use crate::queue::{Backing, Libfabric, MappedQueue, Region, WorkReport, WorkRequest};
 
 /// A [`MappedQueue`] that one GPU drives.
 ///
@@ -97,8 +95,8 @@ impl<B: Backing> GpuQueue<B> {
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
-    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that `proxy`
-    /// accepted. The errors of the other modes are logged.
+    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that
+    /// [`MappedQueue::set_doorbell`] could set. The errors of the other modes are logged.
     pub fn with_doorbell(
         queue: MappedQueue<B>,
         gpu: &Gpu,
@@ -243,52 +241,6 @@ impl<B: Backing> GpuQueue<B> {
         GpuAbortFlag(self.device.abort.clone())
     }
 
-    /// Returns a copy of the struct in the GPU's memory, also while kernels run. The words that they write may then be
-    /// of different moments.
-    ///
-    /// # Errors
-    /// Those of [`Self::snapshot`].
-    pub fn state(&self) -> gpu::Result<efa_gda_queue> {
-        let address = self.device.queue.address() as u64;
-        // SAFETY: the struct is in this GPU's memory. It is a plain struct of C, valid for any bytes.
-        unsafe {
-            let bytes = self.device.side_copy.copy(address, size_of::<efa_gda_queue>())?;
-            Ok(bytes.as_ptr().cast::<efa_gda_queue>().read_unaligned())
-        }
-    }
-
-    /// Takes a snapshot, also while a kernel runs: the GPU's memory is copied beside the kernel.
-    ///
-    /// # Errors
-    /// Those of the driver, and [`gpu::Error::Unanswered`] if the copy does not end within a second.
-    pub fn snapshot(&self) -> gpu::Result<Snapshot> {
-        let state = self.state()?;
-        Ok(self.mapped.snapshot_with(state, self.copy_completions(), self.copy_counters()))
-    }
-
-    /// Copies the completion queue, if it is in the GPU's memory.
-    fn copy_completions(&self) -> Option<Bytes> {
-        let cq = &self.mapped.exposure().cq;
-        self.mapped.backing.completions_on()?;
-        let bytes = cq.num_entries as usize * cq.entry_size as usize;
-        // SAFETY: the entries are in this GPU's memory (`require_same_gpu`), which the completion queue owns.
-        let copy = unsafe { self.device.side_copy.copy(cq.buffer.as_ptr() as u64, bytes) };
-        Some(copy.map(RingBytes::Copied).map_err(|error| error_chain(&error).to_string()))
-    }
-
-    /// Copies the words of the queue's counters, if they are in the GPU's memory.
-    fn copy_counters(&self) -> Option<Counts> {
-        let Counters { words, .. } = self.mapped.counters.as_ref()?;
-        words.device?;
-        let copy = |word| -> gpu::Result<u64> {
-            // SAFETY: the words are in this GPU's memory (`require_same_gpu`), which their counter owns.
-            let bytes = unsafe { self.device.side_copy.copy(word, size_of::<u64>()) }?;
-            Ok(u64::from_ne_bytes(bytes.try_into().expect("the copy has as many bytes as were asked for")))
-        };
-        let both = copy(words.success).and_then(|successes| Ok([successes, copy(words.error)?]));
-        Some(both.map_err(|error| error_chain(&error).to_string()))
-    }
-
     /// Executes a work request on the GPU and waits for all of its completions.
     ///
     /// # Errors
@@ -426,8 +378,8 @@ impl<B: Backing> GpuQueue<B> {
     /// Ends the waits of kernels, and destroys the endpoint even if requests are in flight.
     ///
     /// # Errors
-    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue, whose waits stay aborted then: the
-    /// caller's kernels end, and the queue can be destroyed when their guards were dropped.
+    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue. Its waits then stay aborted, so that
+    /// the caller's kernels end; once their guards are dropped, the queue can be destroyed.
     /// [`CloseError::Destroy`](crate::queue::CloseError::Destroy) as from [`MappedQueue::destroy`].
     pub fn destroy(self) -> Result<(), GpuCloseError<B>> {
         let launches = self.launches();
@@ -456,7 +408,7 @@ impl<B: Backing> GpuQueue<B> {
     }
 
     fn take_from_gpu(mut self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
-        // Read before `stop`, which detaches the queue: `poison` then returns the end of the registration.
+        // Read before `stop`: `stop` detaches the queue, and from then on `poison` returns the end of the registration.
         let mut in_order = self.mapped.poison().is_none();
         if let Err(error) = self.device.stop() {
             return Err(GpuCloseError::Running { queue: Box::new(self), error });
