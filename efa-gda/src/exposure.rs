@@ -7,8 +7,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use efa_gda_sys::{fi, io};
-use efa_gda_wire::{EntrySize, RequestIdWidth};
+use efa_gda_sys::fi;
+use efa_gda_wire::{COMPLETION_BYTES, EntrySize, RequestIdWidth};
 
 /// The most entries of a send or receive queue ([`efa_gda_wire::DEEPEST_WORK_QUEUE`]).
 pub const DEEPEST_WORK_QUEUE: u32 = efa_gda_wire::DEEPEST_WORK_QUEUE;
@@ -336,13 +336,14 @@ impl ReceiveQueue {
 }
 
 impl CompletionRing {
-    /// Checks raw numbers. The adapter chooses the entry size: 16 bytes for send completions alone, and 32 in practice.
+    /// Checks raw numbers. The adapter chooses the entry size. A queue of send completions alone needs only 16 bytes
+    /// for each; adapters use 32 in practice.
     ///
     /// # Errors
     /// [`ExposureError`] with the first rule that they break.
     pub fn new(raw: RawCompletionQueue) -> Result<Self, ExposureError> {
         let queue = Queue::Completion;
-        let fits = (16..=size_of::<io::efa_io_rx_cdesc_ex>() as u32).contains(&raw.entry_size);
+        let fits = (16..=COMPLETION_BYTES as u32).contains(&raw.entry_size);
         if !fits || !raw.entry_size.is_power_of_two() {
             let expected = "16 or 32";
             return Err(ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected });

@@ -230,15 +230,24 @@ fn a_graph_capture_in_another_thread_does_not_stop_copies() {
     });
 }
 
+/// A completion queue of `size` entries in `bytes` of GPU memory at `place`.
+fn open_cq_at(
+    domain: *mut fi::fid_domain,
+    size: usize,
+    place: u64,
+    bytes: u64,
+) -> Result<*mut fi::fid_cq, c_int> {
+    let attr = fi::fi_cq_attr { size, format: fi::FI_CQ_FORMAT_DATA, ..Default::default() };
+    open_external(domain, attr, external(unmappable(), place as *mut u8, bytes))
+}
+
 #[test]
 fn completions_are_written_to_a_queue_in_gpu_memory() {
     with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 64 * 32]);
-        let attr = fi::fi_cq_attr { size: 64, format: fi::FI_CQ_FORMAT_DATA, ..Default::default() };
-        let attr_of = external(unmappable(), place as *mut u8, 64 * 32);
-        let cq = open_external(opened.domain, attr, attr_of).unwrap();
+        let cq = open_cq_at(opened.domain, 64, place, 64 * 32).unwrap();
         let ep = open_ep(opened.domain, opened.info).unwrap();
         assert_eq!(bind(ep, cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
         assert_eq!(bind(ep, opened.av, 0), 0);
@@ -266,10 +275,7 @@ fn a_completion_queue_that_does_not_fit_its_gpu_memory_is_refused() {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 64 * 32]);
-        let open = |size, bytes| {
-            let attr = fi::fi_cq_attr { size, format: fi::FI_CQ_FORMAT_DATA, ..Default::default() };
-            open_external(opened.domain, attr, external(unmappable(), place as *mut u8, bytes))
-        };
+        let open = |size, bytes| open_cq_at(opened.domain, size, place, bytes);
         assert_eq!(open(64, 63 * 32), Err(-libc::EINVAL));
         assert_eq!(open(33, 63 * 32), Err(-libc::EINVAL), "33 entries are rounded up to 64");
         assert_eq!(close(open(33, 64 * 32).unwrap()), 0);

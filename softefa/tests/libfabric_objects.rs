@@ -18,11 +18,6 @@ const INVALID: c_int = -libc::EINVAL;
 const NOT_PROVIDED: c_int = -libc::ENOSYS;
 const BOTH: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
 
-fn open_ops(domain: *mut fi::fid_domain) -> *const fi::fi_ops_domain {
-    // SAFETY: an open domain.
-    unsafe { (*domain).ops }
-}
-
 /// A domain with its parents, for tests that need no endpoint.
 fn domain(client: &Client) -> (*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::fid_domain) {
     let info = client.info();
@@ -76,14 +71,14 @@ fn a_null_pointer_for_a_new_object_is_refused_and_leaves_no_object_open() {
     with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (info, fabric, domain) = domain(&client);
-        let (ops, context) = (open_ops(domain), ptr::null_mut());
+        let context = ptr::null_mut();
         let (mut av, mut cq) = (fi::fi_av_attr::default(), fi::fi_cq_attr { size: 64, ..Default::default() });
         let memory = [0_u64; 8];
         let start = memory.as_ptr().cast();
         assert_eq!(call!((*fabric).ops, domain, fabric, info, ptr::null_mut(), context), INVALID);
-        assert_eq!(call!(ops, av_open, domain, &mut av, ptr::null_mut(), context), INVALID);
-        assert_eq!(call!(ops, cq_open, domain, &mut cq, ptr::null_mut(), context), INVALID);
-        assert_eq!(call!(ops, endpoint, domain, info, ptr::null_mut(), context), INVALID);
+        assert_eq!(call!((*domain).ops, av_open, domain, &mut av, ptr::null_mut(), context), INVALID);
+        assert_eq!(call!((*domain).ops, cq_open, domain, &mut cq, ptr::null_mut(), context), INVALID);
+        assert_eq!(call!((*domain).ops, endpoint, domain, info, ptr::null_mut(), context), INVALID);
         let region = call!((*domain).mr, reg, domain.cast(), start, 64, 0, 0, 0, 0, ptr::null_mut(), context);
         assert_eq!(region, INVALID);
         assert_eq!((close(domain), close(fabric)), (0, 0));

@@ -16,6 +16,9 @@ use crate::status::CompletionStatus;
 /// The address handle in a receive completion whose sender has no handle on this adapter.
 pub const UNKNOWN_ADDRESS_HANDLE: AddressHandle = AddressHandle::new(u16::MAX);
 
+/// Bytes of one completion, unless a queue reports shorter entries.
+pub const COMPLETION_BYTES: usize = size_of::<efa_io_rx_cdesc_ex>();
+
 const LENGTH_HI: usize =
     offset_of!(efa_io_rx_cdesc_ex, u) + offset_of!(io::efa_io_rx_cdesc_rdma_write, length_hi);
 /// The fewest bytes of a completion of either kind.

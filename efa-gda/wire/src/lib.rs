@@ -49,7 +49,7 @@ mod status;
 mod tx;
 
 pub use completion::{
-    Completion, CompletionDecodeError, CompletionKind, ReceiveInfo, UNKNOWN_ADDRESS_HANDLE,
+    COMPLETION_BYTES, Completion, CompletionDecodeError, CompletionKind, ReceiveInfo, UNKNOWN_ADDRESS_HANDLE,
 };
 pub use ids::{
     AddressHandle, LocalKey, LocalKeyTooWide, QueueKey, QueuePairNumber, RemoteKey, RequestId, RequestIdWidth,

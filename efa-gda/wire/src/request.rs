@@ -275,9 +275,9 @@ impl ProcessingHints {
 /// The size of a send-queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntrySize {
-    /// 64 bytes, 32 of them inline.
+    /// 64 bytes, which hold up to 32 inline bytes.
     B64,
-    /// 128 bytes, 80 of them inline; RDMA WRITE may be inline.
+    /// 128 bytes, which hold up to 80 inline bytes; RDMA WRITE may be inline.
     B128,
 }
 

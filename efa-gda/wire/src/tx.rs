@@ -211,7 +211,8 @@ fn put_remote(bytes: &mut [u8], remote: &RemoteMemory, length: u32) {
 /// A decoded send-queue entry, and the rules that its bytes break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodedRequest {
-    /// The request; `None` if the operation is unknown or its parts do not fit the entry.
+    /// The request; `None` if the operation is unknown, has no inline form but the inline bit, or has more inline bytes
+    /// than the entry holds.
     pub request: Option<Request>,
     /// The request id, which every entry has.
     pub id: RequestId,

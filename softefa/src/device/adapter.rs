@@ -26,8 +26,9 @@ use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
-/// Time that the drop of an adapter waits in all: for its threads, and then for engines of other adapters. A round is
-/// far shorter, unless a [`super::Memory`] blocks; then the threads and all objects of the adapter are leaked.
+/// Time that the drop of an adapter waits in all: for its threads, and then for engines of other adapters. Its wait for
+/// regions of memory that does not block for long is not included, and has no bound (`engine.rs`, "Locks"). A round is
+/// far shorter, unless a [`super::Memory`] blocks; then the drop leaks the threads and the remaining objects.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A software adapter: its objects and its engine thread.
@@ -35,9 +36,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network.
 /// Queues that still exist are dropped without being flushed. Late writes to memory whose
 /// [`Memory::client`](super::Memory::client) is not 0 are discarded. If an access to such memory has not returned after
-/// 10 s, the drop returns and the adapter's objects are leaked, because engines may still access that memory. No engine
-/// accesses other registered memory after the drop has returned. A method of a `Memory` must not drop the last
-/// reference, because the drop waits for the threads that call it.
+/// 10 s, the drop leaks the adapter's remaining objects, because engines may still access that memory; if one of
+/// them is its own, the adapter also stays on its network. No engine accesses other registered memory after the drop
+/// has returned. A method of a `Memory` must not drop the last reference, because the drop waits for the threads that
+/// call it.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -67,8 +69,10 @@ impl Adapter {
         Ok(Arc::new(Self { network: network.clone(), index, shared }))
     }
 
-    /// Starts the watch thread, which makes another thread the engine when the engine waits for the memory of a client
-    /// other than 0 ([`Memory::client`](super::Memory::client)), so that the other clients do not wait.
+    /// Starts the watch thread, which makes another thread the engine when the engine waits for memory in its work for
+    /// a client other than 0, so that the other clients do not wait. That client is the sender's
+    /// ([`QueuePairAttr::client`]); for backlogs and late writes, it is the memory's
+    /// ([`Memory::client`](super::Memory::client)).
     ///
     /// # Errors
     /// [`DeviceError::Thread`].
@@ -265,7 +269,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// A completion queue, without the network's lock.
+    /// Finds a completion queue, for use without the network's lock.
     fn completion_queue(&self, queue: CompletionQueueNumber) -> Result<Arc<CompletionRing>, DeviceError> {
         let ports = self.network.read();
         let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));

@@ -45,7 +45,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring};
+use efa_gda_wire::{COMPLETION_BYTES, Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring};
 
 use super::attr::CompletionQueueNumber;
 use super::config::Gid;
@@ -54,15 +54,12 @@ use super::ring_memory::{CACHE_LINE, Doorbell, RingMemory};
 use super::shared::{Shared, add, lock};
 use super::violation::{Queue, StrictRule, Violation, Warning};
 
-/// Bytes of a completion.
-pub(crate) const COMPLETION_BYTES: usize = 32;
 /// The phase bit in the byte at [`Completion::FLAGS_OFFSET`] (`EFA_IO_CDESC_COMMON_PHASE_MASK`,
 /// `efa_io_defs.h`).
 const PHASE: u8 = 1;
 /// The smallest capacity of a backlog. A queue with more entries has a backlog of as many.
 const MIN_BACKLOG: usize = 256;
-/// A push writes at most as many completions of the backlog as it is given, and this many more, so that the backlog
-/// shrinks.
+/// A push of `n` completions writes at most `n` plus this many completions of the backlog, so that the backlog shrinks.
 const BACKLOG_OF_A_PUSH: usize = 16;
 /// Offset of the sender's GID in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`, `efa_io_defs.h`).
@@ -101,7 +98,7 @@ struct State {
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
     /// The last completions before `produced`, if they are not in indirect memory yet.
     gathered: Vec<[u8; COMPLETION_BYTES]>,
-    /// The client will not read completions any more, so they are discarded.
+    /// Completions are discarded, because the client reads none any more or the memory panicked.
     is_abandoned: bool,
 }
 
@@ -156,15 +153,15 @@ impl CompletionRing {
         self.write_backlog(&mut state, usize::MAX);
     }
 
-    /// Writes completions in order, or adds them to the backlog until that is full. Before, it writes what fits of the
-    /// backlog: not all, because the caller may hold the network's lock ([`BACKLOG_OF_A_PUSH`]). Discards all if the
-    /// queue was abandoned.
+    /// Writes completions in order, or adds them to the backlog until that is full. First writes completions of the
+    /// backlog that fit, only some ([`BACKLOG_OF_A_PUSH`]), because the caller may hold the network's lock. Discards
+    /// `records` if the queue was abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
         if state.is_abandoned {
             return;
         }
-        // This may write to indirect memory and abandon the queue, because the memory panics.
+        // This may write to indirect memory, and abandons the queue if that panics.
         self.read_consumer(&mut state, records.len() + BACKLOG_OF_A_PUSH);
         if state.is_abandoned {
             return;
@@ -267,7 +264,8 @@ impl CompletionRing {
                 let lag = (state.produced as u16).wrapping_sub(value as u16);
                 match state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed) {
                     Some(consumer) => self.advance_consumer(state, consumer),
-                    // No index from `consumed` to `produced` has these bits. It is taken for the nearer one.
+                    // No index from `consumed` to `produced` has these bits. The doorbell is reported as a step
+                    // backwards from `consumed` or ahead of `produced`, whichever is shorter.
                     None => {
                         let ahead = (value as u16).wrapping_sub(state.produced as u16).into();
                         let back = (consumed as u16).wrapping_sub(value as u16).into();

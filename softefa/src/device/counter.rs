@@ -1,6 +1,6 @@
-//! Completion counters: two words, one of successes and one of errors, that the adapter adds to when requests
-//! of a queue pair complete. They report how many completed, not which, and count even if no client reads the
-//! completion queue.
+//! Completion counters: two words, one of successes and one of errors, that the adapter adds to when requests or
+//! receives of a queue pair complete, or peers write or read there ([`Counted`]). They report how many completed, not
+//! which, and count even if no client reads the completion queue.
 //!
 //! # Protocol
 //!
@@ -186,8 +186,8 @@ impl CompletionCounter {
         Self { most: u64::MAX >> (64 - bits), ..self }
     }
 
-    /// Whether it is attached to a queue pair. The memory of its mirror must stay while it is, and during
-    /// calls of [`Self::set`] and [`Self::add`].
+    /// Whether it is attached to a queue pair. The memory of its mirror must exist as long as it is attached, and
+    /// during calls of [`Self::set`] and [`Self::add`].
     pub fn is_attached(&self) -> bool {
         self.users.load(Ordering::Acquire) > 0
     }
@@ -283,7 +283,7 @@ impl UnwrittenCounters {
 }
 
 /// The counters of one queue pair. Counters can be attached at any time; a queue pair without counters pays
-/// one load for each completion.
+/// at most one load for each completion.
 #[derive(Debug, Default)]
 pub(crate) struct AttachedCounters {
     any: AtomicBool,

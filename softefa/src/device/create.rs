@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{
-    Completion, DEEPEST_WORK_QUEUE, EntrySize, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth, Ring,
+    COMPLETION_BYTES, Completion, DEEPEST_WORK_QUEUE, EntrySize, QueuePairNumber, RX_DESCRIPTOR_BYTES,
+    RequestIdWidth, Ring,
 };
 
 use super::attr::{
     CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MAX_FIRST_COUNTER,
     QueuePair, QueuePairAttr, ReceiveQueue, SendQueue,
 };
-use super::completion::{COMPLETION_BYTES, CompletionRing, Storage};
+use super::completion::{CompletionRing, Storage};
 use super::config::Limits;
 use super::counter::{AttachedCounters, Counted};
 use super::doorbells::Doorbells;

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use super::engine::{COMPLETION_COST, COST_PER_LOCK, NetworkView};
 use super::turns::Rotation;
 
-/// Calls `serve` for each object, client by client, but not while the engine must not work for the object's client
-/// ([`NetworkView::begin_work_for`]). Begins after `rotation.last`, the client that was served last, so that clients
-/// whose memory blocks do not keep others from being served. In each round it begins each client with another object,
-/// because the client's time may be over after one object whose memory is slow. A replaced engine serves no client,
-/// and does not change `rotation.last`. Returns whether it passed over an object.
+/// Calls `serve` for each object, client by client, but passes over an object if the engine must not work for its
+/// client ([`NetworkView::begin_work_for`]). Begins after `rotation.last`, the client that was served last, so that
+/// clients whose memory blocks do not keep others from being served. In each round it begins with another object of
+/// each client, because the client's time may be over after one object whose memory is slow. A replaced engine serves
+/// no client, and does not change `rotation.last`. Returns whether it passed over an object.
 fn for_each_client<T: Ord>(
     network: &mut NetworkView<'_>,
     rotation: &Rotation,

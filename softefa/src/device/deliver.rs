@@ -1,7 +1,7 @@
 //! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes, writes
 //! the receive completion if there is one, and adds to the target's counters. The engine accesses memory that may block
-//! without the network's lock. A delivery with such an access, other than an RDMA read, is counted in the target's
-//! queue pair until it ends, and a control call that ends that queue pair waits for it (`engine.rs`, "Locks").
+//! without the network's lock. `QueuePairCore::deliveries` of the target counts each delivery with such an access,
+//! other than an RDMA read, until it ends; a control call that ends the target waits for it (`engine.rs`, "Locks").
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
@@ -76,7 +76,8 @@ enum Side {
 }
 
 impl Delivery<'_> {
-    /// Stores the bytes, writes the receive completion and counts, as `end` says. Begins under the network's lock.
+    /// Stores the bytes, writes the receive completion and adds to the target's counters, as `end` requires. The caller
+    /// must have held the network's lock since it found the target.
     pub(super) fn run(
         self,
         network: &mut NetworkView<'_>,
@@ -162,7 +163,7 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Writes the receive completion, if there is one, and counts. Not called for a read.
+    /// Writes the receive completion, if there is one, and adds to the target's counters. Not called for a read.
     fn finish(&self, end: End, stored: Result<(), Side>, unwritten: &mut UnwrittenCounters) -> Outcome {
         let length = self.request.operation.length() as u32;
         match end {

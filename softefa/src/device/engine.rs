@@ -12,28 +12,29 @@
 //!   entries, copies the bytes, and writes completions. The engine that executes a request is that of its *sender*, the
 //!   queue pair to which it was posted. It also takes the receive from the receive queue of the *target*, the queue
 //!   pair that the request names, and writes the target's receive completion. The engine of the target's adapter has no
-//!   part in the request. For the target it checks the receive doorbell, writes backlogs and lands late writes
-//!   (`deferred.rs`), and flushes.
+//!   part in the request: it polls the target's doorbells, writes backlogs and lands late writes (`deferred.rs`), and
+//!   flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it, and flushes
 //!   both queues of a queue pair when it *ends* the queue pair: destroys it or sets its error state.
 //!
 //! ## Locks
-//! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes for all clients together, and releases it before it rests. Backlogs in rings add as much
-//! again; one flush and one backlog are not divided. In a round each client has at most one **share**: the engine polls
+//! An engine holds the network's lock for reading while it works, except during accesses without the lock (below). It
+//! holds the lock for at most `ROUNDS_PER_LOCK` rounds and about `COST_PER_LOCK` bytes for all clients together, and
+//! releases it before it rests. Backlogs in rings add as much again. The engine completes a flush or a backlog that it
+//! has begun, even if that exceeds these limits. In a round each client has at most one **share**: the engine polls
 //! each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK` is spent. A share ends early
-//! when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock (below) took
-//! `TIME_PER_CLIENT`, or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64
-//! KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each piece.
+//! when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock took `TIME_PER_CLIENT`, or
+//! when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory
+//! that may block, moves in pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
 //! `set_consumer_index` and `abandon_completion_queue` do so only while they find the queue. `hold` stores its flag,
 //! then acquires the lock for writing once, so that each round that begins later finds the flag. `stop` waits until no
 //! engine works: it acquires `Shared::working`, which an engine holds for reading while it works, with or without the
-//! network's lock. The calls that return reports and statistics acquire neither of these two locks.
+//! network's lock. The calls that return reports and statistics acquire neither `working` nor the network's lock.
 //!
 //! **No thread accesses memory that may block while it holds the network's lock.** Memory may block if only the methods
 //! of a [`super::Memory`] reach it: that of some regions, completion queues and mirrors of counters. An engine releases
@@ -56,8 +57,8 @@
 //! | writing a backlog | the completion queue's lock, an `Arc` of it | the call that destroys the completion queue |
 //! | writing the mirror of a target's counter | the mirror's lock | the call that destroys the target (`AttachedCounters::detach`) |
 //!
-//! Control calls that change objects acquire the lock one after another (`Network::changing`). Then at most one waits
-//! for it, so that engines can acquire it between two of them.
+//! Control calls that change objects acquire the lock one after another (`Network::changing`). So at most one waits for
+//! it, and engines can acquire it between two such calls.
 //!
 //! Locks are acquired in this order: `Shared::working`, `Network::changing`, network, send state, receive state,
 //! completion queue; except that [`NetworkView::unlocked`] acquires the network's lock again under a send state. The
@@ -110,11 +111,11 @@
 //! | wait | ends | what follows, or that nothing bounds the wait |
 //! |---|---|---|
 //! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
-//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target has left the ready state, a key was removed), or the queue pair leaves the ready state | no bound |
+//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target has left the ready state, a key was removed), or the sender leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | after the last retry it completes as [`CompletionStatus::ReceiverNotReady`] |
-//! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
-//! | a request, for [`super::Faults::delay`] | when its delay is over, or the queue pair leaves the ready state | it is executed |
-//! | a request, for [`super::Faults::interval`] after the last one of its queue pair was executed | when the interval is over, or the queue pair leaves the ready state | it is executed |
+//! | a request on a held adapter | when the adapter is released, or the sender leaves the ready state | no bound |
+//! | a request, for [`super::Faults::delay`] | when its delay is over, or the sender leaves the ready state | it is executed |
+//! | a request, for [`super::Faults::interval`] after the last completed request of its sender | when the interval is over, or the sender leaves the ready state | it is executed |
 //! | a late write | it is due at most [`AdapterConfig::latest_write`] after its completion, and lands in the next round in which the engine serves the region (`deferred.rs`); earlier at a read of the region, when the region is deregistered, or if 64 writes to it are late | it lands |
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry, when a long request begins to move (`run.rs`), or when the queue pair leaves the ready state | they are executed |
@@ -127,7 +128,7 @@
 //! | the same, without `isolate_clients` or for client 0 | when the access returns | no bound |
 //! | the drop of an adapter, for its engines and its watch thread to end, then for engines of other adapters that use its objects | when all have ended, and none uses its objects | the late writes to memory of clients other than 0 are discarded; 10 s after the drop began, its remaining objects are leaked instead |
 //! | the same, for engines that hold a region of memory that does not block for long | when the accesses of the requests that use the region have returned | no bound |
-//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr has room for the line | after 1 s the line is lost (`stderr.rs`) |
+//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | when stderr has room for the line | after 1 s the line is lost (`stderr.rs`); the thread holds its locks meanwhile |
 
 use std::collections::HashMap;
 use std::io;
@@ -458,7 +459,7 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             while rounds < ROUNDS_PER_LOCK && !engine.is_spent(&view) && engine.round(&mut view) {
                 rounds += 1;
             }
-            // A round that ended early because of its cost has not polled every client, so the engine does not rest.
+            // A round that spent so much may not have polled every client, so the engine does not rest.
             rounds > 0 || engine.spent >= COST_PER_LOCK / 2
         };
         rest.after(progress, engine.has_pending);

@@ -11,7 +11,7 @@
 //! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
 //!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
 //!    sender, and an `Arc` of the memory of each of the source's regions. The source of a read is a region of the
-//!    target's adapter; otherwise the engine then holds nothing of the target.
+//!    target's adapter, of which the engine then holds nothing else; the target may end meanwhile.
 //! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
 //!    bytes go. It drops all views of the source before the delivery begins.
 //! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).
@@ -54,7 +54,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Why a stage ended without a delivery.
 enum Stop {
     Outcome(Outcome),
-    /// Those of these views that may block, at least one, must be loaded into the scratch memory for the next stage.
+    /// At least one of these views may block. The caller must load those that may block into the scratch memory, then
+    /// run the next stage.
     Load(Sources),
 }
 

@@ -21,7 +21,7 @@ use super::tables::{Port, Ports};
 pub struct Network {
     ports: RwLock<Ports>,
     /// Held by the control call that holds the lock for writing or waits for it. So at most one waits: the lock prefers
-    /// writers, and where several wait at any time, engines would not get it.
+    /// writers, and engines would not get it if several waited all the time.
     changing: Mutex<()>,
 }
 

@@ -224,15 +224,15 @@ impl QueuePairCore {
         flushed > 0
     }
 
-    /// As [`Self::write_completions`], without the network's lock if it may block: also if there are unwritten
-    /// counters.
+    /// As [`Self::write_completions`], without the network's lock if that may block: if [`Self::may_block`], or if
+    /// counters are unwritten.
     pub(crate) fn write_in_round(
         &self,
         send: &mut SendState,
         network: &mut NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
-        // A client that sees a completion finds its request counted.
+        // First, so that a client that reads a completion finds its request in the statistics.
         engine.add_counts(&self.shared);
         let unwritten = &mut engine.unwritten;
         let is_idle = send.gathered.is_empty() && unwritten.is_empty();
@@ -304,8 +304,8 @@ impl QueuePairCore {
         self.flush_locked(lock(&self.send.state), unwritten);
     }
 
-    /// As [`Self::flush`], by a holder of the send state, under the network's lock unless memory may block. Returns the
-    /// number of requests and of slots of receives.
+    /// As [`Self::flush`], for a caller that holds the send state. It may hold the network's lock too unless
+    /// [`Self::may_block`]. Returns the number of requests plus that of the receives' slots.
     fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> u64 {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
@@ -318,7 +318,8 @@ impl QueuePairCore {
         requests + self.flush_receives(unwritten)
     }
 
-    /// Completes every complete posted receive as flushed. Returns the number of their slots.
+    /// Completes as flushed every posted receive whose last descriptor is written. Returns the number of slots that it
+    /// took, also of incomplete receives.
     fn flush_receives(&self, unwritten: &mut UnwrittenCounters) -> u64 {
         let Some(receive) = &self.receive else { return 0 };
         let (ids, slots) = receive.take_all();

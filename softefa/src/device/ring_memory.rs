@@ -8,7 +8,7 @@
 //!
 //! | word | stored by | loaded by |
 //! |---|---|---|
-//! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes of a slot that no doorbell covers yet |
+//! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes in `Unwritten::is_written` |
 //! | work-queue doorbell | the client: release, then a sequentially consistent fence; a control thread: the initial value | the engine: acquire |
 //! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed |
 //! | completion-queue doorbell | the client: release, then a fence; a control thread: the initial value | the engine: acquire |
@@ -18,8 +18,8 @@
 //!   loads them as relaxed words of 8 bytes. If the client changes an entry meanwhile, that breaks a rule,
 //!   which the checker reports; it is not undefined behaviour, because all accesses are atomic.
 //! - *Slot reuse in a send queue.* The client may write the entry with index `i + entries` into the slot of
-//!   entry `i` when `i + 1` completions of the queue are visible to it, whichever requests they are for.
-//!   One of them is for entry `i` or a later one, and the engine fetches entries in order, so it has stored
+//!   entry `i` when `i + 1` completions of this queue's requests are visible to it, whichever requests they are
+//!   for. One of them is for entry `i` or a later one, and the engine fetches entries in order, so it has stored
 //!   the unwritten pattern into the slot before the release store of that completion. The client stores its
 //!   next entry after its acquire load of that completion. So the pattern never overwrites the client's
 //!   next entry.

@@ -102,9 +102,9 @@ impl QueuePairCore {
         entries > 0
     }
 
-    /// Writes the gathered completions if they are a multiple of [`COMPLETION_BATCH`], unless writing would then take
-    /// more than a third of the queue pair's time: a write may be a copy to a GPU. Later batches are then written with
-    /// them.
+    /// Writes the gathered completions if their number is a multiple of [`COMPLETION_BATCH`], unless writes would take
+    /// more than a third of the queue pair's time: a write may be a copy to a GPU. What it does not write, a later call
+    /// writes, or the end of the round.
     fn write_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
         let gathered = send.gathered.len();
         let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);

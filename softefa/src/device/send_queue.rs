@@ -9,7 +9,7 @@
 //! Two checks and a flush read slots outside that order. [`SendRing::poll_doorbell`] reads slots that no doorbell may
 //! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot whose entry the engine has
 //! fetched, to find entries that changed. If the engine found that the doorbell moved backwards, [`SendRing::take_all`]
-//! reads the first slot that it did not cover, to complete the entry there. No such read blocks the client.
+//! reads the first slot that no doorbell covered, to complete the entry there. No such read blocks the client.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ pub(crate) struct SendState {
     pub(crate) gathered: Vec<Completion>,
     /// When completions were last passed to the completion queue.
     pub(crate) last_write: Instant,
-    /// How long the completion queue then took to write them.
+    /// How long that took, including mirrors of counters.
     pub(crate) write_time: Duration,
     /// The time before which no pending request is tried (`Faults::interval`), unless `is_moving`.
     pub(crate) idle_until: Option<Instant>,
@@ -190,7 +190,7 @@ impl SendRing {
         Ok(())
     }
 
-    /// The index of the first entry that is `max_batch` past the doorbell producer index, if it is written. Only a slot
+    /// The index of the entry `max_batch` past the doorbell producer index, if that entry is written. Only a slot
     /// whose entry of the previous lap was fetched holds the unwritten pattern, and can show this. If `max_batch` is at
     /// least the ring's entries, there is no such slot.
     fn written_past_batch(&self, send: &SendState) -> Option<u64> {

@@ -8,7 +8,7 @@ use efa_gda_wire::QueuePairNumber;
 pub struct Statistics {
     /// Changes of send-queue doorbells that the engine observed. It may observe several doorbells as one.
     pub doorbells: u64,
-    /// Send-queue entries fetched.
+    /// Send-queue entries fetched, without those that a flush took.
     pub entries: u64,
     /// Bytes moved by this adapter's requests.
     pub bytes: u64,

@@ -40,7 +40,7 @@ pub(crate) struct Port {
     pub(crate) handles: Slots<Handle>,
     pub(crate) completions: Slots<Arc<CompletionRing>>,
     pub(crate) queue_pairs: Slots<Arc<QueuePairCore>>,
-    /// The memory of regions with relaxed ordering, by their numbers in `regions`, for the engine's round.
+    /// The memory of regions whose writes land late, by their numbers in `regions`, for the engine's round.
     pub(crate) relaxed: Vec<(u16, Arc<RegionMemory>)>,
     /// Numbers in `queue_pairs`, by client ([`QueuePairCore::client`]), for the engine's round. No list is empty.
     pub(crate) live: BTreeMap<u64, Vec<u16>>,
@@ -222,7 +222,7 @@ impl Port {
     }
 
     /// Whether no engine accesses or holds any of the objects. The adapter must have left its network, so that no
-    /// access begins.
+    /// access begins. Clears `relaxed`, which holds memory too.
     pub(crate) fn is_unused(&mut self) -> bool {
         self.relaxed.clear();
         self.regions.iter_mut().all(|(_, region)| region.is_unused())

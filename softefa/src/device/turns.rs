@@ -21,7 +21,7 @@
 //! | `state` | engines, the watch thread | the same | its mutex, under which no other lock is acquired but that of `Shared::threads` |
 //! | `turn` | the watch thread, under `state`: release | engines: acquire | orders no other word. A copy of `State::turn`, except while the next turn's thread is being started: then it is already the next turn. `State::turn` decides (`Turns::end`) |
 //! | `any_blocked` | a holder of `state`: relaxed | engines: relaxed | a hint that saves the mutex; an engine that reads an old value waits for the client's memory, and is replaced |
-//! | `last_client`, the words of `late_writes` and `backlogs` | the engine: relaxed | the next engine: relaxed | orders no other word |
+//! | `last_client`, the words of `late_writes` and `backlogs` | engines: relaxed | the same | orders no other word |
 
 use std::io;
 use std::sync::Mutex;
@@ -67,7 +67,7 @@ struct State {
 }
 
 impl Turns {
-    /// States that the engine of this turn begins an access, to any client's memory, in its work for `client`. Does
+    /// Records that the engine of this turn begins an access, to any client's memory, in its work for `client`. Does
     /// nothing if the calling thread is replaced; nor does [`Self::end_access`].
     pub(crate) fn begin_access(&self, turn: u64, client: u64) {
         let mut state = lock(&self.state);
@@ -76,7 +76,7 @@ impl Turns {
         }
     }
 
-    /// States that the access has returned.
+    /// Records that the access has returned.
     pub(crate) fn end_access(&self, turn: u64) {
         let mut state = lock(&self.state);
         if state.turn == turn {

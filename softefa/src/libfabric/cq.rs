@@ -8,9 +8,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{
-    Completion, CompletionCursor, CompletionKind, CompletionStatus, OperationCode, RequestIdWidth, Ring,
-};
+use efa_gda_wire::{COMPLETION_BYTES, Completion, CompletionCursor, CompletionStatus, RequestIdWidth, Ring};
 
 use crate::device::{self, CompletionBacking, CompletionQueueAttr, RingMemory};
 
@@ -22,10 +20,12 @@ use super::mr;
 use super::references::{Reference, ReferenceCount};
 use super::xpu;
 
+mod entry;
+
+use entry::{data_entry, entry_words, errno};
+
 /// The number of entries if the application requests none (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
-/// Bytes of a completion.
-const ENTRY_BYTES: usize = 32;
 
 /// An open completion queue.
 #[repr(C)]
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 /// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The
-/// client must zero the memory first. It must have [`ENTRY_BYTES`] for each entry of the queue, whose number
+/// client must zero the memory first. It must have [`COMPLETION_BYTES`] for each entry of the queue, whose number
 /// is rounded up to a power of two; else this returns -EINVAL.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn open_ext(
             // The CPU cannot map it, so it must be GPU memory at the address that the application passed.
             Err(Code::NOT_SUPPORTED) => {
                 // The device core compares only the length of a mapping with the ring's.
-                if memory.length < u64::from(entries(size)?).next_power_of_two() * ENTRY_BYTES as u64 {
+                if memory.length < u64::from(entries(size)?).next_power_of_two() * COMPLETION_BYTES as u64 {
                     return Err(Code::INVALID);
                 }
                 let address = memory.buffer.addr() as u64;
@@ -324,7 +324,7 @@ impl Reader {
         if Completion::phase(flags) != self.cursor.phase() {
             return Ok(None);
         }
-        let mut bytes = [0; ENTRY_BYTES];
+        let mut bytes = [0; COMPLETION_BYTES];
         memory.load(at, &mut bytes);
         let completion = Completion::decode(&bytes, self.request_ids).map_err(|_| Code::OTHER)?;
         self.cursor.advance();
@@ -367,45 +367,6 @@ unsafe extern "C" fn readfrom(
     })
 }
 
-/// The number of 8-byte words of an entry. A queue without a format has the shortest, as in the real
-/// provider.
-fn entry_words(format: fi::fi_cq_format) -> usize {
-    match format {
-        fi::FI_CQ_FORMAT_MSG => 3,
-        fi::FI_CQ_FORMAT_DATA => 5,
-        fi::FI_CQ_FORMAT_TAGGED => 6,
-        _ => 1,
-    }
-}
-
-/// A completion as libfabric's entry. A request that the client posted itself has no context, so `op_context`
-/// holds its request id.
-fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
-    let code = u32::from(completion.operation_code);
-    let (mut flags, mut len, mut data) = match completion.kind {
-        CompletionKind::Send if code == OperationCode::Write.get() => (fi::FI_RMA | fi::FI_WRITE, 0, None),
-        CompletionKind::Send if code == OperationCode::Read.get() => (fi::FI_RMA | fi::FI_READ, 0, None),
-        CompletionKind::Send => (fi::FI_MSG | fi::FI_SEND, 0, None),
-        CompletionKind::Receive(info) if code == OperationCode::Write.get() => {
-            (fi::FI_RMA | fi::FI_REMOTE_WRITE, info.length, info.immediate)
-        }
-        CompletionKind::Receive(info) => (fi::FI_MSG | fi::FI_RECV, info.length, info.immediate),
-    };
-    if data.is_some() {
-        flags |= fi::FI_REMOTE_CQ_DATA;
-    }
-    if completion.status != CompletionStatus::Ok {
-        (len, data) = (0, None);
-    }
-    fi::fi_cq_data_entry {
-        op_context: ptr::without_provenance_mut(completion.id.get() as usize),
-        flags,
-        len: len as usize,
-        buf: ptr::null_mut(),
-        data: data.unwrap_or(0).into(),
-    }
-}
-
 unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
     ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
@@ -440,28 +401,6 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         }
         Ok(1)
     })
-}
-
-/// libfabric's error code for a status, as the real provider translates it (`efa_errno.h`).
-fn errno(status: CompletionStatus) -> c_int {
-    use CompletionStatus as S;
-    match status {
-        S::Ok => 0,
-        S::Flushed => libc::ECANCELED,
-        S::QueuePairInternal
-        | S::InvalidAddressHandle
-        | S::InvalidLocalKey
-        | S::UnsupportedOperation
-        | S::RemoteBadAddress
-        | S::FeatureMismatch => libc::EINVAL,
-        S::UnreachableRemote => libc::EHOSTUNREACH,
-        S::BadLength | S::RemoteBadLength => libc::EMSGSIZE,
-        S::RemoteAbort | S::UnresponsiveRemote => libc::ECONNABORTED,
-        S::RemoteBadQueuePair | S::UnknownPeer => libc::ENOTCONN,
-        S::ReceiverNotReady => fi::FI_ENORX as c_int,
-        S::RemoteBadStatus => libc::EREMOTEIO,
-        _ => fi::FI_EOTHER as c_int,
-    }
 }
 
 /// `fi_cq_strerror`: the text of a provider error, which is a completion status. The text lives as long as

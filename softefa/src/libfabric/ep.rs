@@ -6,12 +6,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
+use efa_gda_wire::{QueueKey, QueuePairNumber, RequestIdWidth};
 
 use crate::device::{Counted, QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
-use super::candidate::{ADDRESS_LENGTH, Candidate};
+use super::candidate::ADDRESS_LENGTH;
 use super::cntr::{BoundCounters, Counter};
 use super::config::{Config, Defect};
 use super::cq::{CompletionQueue, Shared as SharedCq};
@@ -20,11 +20,13 @@ use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
 use super::options::{self, Sizes};
 use super::references::Reference;
-use super::{adapters, negotiation, xpu};
+use super::{adapters, xpu};
 
 mod not_provided;
+mod settings;
 
 use not_provided::{MSG_OPS, OTHER_OPS, RMA_OPS};
+use settings::Settings;
 
 /// An open endpoint.
 #[repr(C)]
@@ -37,24 +39,6 @@ pub(crate) struct Endpoint {
     /// destroyed first.
     xpu: Option<(xpu::Use, xpu::Accounting)>,
     _reference: Reference,
-}
-
-/// The settings from the info with which the endpoint was opened.
-#[derive(Clone, Copy)]
-struct Settings {
-    send_depth: u32,
-    receive_entries: u32,
-    entry_size: EntrySize,
-    /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The
-    /// queue pair has both queues in any case.
-    transmits: bool,
-    /// The same for the receive queue.
-    receives: bool,
-    /// FI_RX_CQ_DATA: RDMA writes with immediate consume posted receives.
-    posted_cq_data: bool,
-    /// FI_CONTEXT2: the application provides a context for each request.
-    contexts: bool,
-    sizes: Sizes,
 }
 
 /// The bound objects, and the queue pair after enable. The queue pair is declared first, so that it is
@@ -348,7 +332,7 @@ unsafe fn create(
     // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
     let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(raw)) };
     let shared = domain.shared();
-    let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
+    let settings = Settings::read(&shared, &info.ok_or(Code::INVALID)?)?;
     let xpu = match flags {
         0 => None,
         fi::FI_XPU if shared.xpu_contexts.is_some() => {
@@ -359,8 +343,8 @@ unsafe fn create(
                 ));
                 return Err(Code::NOT_SUPPORTED);
             }
-            // SAFETY: `settings` found endpoint attributes. Only programs of API 2.7, whose struct has the context,
-            // have such a domain.
+            // SAFETY: `Settings::read` found endpoint attributes. Only programs of API 2.7, whose struct has the
+            // context, have such a domain.
             let named = unsafe { xpu::named(&shared, true, (*(*raw).ep_attr).xpu_ctx) }?;
             named.map(|named| Ok::<_, Code>((named, xpu::Accounting::new()?))).transpose()?
         }
@@ -403,50 +387,6 @@ unsafe extern "C" fn export(ep: *mut fi::fid_ep, flags: u64, exported: *mut fi::
         // SAFETY: libfabric's contract: `exported` is null or can be written.
         unsafe { ffi::store(exported, fi::fid_xpu_ep { fid }) }
     })
-}
-
-/// Validates the info and reads the settings from it. The application may have changed it since `fi_getinfo`.
-fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
-    let config = Config::get().map_err(|_| Code::INVALID)?;
-    let (Some(tx), Some(rx), true) = (&info.tx, &info.rx, info.ep.is_some()) else {
-        return Err(Code::INVALID);
-    };
-    let candidate = Candidate::new(&domain.description, domain.fabric, config);
-    let candidate = negotiation::without_contexts(candidate, info, config.version);
-    negotiation::check(&candidate, info, domain.api).map_err(|reason| {
-        ffi::log(format_args!(
-            "endpoint on {} ({}) not opened: the info does not match the adapter: {reason}; use an info from \
-             fi_getinfo",
-            domain.description.domain_name(),
-            domain.fabric.name()
-        ));
-        Code::NO_DATA
-    })?;
-    let limits = &domain.description.limits;
-    let wide = tx.inject_size > limits.inline;
-    let max_send_depth = if wide { limits.send_depth / 2 } else { limits.send_depth };
-    let size = |requested: usize, limit: usize| {
-        let entries = if requested == 0 { limit } else { requested.min(limit) };
-        u32::try_from(entries).map_err(|_| Code::INVALID)
-    };
-    let caps = info.caps;
-    Ok(Settings {
-        send_depth: size(tx.size, max_send_depth)?,
-        receive_entries: receive_entries(size(rx.size, limits.receive_depth)?, rx.iov_limit),
-        entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
-        transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
-        receives: caps & (fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0,
-        posted_cq_data: info.mode & fi::FI_RX_CQ_DATA != 0,
-        contexts: candidate.mode & fi::FI_CONTEXT2 != 0,
-        sizes: Sizes { message: limits.message, rdma: limits.rdma, inline: limits.inline },
-    })
-}
-
-/// The entries of a receive queue for `receives` receives of up to `segments` segments, as rdma-core rounds them: one for
-/// each segment.
-fn receive_entries(receives: u32, segments: usize) -> u32 {
-    let segments = u32::try_from(segments.max(1)).unwrap_or(u32::MAX);
-    receives.saturating_mul(segments).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
 unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> c_int {

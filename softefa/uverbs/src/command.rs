@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use softefa::device::Adapter;
+use softefa::device::{Adapter, say};
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
 use crate::broker::{self, Broker, Clients};
 use crate::scratch::Scratch;
 use crate::signals::Signals;
 use crate::{compare, doctor, sysfs};
-use softefa::device::say;
 
 /// The exit status if a rule was broken and it would otherwise be 0.
 const VIOLATIONS: u8 = 3;

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::resource::{Resource as Rlimit, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
+use softefa::device::say;
 
 use super::process::name;
-use softefa::device::say;
 
 /// Descriptors that are not shared out, at most: those of the broker itself, and of messages that are being received.
 const MAX_RESERVED_DESCRIPTORS: u64 = 64;

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::geteuid;
-use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network};
+use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network, say};
 use softefa_abi::protocol::{Reply, Request};
 use softefa_abi::{Errno, stands_for_several};
 
@@ -35,7 +35,6 @@ use limits::{Resource, Shares};
 use process::{Process, name};
 pub(crate) use socket::try_connect;
 use socket::{Connection, Listener};
-use softefa::device::say;
 
 /// Time after which the broker accepts again if it could not.
 const RETRY: Duration = Duration::from_millis(10);

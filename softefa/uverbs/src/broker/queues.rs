@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth};
+use efa_gda_wire::{
+    COMPLETION_BYTES, EntrySize, QueueKey, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth,
+};
 use softefa::device::{
     CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, QueuePairAttr, QueuePairState, RnrRetry,
 };
@@ -16,8 +18,6 @@ use softefa_abi::{
 use super::context::{Context, Object, errno};
 use super::rings::{AllocatedDoorbell, Pages, Rings};
 
-/// Bytes of a completion. The adapter writes no other size.
-const COMPLETION_BYTES: u32 = 32;
 /// The number of retries that means no limit.
 const RNR_FOREVER: u8 = 7;
 
@@ -61,7 +61,7 @@ impl Context {
         response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let limits = self.adapter.config().limits;
-        if request.entry_size != COMPLETION_BYTES || request.sub_queues != 1 {
+        if request.entry_size != COMPLETION_BYTES as u32 || request.sub_queues != 1 {
             return Err(Errno::EINVAL);
         }
         if request.entries == 0 || request.entries > limits.max_cq_depth {
@@ -72,7 +72,7 @@ impl Context {
             return Err(Errno::EOPNOTSUPP);
         }
         let entries = request.entries.next_power_of_two();
-        let bytes = u64::from(entries) * u64::from(COMPLETION_BYTES);
+        let bytes = u64::from(entries) * COMPLETION_BYTES as u64;
         let (backing, pages) = match request.memory {
             None => {
                 let pages = self.rings.allocate(bytes as usize, false)?;
