@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{CloseError, MappedQueue, WorkError, WorkRequest};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
@@ -54,18 +54,35 @@ fn completions_arrive_in_memory_of_the_caller() {
     });
 }
 
+/// A queue whose completions are in memory that stands for a GPU's.
+fn with_completions_in_gpu_memory(side: &Side) -> MappedQueue {
+    let (file, start) = shared_memory(8192 * 32);
+    let dmabuf = Ok(Dmabuf { file, offset: 0 });
+    // SAFETY: the memory stays mapped until the process ends, and no GPU accesses it.
+    let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
+    // SAFETY: a new file holds zeroes.
+    let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192) };
+    side.queue_on(completions.unwrap(), |_| ())
+}
+
+#[test]
+fn the_refusal_to_close_a_queue_that_the_host_cannot_poll_names_the_gpus_call() {
+    with_soft_adapter(&[], |_| {
+        let queue = with_completions_in_gpu_memory(&Side::open(&Query::new()));
+        // SAFETY: no kernel uses the queue; the word says that one request was rung for.
+        unsafe { (*queue.as_ptr().as_ptr()).lock.doorbell_index = 1 };
+        let error = queue.close().unwrap_err();
+        assert!(error.to_string().contains("wait for them with GpuQueue::quiet"), "{error}");
+        let CloseError::Busy { queue, in_flight: 1 } = error else { panic!("{error}") };
+        queue.destroy().unwrap();
+    });
+}
+
 #[test]
 fn the_host_refuses_to_poll_completions_in_gpu_memory() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (file, start) = shared_memory(8192 * 32);
-        let dmabuf = Ok(Dmabuf { file, offset: 0 });
-        // SAFETY: the memory stays mapped until the process ends, and no GPU accesses it.
-        let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
-        // SAFETY: a new file holds zeroes.
-        let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192) };
-        let completions = completions.unwrap();
-        let (mut first, second) = (side.queue_on(completions, |_| ()), side.queue());
+        let (mut first, second) = (with_completions_in_gpu_memory(&side), side.queue());
         let put = WorkRequest::write(
             introduce(&first, &second),
             &side.region(&[1; 64]),

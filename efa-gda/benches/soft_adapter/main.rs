@@ -319,8 +319,8 @@ fn compare_failures(bench: &Bench) -> Outcome<()> {
         ("EFA_GDA_BENCH_DROP_IN", "the drop-in's", TIMEOUT, false),
     ];
     for (variable, name, of_wait, hangs) in cases {
+        let Some([open, .., fails, without_timeout]) = nccl_kernels(bench, variable)? else { continue };
         for (number, fault) in (0..).zip(faults) {
-            let Some([open, .., fails, without_timeout]) = nccl_kernels(bench, variable)? else { continue };
             let mut link = bench.rig.counted(CALL_BYTES)?;
             (link.args.calls, link.args.pause_ns) = (number, CYCLES);
             link.launch(&open, 0)?;

@@ -100,8 +100,8 @@ impl<P: Port> Handoff<P> {
         Ok(count)
     }
 
-    /// Rings for every entry before the record as the call finds it. Makes at most one visit more than `limit` has
-    /// batches, so entries that a device posts during the call may stay unrung.
+    /// Rings for every entry before the record as the call finds it. Makes at most `limit.div_ceil(batch) + 1` visits,
+    /// so entries that a device posts during the call may stay unrung.
     pub(super) fn last_visit(&mut self) -> Result<(), RecordFault> {
         let batch = if P::PLACES { self.batch } else { self.limit };
         for _ in 0..=self.limit.div_ceil(batch) {

@@ -22,9 +22,9 @@
 //!
 //! All indices are 32-bit counters that wrap; they are compared modulo 2^32. A *lap* is one pass over a ring; the phase
 //! bit of entries flips with each lap, and begins as 0 in a send queue and as 1 in a completion queue. The *writer* of
-//! a queue is the only group of threads that may write its entries and its record at this time (`sq.h`). A *visit* to
-//! a queue loads its record once and rings at most once for the entries before it, or copies completions (`relay.rs`).
-//! A *last visit* is all the visits that a detach or a stop makes to one queue.
+//! a queue is the only group of threads that may write its entries and its record at this time (`sq.h`). In a *visit*
+//! to a queue, the proxy loads the record once and rings at most once, for entries before that record, or it copies
+//! completions (`relay.rs`). A *last visit* is all the visits that a detach or a stop makes to one queue.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -75,17 +75,17 @@
 //! previous lap was never written. In each of these cases the proxy stores no doorbell in this visit, not even for
 //! valid entries of the same batch; it rang for earlier batches in earlier visits. It removes the queue for good and
 //! raises the queue's alarms. A wait that reads the abort flag then ends with [`DeviceError::BadRecord`]. Such a wait
-//! of a `Sender` also poisons the queue with it, so later waits of other handles end with `EFA_GDA_POISONED`.
+//! of a `Sender` also poisons the queue with that status, so later waits of other handles end with `EFA_GDA_POISONED`.
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
 //! queue until its record is rung for, removes it and raises its alarms. The number of visits is bounded, but enough
-//! for every record whose store happens before the call. Entries that are posted later may never be rung for; a wait
-//! for them that has a bound ends with the alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy
-//! holds no pointer to the queue's memory. [`DoorbellProxy::stop`] does the same for all queues and relays. If the
-//! proxy's thread panics, the queues are removed without a last visit, and their alarms are raised. A last visit that
-//! finds a bad record ends the queue as any other visit does, and [`Registration::detach`] returns [`End::Fault`]. The
-//! abort flag of the host ([`AbortFlag`](crate::queue::AbortFlag)) ignores the alarm of a detach, because the queue
-//! detaches itself and may then be rung in another mode.
+//! for every record whose store happens before the call. Entries that are posted later may never be rung for. On a GPU,
+//! the alarm ends a wait for them that has a bound, with [`DeviceError::ProxyStopped`]. The abort flag of the host
+//! ([`AbortFlag`](crate::queue::AbortFlag)) ignores the alarm of a detach, because the queue detaches itself and may
+//! then be rung in another mode. After the call the proxy holds no pointer to the queue's memory.
+//! [`DoorbellProxy::stop`] does the same for all queues and relays. If the proxy's thread panics, the queues are
+//! removed without a last visit, and their alarms are raised. A last visit that finds a bad record ends the queue as
+//! any other visit does, and [`Registration::detach`] returns [`End::Fault`].
 //!
 //! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort flag. The proxy
 //! waits for no device. `proxy.rs` states the waits of host threads.

@@ -1,6 +1,6 @@
-//! The hand-off, and the relay of completions, in every order that the memory model allows with at most three forced
-//! switches of threads: the proxy's code (`handoff.rs`, `relay.rs`) on the model checker's words. Each entry of a send
-//! queue is one word: the producer index after the entry, or 0 in a slot without one. The model leaves out pointers,
+//! Runs the proxy's code (`handoff.rs`, `relay.rs`) on the model checker's words, in every order that the memory model
+//! allows with at most three forced switches of threads. Each entry of a send queue is one word: the producer index
+//! after the entry, or 0 in a slot without one. The model leaves out pointers,
 //! barriers for devices (`port.rs`, `store.rs`), the check of phases in a staging ring, and indices that wrap at 2^32.
 
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

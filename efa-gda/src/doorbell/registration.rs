@@ -126,9 +126,9 @@ pub(super) struct Shared {
     pub(super) record: Record,
     /// The staging ring, or the copy of a completion queue.
     pub(super) staging: Option<Buffer>,
-    /// How it ended, and the last doorbell's producer index, or the number of the next completion. Set once, by the
-    /// proxy, while it holds the lock of `alarms`; so each alarm is raised once, whether it was added before or after
-    /// the end.
+    /// How the registration or relay ended, with the last doorbell's producer index or the number of the next
+    /// completion. The proxy sets it once, while it holds the lock of `alarms`; so each alarm is raised once, whether
+    /// it was added before or after the end.
     end: OnceLock<(End, u32)>,
     alarms: Mutex<Vec<Arc<dyn Alarm>>>,
 }
@@ -230,8 +230,8 @@ impl Registration {
         self.shared.record.word()
     }
 
-    /// Redirects a queue struct to this registration's ring and record, at addresses of this process. `sq` must be that
-    /// of mode `direct`: in mode `record` its `max_batch`, the adapter's, stays.
+    /// Redirects a queue struct to this registration's ring and record, at addresses of this process. `sq` must be the
+    /// struct of mode `direct`, because mode `record` keeps its `max_batch`, which is the adapter's.
     pub fn redirect(&self, sq: &mut efa_gda_sq) {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();

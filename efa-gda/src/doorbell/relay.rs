@@ -10,7 +10,7 @@
 //! | entries of the completion queue | the adapter: the body, then the 8 bytes that hold the phase | the proxy: those 8 bytes with acquire, then the body | [`order_after_device_load`] between the two |
 //! | entries of the copy | the proxy: the body, then the 8 bytes that hold the phase, with release | the device: those 8 bytes, then the body (`cq.h`, B1) | [`order_stores`] between the two |
 //! | consumer index, 16 bits of it | the device, after it read completions (`cq.h`, `cq.doorbell`) | the proxy, with acquire | `cq.h`, B2 |
-//! | the adapter's completion doorbell, if it has one | the proxy: the consumer index, with release | the adapter | that release; the proxy loaded the entries before, because the device had read their copies |
+//! | the adapter's completion doorbell, if it has one | the proxy: the consumer index, with release | the adapter | that release; the proxy loaded these entries before the store, because the device had already read their copies |
 //!
 //! **No overrun.** The proxy does not wait for free entries of the copy. It overwrites entry `i` with entry `i + depth`
 //! only after the adapter did the same, and device code keeps the adapter from that: it counts a request, or a
@@ -52,7 +52,7 @@ pub struct CompletionRing {
     pub num_entries: u32,
 }
 
-/// A completion queue that a proxy relays. A drop ends that: the proxy does not touch the queue's memory afterwards.
+/// A completion queue that a proxy relays. A drop ends the relay; the proxy then no longer touches the queue's memory.
 pub struct CompletionRelay {
     shared: Arc<Shared>,
     proxy: DoorbellProxy,
@@ -80,8 +80,9 @@ impl DoorbellProxy {
     /// [`RegisterError`].
     ///
     /// # Safety
-    /// The caller must keep the ring readable and its doorbell writable until the result is dropped, and must let no
-    /// other thread or device store to the doorbell. A device that reads [`CompletionRelay::buffer`] or stores to
+    /// `ring` must state the size of the completion queue that is at its address. The caller must keep the ring
+    /// readable and its doorbell writable until the result is dropped, and must let no other thread or device store to
+    /// the doorbell. A device that reads [`CompletionRelay::buffer`] or stores to
     /// [`CompletionRelay::consumed`] must stop before the result is dropped.
     pub unsafe fn relay(&self, ring: CompletionRing, index: u32) -> Result<CompletionRelay, RegisterError> {
         let CompletionRing { buffer, doorbell, entry_size, num_entries } = ring;

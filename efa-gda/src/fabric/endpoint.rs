@@ -143,8 +143,8 @@ impl Endpoint<Building> {
     /// Binds the endpoint to its address vector and completion queues.
     ///
     /// # Errors
-    /// [`Error::CompletionQueuePolled`]; [`Error::Call`] where `fi_ep_bind` fails. The endpoint is
-    /// then closed.
+    /// [`Error::OtherDomain`]; [`Error::CompletionQueuePolled`]; [`Error::Call`] where `fi_ep_bind` fails. The
+    /// endpoint is then closed.
     pub fn bind(mut self, bindings: Bindings<'_>) -> Result<Endpoint<Bound>> {
         const ADDRESSES: &str = "fi_ep_bind(address vector)";
         const COMPLETIONS: &str = "fi_ep_bind(completion queue)";

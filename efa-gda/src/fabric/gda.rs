@@ -208,8 +208,9 @@ impl GdaOps {
     /// GPU memory, see [`Self::cq_open_device`].
     ///
     /// # Safety
-    /// The memory must stay allocated until the queue is closed, because the adapter writes to it. The buffer
-    /// must be null, or an address at which the host can read all of the memory.
+    /// The memory must hold zeroes, as for [`Self::cq_open_device`]. It must stay allocated until the queue is closed,
+    /// because the adapter writes to it. The buffer must be null, or an address at which the host can read all of the
+    /// memory.
     ///
     /// # Errors
     /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] for an adapter without

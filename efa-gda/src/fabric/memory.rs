@@ -83,9 +83,9 @@ impl MemoryRegion {
     /// Registers memory that the caller owns.
     ///
     /// # Safety
-    /// The `length` bytes from `start` must stay mapped until the region is deregistered: until its last clone
-    /// is dropped, and the endpoint of any queue that was poisoned while it used the region is destroyed. Until
-    /// then the adapter reads and writes the bytes as `access` allows.
+    /// The `length` bytes from `start` must stay mapped until the region is deregistered: until its last clone,
+    /// and every endpoint that retains it, is dropped. Until then the adapter reads and writes the bytes as
+    /// `access` allows.
     ///
     /// # Errors
     /// Those of [`Self::register`].

@@ -333,7 +333,7 @@ impl<'a> Hints<'a> {
     fn new(library: &'a Library) -> Result<Self> {
         // SAFETY: null requests an empty info.
         let raw = unsafe { library.raw().dupinfo(std::ptr::null()) };
-        let raw = NonNull::new(raw).ok_or(Error::NoObject { operation: "fi_dupinfo" })?;
+        let raw = NonNull::new(raw).ok_or(Error::OutOfMemory { bytes: size_of::<fi::fi_info>() })?;
         Ok(Self { raw, library })
     }
 }
@@ -349,5 +349,5 @@ impl Drop for Hints<'_> {
 fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char> {
     // SAFETY: the argument is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
-    if copy.is_null() { Err(Error::NoObject { operation: "strdup" }) } else { Ok(copy) }
+    if copy.is_null() { Err(Error::OutOfMemory { bytes: text.count_bytes() + 1 }) } else { Ok(copy) }
 }

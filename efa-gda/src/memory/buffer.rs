@@ -89,7 +89,7 @@ impl Buffer {
     /// Copies from `offset` until `bytes` is full.
     ///
     /// Bytes that the adapter writes during the copy may be old, new or mixed. After a completion with
-    /// status 0 they are new.
+    /// status 0 they are new, unless the region has [`RegionOrdering::Relaxed`](super::RegionOrdering::Relaxed).
     ///
     /// # Errors
     /// [`OutOfBounds`] where the buffer has fewer bytes; nothing is copied then.

@@ -28,7 +28,7 @@ pub enum CloseError<B: Backing = Libfabric> {
     #[error(
         "this queue has entries that were posted and never rung for ({entries}): {} rings for them and waits; \
          destroying the queue drops them",
-        ringing_call(.queue)
+        waiting_call(.queue)
     )]
     Unrung {
         /// The queue.
@@ -42,15 +42,17 @@ pub enum CloseError<B: Backing = Libfabric> {
 }
 
 /// What to do about requests in flight. Waiting does not help a poisoned queue.
-fn hint<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
+fn hint<B: Backing>(queue: &MappedQueue<B>) -> String {
     match queue.poison() {
-        None => "wait for them with MappedQueue::quiet, or destroy the queue, which flushes them",
-        Some(_) => "the queue is poisoned; destroy it, which flushes them",
+        None => {
+            format!("wait for them with {} or destroy the queue, which flushes them", waiting_call(queue))
+        }
+        Some(_) => "the queue is poisoned; destroy it, which flushes them".into(),
     }
 }
 
-/// The call that rings for unrung entries and waits for their completions.
-fn ringing_call<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
+/// The call that rings for unrung entries and waits for completions, as part of a sentence that goes on after it.
+fn waiting_call<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
     match queue.host_cannot_poll() {
         None => "MappedQueue::quiet",
         Some(_) => "GpuQueue::quiet, once it is mapped into its GPU again with GpuQueue::new,",

@@ -130,7 +130,7 @@ fn require_zero(counter: &CompletionCounter) -> Result<(), CountersError> {
     }
 }
 
-/// The count at which device code restarts, for counters whose largest values are `most`, if those are known.
+/// Returns the modulus by which device code counts, for counters whose largest values are `most` (None: not known).
 fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
     most.into_iter().flatten().try_fold(WRAP, |wrap, most| {
         // Adapters may report the largest value, or the number of values.
@@ -151,8 +151,8 @@ impl MappedQueue {
     /// has for [`CountedOperations::TRANSMIT`], instead of polling the completion queue. They read the completion queue
     /// only after an error was counted, for its status; until then nothing reads it, and the adapter overwrites its
     /// entries. A GPU that cannot map the completion queue can use the counters all the same (`GpuQueue::registered`
-    /// shows which parts are mapped). After a counted error, every wait of its kernels then ends at its bound, and the
-    /// error's status is not known.
+    /// shows which parts are mapped). On such a GPU, after a counted error, every wait of a kernel ends at its bound,
+    /// and the error's status is not known.
     ///
     // Not run: completion counters in GPU memory need a GPU and an adapter that has them; `gpu_counters.rs` tests both.
     #[cfg_attr(feature = "cuda", doc = "```no_run")]

@@ -1,6 +1,6 @@
 //! Converts what an endpoint exposes to the struct that a kernel receives.
 
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use efa_gda_sys::device::{self, efa_gda_cq, efa_gda_queue, efa_gda_rq, efa_gda_sq};
 use efa_gda_wire::{EntrySize, ProcessingHints, QueuePairNumber, RequestIdWidth};
@@ -21,7 +21,7 @@ pub struct Geometry {
     pub hints: ProcessingHints,
     /// Whether receives complete on the completion queue that is polled. If not, the struct has no receive queue.
     pub receives: bool,
-    /// A word that ends every wait when it is not 0; null for none.
+    /// A word that ends every wait that has a bound when it is not 0; null for none.
     pub abort: *const u32,
 }
 
@@ -52,7 +52,7 @@ pub fn geometry(of: &Geometry) -> efa_gda_queue {
             entry_size: cq.entry_size,
             num_entries: cq.num_entries,
         },
-        abort: if of.abort.is_null() { null() } else { of.abort },
+        abort: of.abort,
         max_rdma_size: of.limits.rdma as u64,
         max_msg_size: of.limits.message.try_into().unwrap_or(u32::MAX),
         max_inline: sq.entry_size.inline_limit() as u32,

@@ -1,5 +1,5 @@
-//! What of a queue and its memory the host's CPU can access. Completions, counters and regions may be in a GPU's
-//! memory.
+//! Which parts of a queue, and which of its regions, the host's CPU can access. Completions, counters and regions may
+//! be in a GPU's memory.
 
 use super::backing::{Backing, Region};
 use super::{MappedQueue, WorkError, WorkRequest};

@@ -34,8 +34,11 @@ pub(super) fn copy_inline_bytes(
     let Some(range) = inline_bytes(args) else { return Ok(Vec::new()) };
     let copy = |start: usize, bytes: &mut [u8]| match owned {
         Some(buffer) => buffer.read(start - buffer.as_ptr() as usize, bytes).is_ok(),
-        // `copy_readable` fails if this process has no descriptor left for a pipe. The bytes then count as unreadable.
-        None => matches!(copy_readable(start, bytes), Ok(true)),
+        None => copy_readable(start, bytes).unwrap_or_else(|error| {
+            // Too many open files. The bytes count as unreadable.
+            tracing::warn!(%error, "no pipe can be opened to copy the bytes of inline requests");
+            false
+        }),
     };
     // The bytes between requests that are far apart are not copied.
     let apart = args.local_stride > args.bytes;

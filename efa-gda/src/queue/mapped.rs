@@ -334,7 +334,8 @@ impl<B: Backing> MappedQueue<B> {
         outcome(status).err().or_else(|| Some(self.registration.as_ref()?.ended()?.error()))
     }
 
-    /// Closes the queue, if no request is in flight and the doorbell was rung for every entry.
+    /// Closes the queue, if no request is in flight and the doorbell was rung for every entry. A poisoned queue may
+    /// have entries that were not rung for.
     ///
     /// # Errors
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries

@@ -9,9 +9,10 @@
 //! # Before the first work request
 //! - Receives need one completion queue that is bound to both sides of the endpoint. It must have at least as many
 //!   entries as both rings together ([`Info::completions`](crate::fabric::Info::completions)). With two completion
-//!   queues the queue takes no receives, and that of the send side must have at least as many entries as the send
-//!   queue. [`MappedQueue::new`] refuses a shallower one, which completions could overrun. It also refuses one on which
-//!   another endpoint completes, or one that was closed has completed: its completions would be taken for this queue's.
+//!   queues the queue takes no receives, and the completion queue of the send side must have at least as many entries
+//!   as the send queue. [`MappedQueue::new`] refuses a shallower completion queue, which completions could overrun. It
+//!   also refuses a completion queue on which another endpoint completes, or on which an endpoint completed that was
+//!   closed: the completions of that endpoint would be taken for this queue's.
 //! - Both sides call [`MappedQueue::insert_peer`] with the other's address, because an adapter refuses requests of an
 //!   unknown sender ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
 //! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) → [`WorkRequest`]. A

@@ -18,7 +18,7 @@ pub(crate) fn no_requests(timeout: Duration) -> efa_gda_put_args {
 
 impl<B: Backing> MappedQueue<B> {
     /// Waits on this thread until no request of this queue is in flight, including those of the caller's kernels, and
-    /// reads their completions. The bound counts from the last request that completed: a drain may take longer.
+    /// reads their completions. The bound counts from the last request that completed, so the call may take longer.
     ///
     /// # Errors
     /// [`WorkError::Completion`] with the first error among the completions that this call read. [`WorkError::Device`]

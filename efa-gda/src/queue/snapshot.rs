@@ -110,8 +110,8 @@ impl Snapshot {
         outcome(self.state.error.poison).err()
     }
 
-    /// Returns the first request that failed, and its status. Both may be older than the report if kernels ran during
-    /// the copy: then take another snapshot.
+    /// Returns the first request that failed, and its status. If kernels ran during the copy, the copied id and status
+    /// may be older than the flag that reports them; take another snapshot in this case.
     pub fn first_error(&self) -> Option<(RequestId, CompletionStatus)> {
         let error = &self.state.error;
         // The device library widened the completion's status byte to 32 bits.

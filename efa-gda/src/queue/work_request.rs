@@ -18,9 +18,9 @@ use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 /// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several
 /// ([`WorkRequest::whole`]).
 ///
-/// The first completion with an error ends it. Requests that were posted before still complete; the others are not
-/// posted.
-/// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
+/// The first completion with an error ends the work request. Requests that were posted before still complete; the
+/// others are not posted. [`WorkError::Completion`] states how many transfers were not posted, and names the failed
+/// request by its request id, not by `i`.
 ///
 /// ```
 /// # use efa_gda::queue::{MappedQueue, WorkRequest};
