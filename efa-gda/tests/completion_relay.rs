@@ -319,3 +319,23 @@ fn a_proxy_that_stopped_ends_the_waits_of_a_relayed_queue() {
         queue.destroy().unwrap();
     });
 }
+
+#[test]
+fn a_bad_record_ends_the_waits_of_a_queue_although_the_proxy_ends_its_relay_later() {
+    // Mode `record`, and relayed.
+    refusing("2,4", |_, gpu, side, proxy| {
+        let second = side.queue();
+        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        // SAFETY: in mode `record` the doorbell of the host's struct is the record, which lives as long as the queue.
+        let record = unsafe { AtomicU32::from_ptr(queue.mapped().state().sq.doorbell) };
+        record.store(u32::MAX, Ordering::Release);
+        proxy.stop().unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(600));
+        let error = queue.execute(&put).unwrap_err();
+        let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+        assert_eq!(error, DeviceError::BadRecord);
+        drop(put);
+        queue.destroy().unwrap();
+    });
+}

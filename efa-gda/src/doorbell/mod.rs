@@ -33,7 +33,7 @@
 //! | doorbell record: all 32 bits of the device's producer index | the device; before it, `register` | the proxy, with acquire; [`Registration::unrung`] | the device's system fence before it |
 //! | doorbell index: the producer index that the last doorbell carried | the proxy | the proxy; after the end, [`Registration::unrung`] | the proxy's lock; the copy in `Shared::end` |
 //! | doorbell: the low 16 bits of the doorbell index | the proxy, with release | the adapter | see below |
-//! | abort flag (`efa_gda_queue::abort`; the structs in host memory and in a GPU's memory have one each): a status once the proxy will not ring, or relay, again | the proxy, through [`Alarm`]; the host: 1 to abort waits, 0 to allow them again, and the status of an ended registration when a queue that is out of service leaves its GPU. A status stays | every wait on the queue that has a bound | none needed: the word orders no other word |
+//! | abort flag (`efa_gda_queue::abort`; the structs in host memory and in a GPU's memory have one each): a status once the proxy will not ring, or relay, again | the proxy, through [`Alarm`], over 0 or 1; the host: 1 to abort waits, 0 to allow them again, and the status of an ended registration when a queue that is out of service leaves its GPU. The first status stays | every wait on the queue that has a bound | none needed: the word orders no other word |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
 //! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it orders before the record the entries of every

@@ -1,13 +1,12 @@
 //! Launches of the caller's kernels: what keeps a queue mapped for them, and what ends their waits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use efa_gda_sys::device::efa_gda_queue;
 
 use crate::doorbell::{Alarm, End};
 use crate::gpu::memory::SharedWord;
-use crate::queue::mapped::swap_word;
+use crate::queue::mapped::{raise_status, swap_word};
 
 /// Keeps a queue mapped for a launch of the caller's kernels. While it exists, the queue is neither unmapped nor
 /// closed, and executes no work requests of its own. A [`GpuQueue`](super::GpuQueue) that is dropped meanwhile is
@@ -51,6 +50,6 @@ impl GpuAbortFlag {
 
 impl Alarm for GpuAbortFlag {
     fn raise(&self, end: End) {
-        self.0.get().store(end.status(), Ordering::Release);
+        raise_status(self.0.get(), end.status());
     }
 }

@@ -108,8 +108,9 @@ impl<B: Backing> MappedQueue<B> {
 #[cfg(test)]
 mod tests {
     use std::sync::OnceLock;
+    use std::sync::atomic::Ordering;
 
-    use efa_gda_sys::device::EFA_GDA_PROXY_STOPPED;
+    use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
     use efa_gda_test_support::soft::with_soft_adapter;
 
     use super::super::AbortFlag;
@@ -181,6 +182,20 @@ mod tests {
             queue.set_doorbell(DoorbellMode::Record, &second).expect("the mode changes");
             assert_eq!(abort_word(&queue), EFA_GDA_PROXY_STOPPED);
             assert!(matches!(queue.poison(), Some(DeviceError::ProxyStopped)));
+        });
+    }
+
+    #[test]
+    fn a_bad_record_stays_in_the_abort_flag_although_the_next_proxy_stops() {
+        with_soft_adapter(&[], |_| {
+            let (first, second) = (DoorbellProxy::without_thread(), DoorbellProxy::without_thread());
+            let stopped = second.clone();
+            let mut queue = detaching(&first, move || stopped.stop().expect("it has no thread"));
+            let registration = queue.registration.as_ref().expect("registered");
+            registration.record().store(u32::MAX, Ordering::Release);
+            let refused = queue.set_doorbell(DoorbellMode::Record, &second);
+            assert!(matches!(refused, Err(DoorbellError::Poisoned(DeviceError::BadRecord))), "{refused:?}");
+            assert_eq!(abort_word(&queue), EFA_GDA_BAD_RECORD);
         });
     }
 }

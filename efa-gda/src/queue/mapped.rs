@@ -42,7 +42,7 @@ impl Alarm for AbortFlag {
     /// or the device then rings for it in another mode.
     fn raise(&self, end: End) {
         if end != End::Detached {
-            self.0.store(end.status(), Ordering::Release);
+            raise_status(&self.0, end.status());
         }
     }
 }
@@ -51,6 +51,14 @@ impl Alarm for AbortFlag {
 pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
     // A failure means that the word holds another value, which stays.
     let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations and relays can raise one flag; the
+/// first status stays, because it states the cause.
+pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
+    let over = |value| (value <= 1).then_some(status);
+    // A failure means that the word holds a status, which stays.
+    let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, over);
 }
 
 /// A queue that kernels post to. It owns an endpoint of libfabric, or with the feature `verbs` a queue pair of
@@ -431,7 +439,7 @@ impl<B: Backing> MappedQueue<B> {
     /// GPU out of service keeps its ended registration, and [`AbortFlag`] ignored the alarm of that detach.
     pub(crate) fn end_waits_of_proxy(&self) {
         if let Some(end) = self.registration.as_ref().and_then(|registration| registration.ended()) {
-            self.abort.0.store(end.status(), Ordering::Release);
+            raise_status(&self.abort.0, end.status());
         }
     }
 

@@ -308,7 +308,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
    * read it only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
    * each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
    * none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
-   * the GPU out of service, the host stores the proxy's status to that flag. A status stays. */
+   * the GPU out of service, the host stores the proxy's status to that flag. The first
+   * status stays. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
