@@ -156,23 +156,25 @@ impl Shared {
             return;
         }
         for alarm in alarms.iter() {
-            // Caught, because the caller has more alarms to raise, of this queue and of others. The proxy reads nothing
-            // that a panicked alarm may have left half changed.
-            if catch_unwind(AssertUnwindSafe(|| alarm.raise(end))).is_err() {
-                tracing::error!(
-                    ?end,
-                    "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their bounds; \
-                     mend its Alarm::raise"
-                );
+            if !contain_panic(|| alarm.raise(end)) {
+                contain_panic(|| {
+                    tracing::error!(
+                        ?end,
+                        "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their \
+                         bounds; mend its Alarm::raise"
+                    );
+                });
             }
         }
         if let End::Fault(fault) = end {
-            tracing::error!(
-                %fault,
-                doorbell_index = index,
-                "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
-                 EFA_GDA_BAD_RECORD; destroy the queue"
-            );
+            contain_panic(|| {
+                tracing::error!(
+                    %fault,
+                    doorbell_index = index,
+                    "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
+                     EFA_GDA_BAD_RECORD; destroy the queue"
+                );
+            });
         }
     }
 
@@ -188,6 +190,12 @@ impl Shared {
     pub(super) fn ended(&self) -> Option<End> {
         self.end.get().map(|(end, _)| *end)
     }
+}
+
+/// Calls an alarm or logs. Returns whether that did not panic: a panic must not keep the caller from other alarms, of
+/// this queue and of others. The proxy reads nothing that the panic may have left half changed.
+fn contain_panic(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_ok()
 }
 
 /// A queue registered with a proxy. A drop detaches it ([`Self::detach`]).
