@@ -230,7 +230,7 @@ impl Rest {
     }
 
     fn spin_once(&mut self) {
-        self.empty += 1;
+        self.empty = self.empty.wrapping_add(1);
         if !self.empty.is_multiple_of(ROUNDS_PER_CLOCK_READ) {
             return std::hint::spin_loop();
         }
@@ -476,6 +476,12 @@ mod tests {
         let registration = register(&proxy, &ring, &doorbell);
         registration.record().store(1, Ordering::Release);
         assert_eq!((proxy.0.core.rounds(), proxy.0.core.rounds()), (true, false));
+    }
+
+    #[test]
+    fn an_idle_proxy_may_spin_for_any_number_of_rounds() {
+        let (spin, period) = (Duration::MAX, Duration::ZERO);
+        Rest { spin, period, empty: u32::MAX, since: None, spinning: true }.after(false);
     }
 
     #[test]
