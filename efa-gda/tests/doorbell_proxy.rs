@@ -241,10 +241,7 @@ fn faulty_queues_do_not_affect_the_others() {
     for (index, bench) in all.iter().enumerate() {
         bench.post(0, if index % 50 == 7 { DEPTH + 1 } else { 1 });
     }
-    // Each round ends one faulty registration.
-    for _ in 0..3 {
-        proxy.round();
-    }
+    proxy.round();
     for (index, bench) in all.iter().enumerate() {
         let expected = if index % 50 == 7 { (0, EFA_GDA_BAD_RECORD) } else { (1, 0) };
         assert_eq!((bench.doorbell(), bench.alarm()), expected, "queue {index}");

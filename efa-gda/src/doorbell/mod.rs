@@ -28,7 +28,7 @@
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device; before it, `register` marks every slot of a staging ring as not written | the adapter (`record`), the proxy (`staged`) | `record`: the device's system fence, see below; `staged`: that fence, and the proxy's acquire load of the record with the barrier after it |
+//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device; before it, `register` marks every slot of a staging ring as not written | the adapter (`record`), the proxy (`staged`); snapshots, if the ring is in ordinary memory | `record`: the device's system fence, see below; `staged`: that fence, and the proxy's acquire load of the record with the barrier after it; snapshots: nothing |
 //! | entries of the send queue (`staged` only) | the proxy | the adapter | a store fence before the doorbell |
 //! | doorbell record: all 32 bits of the device's producer index | the device; before it, `register` | the proxy, with acquire; [`Registration::unrung`] | the device's system fence before it |
 //! | doorbell index: the producer index that the last doorbell carried | the proxy | the proxy; after the end, [`Registration::unrung`] | the proxy's lock; the copy in `Shared::end` |
@@ -62,8 +62,8 @@
 //!   `record` therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "DOORBELL RECORD"). So
 //!   the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the adapter
 //!   received plus `max_batch`. A small `max_batch` limits the requests in flight in this mode, and only the entries of
-//!   one visit in `staged`. A detach executes a store fence after its last doorbell, so that a queue that returns to
-//!   `direct` may treat it as received.
+//!   one visit in `staged`. A detach executes a store fence after its last doorbell, so that the entries that the host
+//!   executor stores next, in mode `direct`, reach the adapter after that doorbell.
 //!
 //! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has counted at least
 //! `i + 1` completions, of whichever requests (`free_slots.h`). At least one of them is for entry `i` or a later one.
@@ -73,8 +73,8 @@
 //! by at most `max_batch`, because the device's limit on requests in flight counts entries that wait for their
 //! doorbell. A record outside that range ran backwards or past the limit. A staged entry with the phase bit of the
 //! previous lap was never written. In each of these cases the proxy stores no doorbell in this visit, not even for
-//! valid entries of the same batch; it rang for earlier batches in earlier visits. It removes the queue for good and
-//! raises the queue's alarms. A wait that reads the abort flag then ends with [`DeviceError::BadRecord`]. Such a wait
+//! valid entries of the same batch; it rang for earlier batches in earlier visits. It ends the registration for good
+//! and raises its alarms. A wait that reads the abort flag then ends with [`DeviceError::BadRecord`]. Such a wait
 //! of a `Sender` also poisons the queue with that status, so later waits of other handles end with `EFA_GDA_POISONED`.
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
@@ -82,13 +82,15 @@
 //! for every record whose store happens before the call. Entries that are posted later may never be rung for. On a GPU,
 //! the alarm ends a wait for them that has a bound, with [`DeviceError::ProxyStopped`]. The abort flag of the host
 //! ([`AbortFlag`](crate::queue::AbortFlag)) ignores the alarm of a detach, because the queue detaches itself and may
-//! then be rung in another mode. After the call the proxy holds no pointer to the queue's memory.
-//! [`DoorbellProxy::stop`] does the same for all queues and relays. If the proxy's thread panics, the queues are
-//! removed without a last visit, and their alarms are raised. A last visit that finds a bad record ends the queue as
-//! any other visit does, and [`Registration::detach`] returns [`End::Fault`].
+//! then be rung in another mode. After the call the proxy accesses neither the send queue, its doorbell, the record nor
+//! the staging ring; a relay of the same queue continues. [`DoorbellProxy::stop`] makes the last visits of all queues
+//! and relays, removes them, and raises their alarms with [`End::Stopped`], which the host's abort flag takes. If the
+//! proxy's thread panics, the same happens without the last visits. A last visit that finds a bad record ends the
+//! queue as any other visit does, and [`Registration::detach`] returns [`End::Fault`].
 //!
-//! **Waits.** The device's waits have the bounds of its `Sender` (`post.h`), and end early by the abort flag. The proxy
-//! waits for no device. `proxy.rs` states the waits of host threads.
+//! **Waits.** A wait of a `Sender` has the bound of its handle (`post.h`), and a wait of `rq.h` or `signal.h` the bound
+//! that its caller passes. The abort flag ends each of them early. The proxy waits for no device. `proxy.rs` states
+//! the waits of host threads.
 //!
 //! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
 //! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped

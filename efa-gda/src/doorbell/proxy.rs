@@ -3,16 +3,17 @@
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `relay`, `detach`, `stop`, `round` or `counts` | the same | the mutex |
+//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `relay`, `detach`, `stop`, `round` or `counts` | the same, and `Debug` | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
 //! | `records` | callers of `register` and `relay` | the same | its own mutex |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it visited all queues a last time and removed them | the proxy's thread, with acquire | the release and the acquire pair. So a thread that ends by `stop` leaves no queue to `Ending` |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 //!
 //! A caller waits for the mutex of `queues` without a bound of its own. Its holders do bounded work, which no device
-//! can prolong (an [`Alarm`] that blocks can): the proxy's thread releases it after the round in which it reads that a
-//! caller waits, and yields up to `YIELDS` times before it takes it again; another caller holds it for one round, or
-//! for the last visits of one queue or of all. The stop bound covers only the wait for the thread's end.
+//! can prolong (an [`Alarm`] or a log subscriber that blocks can): the proxy's thread releases it after the round in
+//! which it reads that a caller waits, and yields up to `YIELDS` times before it takes it again; another caller holds
+//! it for one round, or for the last visits of one queue or of all. The stop bound covers only the wait for the
+//! thread's end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -112,10 +113,10 @@ pub enum ProxyError {
     },
 }
 
-/// The proxy's thread did not end in time. All queues are detached, and the thread touches none of their memory.
+/// The proxy's thread did not end in time. All queues are removed, and the thread touches none of their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the doorbell proxy's thread did not end within {0:?}; its queues are detached, and the thread ends by itself once \
+    "the doorbell proxy's thread did not end within {0:?}; its queues are removed, and the thread ends by itself once \
      it runs"
 )]
 pub struct StopError(pub Duration);
@@ -362,12 +363,13 @@ impl DoorbellProxy {
         self.0.core.lock().detach(shared);
     }
 
-    /// Stops the proxy: visits each queue a last time, detaches all, raises their alarms, and waits for the thread.
-    /// The proxy refuses queues that are registered later.
+    /// Stops the proxy: visits each queue a last time, removes all, raises their alarms, and waits for the thread. The
+    /// proxy refuses queues that are registered later. If the thread panicked before, its queues had no last visit;
+    /// that is logged, and the result is `Ok`.
     ///
     /// # Errors
     /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`]. Only the first call waits for the
-    /// thread. A later or concurrent call returns `Ok` after the queues are detached, even if the thread still runs.
+    /// thread. A later or concurrent call returns `Ok` after the queues are removed, even if the thread still runs.
     pub fn stop(&self) -> Result<(), StopError> {
         self.0.stop()
     }

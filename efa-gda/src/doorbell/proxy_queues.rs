@@ -190,7 +190,8 @@ impl<V: Visited> Group<V> {
 
 fn finish<V: Visited>(mut one: V, owner: &Shared, end: End) {
     let end = one.last_visit().map_or_else(End::Fault, |()| end);
-    // The host may ring for this queue next, and write entries within the window of the last doorbell.
+    // The host executor may post to this queue next, in mode `direct`: up to `max_batch` entries past the last
+    // doorbell, which must reach the adapter after it.
     order_stores();
     owner.end(end, one.index());
 }

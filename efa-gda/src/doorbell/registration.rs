@@ -84,10 +84,13 @@ pub enum RegisterError {
 
 /// Ends the waits of a queue's kernels with a status.
 pub trait Alarm: Send + Sync {
-    /// Stores [`End::status`] in the word that the queue's waits read. The proxy never removes it. The proxy calls this
-    /// under its lock and that of the registration; adding an alarm after the end calls it under the latter. An
-    /// implementation must neither call nor drop the proxy, a registration or a relay. The proxy logs a panic, and
-    /// raises the other alarms; a panic passes to the caller that adds an alarm after the end.
+    /// Stores [`End::status`] in the word that the queue's waits read. A status that another registration or relay
+    /// stored there must stay. An implementation may ignore [`End::Detached`], as
+    /// [`AbortFlag`](crate::queue::AbortFlag) does, if the queue may then be rung in another mode. The proxy takes no
+    /// status back. The proxy calls this under its lock and that of the registration; adding an alarm after the end
+    /// calls it under the latter. An implementation must neither call nor drop the proxy, a registration or a relay.
+    /// The proxy logs a panic, and raises the other alarms; a panic passes to the caller that adds an alarm after the
+    /// end.
     fn raise(&self, end: End);
 }
 
@@ -260,8 +263,9 @@ impl Registration {
         self.shared.ended()
     }
 
-    /// Entries before the device's record for which the proxy had not rung when the registration ended; 0 while the
-    /// proxy rings. After [`End::Fault`] the record is invalid, and so is this number.
+    /// Entries before the device's record, as it is now, for which the proxy never rang; 0 while the proxy rings. The
+    /// number grows if the device stores the record after the end. After [`End::Fault`] the record is invalid, and so is
+    /// this number.
     pub fn unrung(&self) -> u32 {
         // The end is loaded first: a record loaded before it could be behind the last doorbell.
         let Some((_, doorbell_index)) = self.shared.end.get() else { return 0 };
@@ -269,8 +273,8 @@ impl Registration {
     }
 
     /// Takes the queue from the proxy, which rings for every record stored before this call, raises the alarms, and
-    /// does not touch the queue's memory afterwards; entries posted later may stay unrung. Returns how the registration
-    /// ended, by this call or earlier.
+    /// does not touch the send queue, its doorbell, the record or the staging ring afterwards; entries posted later may
+    /// stay unrung. Returns how the registration ended, by this call or earlier.
     pub fn detach(&self) -> End {
         self.proxy.detach(&self.shared);
         // `detach` ends every registration that had not ended.

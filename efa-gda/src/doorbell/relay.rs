@@ -8,8 +8,8 @@
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
 //! | entries of the completion queue | the adapter: the body, then the 8 bytes that hold the phase | the proxy: those 8 bytes with acquire, then the body | [`order_after_device_load`] between the two |
-//! | entries of the copy | the proxy: the body, then the 8 bytes that hold the phase, with release | the device: those 8 bytes, then the body (`cq.h`, B1) | [`order_stores`] between the two |
-//! | consumer index, 16 bits of it | the device, after it read completions (`cq.h`, `cq.doorbell`) | the proxy, with acquire | `cq.h`, B2 |
+//! | entries of the copy | the proxy: the body, then the 8 bytes that hold the phase, with release; before it, `relay` marks every entry as not written | the device: those 8 bytes, then the body (`cq.h`, B1) | [`order_stores`] between the two |
+//! | consumer index, 16 bits of it | the device, after it read completions (`cq.h`, `cq.doorbell`); before it, `relay` | the proxy, with acquire | `cq.h`, B2 |
 //! | the adapter's completion doorbell, if it has one | the proxy: the consumer index, with release | the adapter | that release; the proxy loaded these entries before the store, because the device had already read their copies |
 //!
 //! **No overrun.** The proxy does not wait for free entries of the copy. It overwrites entry `i` with entry `i + depth`

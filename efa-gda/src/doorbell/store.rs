@@ -90,7 +90,7 @@ pub(super) fn order_after_device_load() {
 unsafe fn words(from: *const u8, to: *mut u8, blocks: usize) {
     for offset in (0..blocks * BLOCK).step_by(8) {
         // SAFETY: the offset is inside both ranges, which the caller guarantees, and aligned. Volatile, so that each
-        // word is one store, as in rdma-core's copy.
+        // word is one store, as in rdma-core's copy for x86-64.
         unsafe { to.add(offset).cast::<u64>().write_volatile(from.add(offset).cast::<u64>().read_volatile()) }
     }
 }
