@@ -94,6 +94,8 @@ struct State {
     consumed: Option<u64>,
     /// Low 16 bits of the doorbell when it was last read.
     last_doorbell: u16,
+    /// They were reported as a violation, and are not correct yet.
+    is_violation: bool,
     /// Completions for which the queue had no free slot, in order.
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
     /// The last completions before `produced`, if they are not in indirect memory yet.
@@ -254,28 +256,25 @@ impl CompletionRing {
 
     /// Reads the consumer index from the doorbell, and writes what fits of the backlog, at most `most` completions.
     fn read_consumer(&self, state: &mut State, most: usize) {
-        if let Some(doorbell) = &self.doorbell {
-            let value = doorbell.value();
-            if value as u16 != state.last_doorbell {
-                state.last_doorbell = value as u16;
-                // Relative to the stored indexes, not to the last value: that may have been a violation, after which a
-                // correct value is accepted again.
-                let consumed = state.consumed.unwrap_or(0);
-                let lag = (state.produced as u16).wrapping_sub(value as u16);
-                match state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed) {
-                    Some(consumer) => self.advance_consumer(state, consumer),
-                    // No index from `consumed` to `produced` has these bits. The doorbell is reported as a step
-                    // backwards from `consumed` or ahead of `produced`, whichever is shorter.
-                    None => {
-                        let ahead = (value as u16).wrapping_sub(state.produced as u16).into();
-                        let back = (consumed as u16).wrapping_sub(value as u16).into();
-                        if back < ahead && back <= consumed {
-                            self.report_consumer_backwards(state, back);
-                        } else {
-                            self.advance_consumer(state, state.produced + ahead);
-                        }
-                    }
-                }
+        let value = self.doorbell.as_ref().map_or(state.last_doorbell, |doorbell| doorbell.value() as u16);
+        let is_new = value != state.last_doorbell;
+        // A violation is evaluated in each read, because the client may ring the same value when it is correct.
+        if is_new || state.is_violation {
+            state.last_doorbell = value;
+            // Relative to the stored indexes, not to the last value, which may have been a violation.
+            let consumed = state.consumed.unwrap_or(0);
+            let lag = (state.produced as u16).wrapping_sub(value);
+            let newest = state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed);
+            state.is_violation = newest.is_none();
+            // A violation is reported as a step backwards from `consumed`, to index 0 at most, or ahead of `produced`,
+            // whichever is shorter.
+            let ahead = u64::from(value.wrapping_sub(state.produced as u16));
+            let back = u64::from((consumed as u16).wrapping_sub(value));
+            match newest {
+                Some(consumer) => self.advance_consumer(state, consumer),
+                None if !is_new => {}
+                None if back < ahead && back <= consumed => self.report_consumer_backwards(state, back),
+                None => self.advance_consumer(state, state.produced + ahead),
             }
         }
         self.write_backlog(state, most);
