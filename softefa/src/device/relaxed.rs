@@ -96,14 +96,16 @@ impl Memory for RelaxedMemory {
         if number & 1 == 0 || self.longest.is_zero() {
             return self.memory.write(address, from);
         }
-        // The memory must be reachable now, because the request completes now.
-        self.memory.read(address, &mut vec![0; from.len().min(1)])?;
+        // The whole range must be reachable now, because the bytes count as moved now.
+        let mut bytes = vec![0; from.len()];
+        self.memory.read(address, &mut bytes)?;
+        bytes.copy_from_slice(from);
         if late.writes.len() >= MOST_LATE {
             self.land(late.writes.remove(0));
         }
         let share = (number >> 32) as f64 / f64::from(u32::MAX);
         let lands = Instant::now() + self.longest.mul_f64(share);
-        late.writes.push(LateWrite { address, bytes: from.to_vec(), lands });
+        late.writes.push(LateWrite { address, bytes, lands });
         Ok(())
     }
 }
@@ -166,6 +168,29 @@ mod tests {
             self.writes.fetch_add(1, Ordering::AcqRel);
             Ok(())
         }
+    }
+
+    /// Memory of [`END`] bytes.
+    struct Short;
+
+    const END: u64 = 2 << 12;
+
+    impl Memory for Short {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+            self.write(address, into)
+        }
+
+        fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+            let length = from.len() as u64;
+            if address + length > END { Err(MemoryFault { address, length }) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_write_past_the_end_of_the_memory_fails_also_if_it_would_be_late() {
+        let relaxed = RelaxedMemory::new(Arc::new(Short), Duration::from_secs(3600), 1);
+        let fail = |address| (0..16).filter(|_| relaxed.write(address, &[1; 16]).is_err()).count();
+        assert_eq!([fail(END - 16), fail(END - 8)], [0, 16]);
     }
 
     /// Makes 16 writes of which some are late, lands them while one panics, and returns how many have landed.
