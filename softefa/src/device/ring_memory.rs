@@ -86,7 +86,8 @@ impl RingMemory {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] if the allocator has no such memory.
     pub fn allocate(bytes: usize) -> Result<Arc<Self>, DeviceError> {
-        let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let length =
+            bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(DeviceError::OutOfMemory(bytes))?;
         let layout =
             Layout::from_size_align(length, PAGE_BYTES).map_err(|_| DeviceError::OutOfMemory(bytes))?;
         // SAFETY: the layout's size is at least a page.
@@ -291,5 +292,16 @@ impl Doorbell {
     #[inline]
     pub(crate) fn value(&self) -> u32 {
         u32::from_le(self.page.half_word(self.offset).load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_bytes_than_an_address_space_has_are_refused() {
+        let refused = RingMemory::allocate(usize::MAX);
+        assert!(matches!(refused, Err(DeviceError::OutOfMemory(usize::MAX))), "{refused:?}");
     }
 }
