@@ -1,7 +1,7 @@
 //! Memory registered with relaxed ordering ([`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING)): a write may
 //! reach it after the request's completion is visible, and after later writes. The adapter's seed decides which writes
-//! are late, for how long, and in which order they land. A read of the region first lands all of its late writes, as a
-//! read on PCIe pushes the writes before it.
+//! are late and when each is due; the order in which they land also depends on when rounds and reads come. A read of
+//! the region first lands all of its late writes, as a read on PCIe pushes the writes before it.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -61,7 +61,7 @@ impl RelaxedMemory {
     }
 
     /// Lands every write. Holds the lock meanwhile, so that no other read accesses the memory before they have landed.
-    /// If the memory panics, only the write during which it panicked is lost.
+    /// If the memory panics, this panics, and only the write during which it panicked is lost.
     fn land_all(&self) {
         let mut late = self.late();
         while !late.writes.is_empty() {
@@ -74,7 +74,7 @@ impl RelaxedMemory {
         self.late().writes.clear();
     }
 
-    /// Writes the bytes. An error is ignored: the request has completed, so no completion can report it any more.
+    /// Writes the bytes. An error is ignored: the bytes count as moved, so no completion reports it.
     fn land(&self, write: LateWrite) {
         let _ = self.memory.write(write.address, &write.bytes);
     }
@@ -111,9 +111,10 @@ impl Memory for RelaxedMemory {
 }
 
 impl Drop for RelaxedMemory {
-    /// Deregistration, and the drop of the adapter, drop the region before they return. Memory of this process is still
-    /// there then (`HostMemory::new`); late writes to memory that may block for long were discarded if the adapter is
-    /// dropped (`Network::leave`). A panic does not reach the caller, who finds its message on stderr.
+    /// Deregistration, and the drop of the adapter unless it leaks the region, drop the region before they return.
+    /// Memory of this process is still there then (`HostMemory::new`); late writes to memory that may block for long
+    /// were discarded if the adapter is dropped (`Network::leave`). A panic does not reach the caller, who finds its
+    /// message on stderr.
     fn drop(&mut self) {
         while catch_unwind(AssertUnwindSafe(|| self.land_all())).is_err() {}
     }
