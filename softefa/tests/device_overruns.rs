@@ -116,6 +116,20 @@ fn a_correct_consumer_index_is_accepted_after_one_that_was_ahead() {
 }
 
 #[test]
+fn a_consumer_index_that_was_ahead_is_accepted_when_it_is_correct() {
+    let (mut a, write_request, _buffer) = side_with_completions(4, true);
+    let doorbell = a.cq.doorbell.clone().unwrap();
+    a.adapter.set_consumer_index(a.cq.number, 0).unwrap();
+    doorbell.ring(4);
+    for _ in 0..4 {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    }
+    doorbell.ring(4);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    assert_eq!(a.rules(), [StrictRule::ConsumerAhead { consumer: 4, producer: 0 }]);
+}
+
+#[test]
 fn a_queue_shallower_than_its_rings_and_without_a_consumer_index_is_a_warning() {
     let (a, _, _) = side_with_completions(4, false);
     let expected = Warning::ShallowCompletionQueue { queue: a.cq.number, entries: 4, rings: 256 };

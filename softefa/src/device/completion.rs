@@ -6,18 +6,19 @@
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | slot, bytes 8 to 31 | the holder of `state`: relaxed | the client: relaxed | written before bytes 0 to 7, read after them |
-//! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
-//! | doorbell: low 16 bits of the consumer index | the client: release; a control thread: the initial value | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
+//! | slot, bytes 0 to 7 (request id or its low 32 bits, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client, and before the queue exists a control thread (`create::first_set_phase`): acquire | the release and the acquire pair: payload, except late writes (`relaxed.rs`), and bytes 8 to 31 are visible after the load |
+//! | doorbell: low 16 bits of the consumer index | the client: release, or relaxed after a fence; a control thread: the initial value | the holder of `state`: acquire | the release or the fence pairs with the acquire: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
 //! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | none; a copy of whether `State::consumed` is known |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
-//! The client must not write slots. To have overruns found, it must ring the doorbell, or report its consumer index
-//! through [`super::Adapter::set_consumer_index`]; until then the adapter overwrites unread completions, as hardware
-//! does. The doorbell has only the low 16 bits of the index. The adapter takes it for the newest index from `consumed`
-//! to `produced` that has these bits; if none has them, the doorbell is a violation. Only one correct value is
-//! ambiguous: with exactly 65,536 unread completions, `consumed` and `produced` have the same bits. A doorbell that
-//! changes to them means `produced`; the adapter does not notice one that had them already.
+//! The client must not write slots. To have overruns found, it must change the low 16 bits of the doorbell, which are 0
+//! at first, or report its consumer index through [`super::Adapter::set_consumer_index`]; until then the adapter
+//! overwrites unread completions, as hardware does. The doorbell has only the low 16 bits of the index. The adapter
+//! takes it for the newest index from `consumed` to `produced` that has these bits; until one has them, the doorbell is
+//! a violation, reported once. A first index that leaves more than 65,535 completions unread is taken for a later one.
+//! Of later indexes, only one is ambiguous: with exactly 65,536 unread completions, `consumed` and `produced` have the
+//! same bits. A doorbell that changes to them means `produced`; the adapter does not notice one that had them already.
 //!
 //! # Indirect memory
 //! Only calls of a [`Memory`] reach the memory of [`Storage::Indirect`], and a call may be a copy to a GPU. So a push
@@ -30,11 +31,11 @@
 //! whose completions were written, which may be another client's, nor a control call, and no later write panics again.
 //!
 //! # Full queues
-//! A queue is full if its consumer index is known and as many completions are unread as it has entries. Hardware loses
-//! a completion for a full queue. The adapter adds it to the backlog, with its status changed to an error, so that the
-//! client does not wait for it forever. While there is a backlog, a completion for a queue that is not full goes to the
-//! end of the backlog with its own status. The backlog holds as many completions as the queue, but at least 256; later
-//! ones are lost.
+//! A queue is full if its consumer index is known and as many completions are unread as it has entries. Hardware then
+//! overwrites one of them. The adapter adds the new completion to the backlog, with its status changed to an error, so
+//! that the client does not wait for it forever. While there is a backlog, a completion for a queue that is not full
+//! goes to the end of the backlog with its own status. The backlog holds as many completions as the queue, but at least
+//! 256; later ones are lost.
 //!
 //! The backlog is written, in order, when the consumer index has moved: by a thread that pushes completions, a few at a
 //! time; by a control call that sets the index; and by the engine of the queue's adapter, which reads the doorbell
@@ -59,7 +60,7 @@ use super::violation::{Queue, StrictRule, Violation, Warning};
 const PHASE: u8 = 1;
 /// The smallest capacity of a backlog. A queue with more entries has a backlog of as many.
 const MIN_BACKLOG: usize = 256;
-/// A push of `n` completions writes at most `n` plus this many completions of the backlog, so that the backlog shrinks.
+/// A push of `n` completions first writes at most `n + BACKLOG_OF_A_PUSH` of the backlog, so that the backlog shrinks.
 const BACKLOG_OF_A_PUSH: usize = 16;
 /// Offset of the sender's GID in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`, `efa_io_defs.h`).
@@ -94,6 +95,8 @@ struct State {
     consumed: Option<u64>,
     /// Low 16 bits of the doorbell when it was last read.
     last_doorbell: u16,
+    /// They were reported as a violation, and are not correct yet.
+    is_violation: bool,
     /// Completions for which the queue had no free slot, in order.
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
     /// The last completions before `produced`, if they are not in indirect memory yet.
@@ -254,28 +257,25 @@ impl CompletionRing {
 
     /// Reads the consumer index from the doorbell, and writes what fits of the backlog, at most `most` completions.
     fn read_consumer(&self, state: &mut State, most: usize) {
-        if let Some(doorbell) = &self.doorbell {
-            let value = doorbell.value();
-            if value as u16 != state.last_doorbell {
-                state.last_doorbell = value as u16;
-                // Relative to the stored indexes, not to the last value: that may have been a violation, after which a
-                // correct value is accepted again.
-                let consumed = state.consumed.unwrap_or(0);
-                let lag = (state.produced as u16).wrapping_sub(value as u16);
-                match state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed) {
-                    Some(consumer) => self.advance_consumer(state, consumer),
-                    // No index from `consumed` to `produced` has these bits. The doorbell is reported as a step
-                    // backwards from `consumed` or ahead of `produced`, whichever is shorter.
-                    None => {
-                        let ahead = (value as u16).wrapping_sub(state.produced as u16).into();
-                        let back = (consumed as u16).wrapping_sub(value as u16).into();
-                        if back < ahead && back <= consumed {
-                            self.report_consumer_backwards(state, back);
-                        } else {
-                            self.advance_consumer(state, state.produced + ahead);
-                        }
-                    }
-                }
+        let value = self.doorbell.as_ref().map_or(state.last_doorbell, |doorbell| doorbell.value() as u16);
+        let is_new = value != state.last_doorbell;
+        // A violation is evaluated in each read, because the client may ring the same value when it is correct.
+        if is_new || state.is_violation {
+            state.last_doorbell = value;
+            // Relative to the stored indexes, not to the last value, which may have been a violation.
+            let consumed = state.consumed.unwrap_or(0);
+            let lag = (state.produced as u16).wrapping_sub(value);
+            let newest = state.produced.checked_sub(lag.into()).filter(|consumer| *consumer >= consumed);
+            state.is_violation = newest.is_none();
+            // A violation is reported as a step backwards from `consumed`, to index 0 at most, or ahead of `produced`,
+            // whichever is shorter.
+            let ahead = u64::from(value.wrapping_sub(state.produced as u16));
+            let back = u64::from((consumed as u16).wrapping_sub(value));
+            match newest {
+                Some(consumer) => self.advance_consumer(state, consumer),
+                None if !is_new => {}
+                None if back < ahead && back <= consumed => self.report_consumer_backwards(state, back),
+                None => self.advance_consumer(state, state.produced + ahead),
             }
         }
         self.write_backlog(state, most);

@@ -6,7 +6,7 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | a counter's word | engines: add; callers of [`CompletionCounter::add`] and [`CompletionCounter::set`]: add, store; all release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
+//! | a counter's word | engines, and control threads that flush: add; callers of [`CompletionCounter::add`] and [`CompletionCounter::set`]: add, store; all release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved, except late writes (`relaxed.rs`) |
 //! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under that lock, so no older value overwrites a newer one, and no value is in it before the data that it counts: "Mirrors" below |
 //! | `CompletionCounter::users` | control threads: acquire and release | control threads: acquire | a thread that finds the counter not attached finds the mirror writes of `detach` done |
 //! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines, control threads: acquire | for `any` the release and the acquire pair, and the lock of the list orders the counters; for `may_block` the network's lock. Neither is cleared |
@@ -22,10 +22,10 @@
 //! do not appear in the mirror. The counter of receives is the exception: its mirror is written before the receive
 //! completions that it counts.
 //!
-//! A write is never early. The engine moves a request's data before it counts the request, and the release add and
-//! the acquire load of the word order that data before the write of the mirror. The word of errors is loaded after the
-//! word of successes and written before it, so a client that loads the success mirror first finds every error that was
-//! counted before those successes.
+//! A write is never early, but may precede late writes. The engine moves a request's data before it counts the request,
+//! and the release add and the acquire load of the word order that data before the write of the mirror. The word of
+//! errors is loaded after the word of successes and written before it, so a client that loads the success mirror first
+//! finds every error that was counted before those successes.
 
 use std::any::Any;
 use std::mem::take;
@@ -230,8 +230,8 @@ impl CompletionCounter {
     }
 
     /// Writes the words that changed since the last call to client memory ("Mirrors" above). Returns whether that
-    /// memory panicked. A caller of [`Self::set`] or [`Self::add`], and a client that destroys its queue pair, find
-    /// only the panic's message on stderr.
+    /// memory panicked. [`Self::set`], [`Self::add`] and [`AttachedCounters::detach`] ignore the result: then only the
+    /// panic's message on stderr reports it.
     fn write_mirror(&self) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let mut written = lock(&mirror.written);
@@ -283,7 +283,7 @@ impl UnwrittenCounters {
 }
 
 /// The counters of one queue pair. Counters can be attached at any time; a queue pair without counters pays
-/// at most one load for each completion.
+/// a few loads of flags for each completion.
 #[derive(Debug, Default)]
 pub(crate) struct AttachedCounters {
     any: AtomicBool,

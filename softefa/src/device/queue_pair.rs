@@ -9,7 +9,7 @@
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
 //! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |
-//! | `deliveries` | engines of senders: relaxed add, release subtract | a control thread that set the error state: acquire | the network's lock orders the add before that state; the release and the acquire pair: what the delivery did is visible |
+//! | `deliveries` | engines of senders: relaxed add, release subtract | `Adapter::set_queue_pair_state`, after it set the error state: acquire | the network's lock orders the add before that state; the release and the acquire pair: what the delivery did is visible |
 //! | `receive.state` | the queue pair's engine; the engine of any sender; a control thread that flushes | the same | its mutex |
 //!
 //! The state only advances: idle, ready, error. An engine that reports a violation of the send or receive queue sets
@@ -61,7 +61,8 @@ pub(crate) struct QueuePairCore {
     pub(crate) deliveries: AtomicUsize,
 }
 
-/// A delivery that control calls of the target wait for ([`QueuePairCore::wait_for_deliveries`]).
+/// A delivery into a queue pair. `Adapter::set_queue_pair_state` waits until none is counted
+/// ([`QueuePairCore::wait_for_deliveries`]), `Adapter::destroy_queue_pair` until no engine holds an `Arc` as this does.
 pub(crate) struct InDelivery(Arc<QueuePairCore>);
 
 impl Drop for InDelivery {
@@ -207,7 +208,8 @@ impl QueuePairCore {
         progress
     }
 
-    /// As [`Self::flush`], without the network's lock if it may block. Returns whether it wrote any completion.
+    /// As [`Self::flush`], without the network's lock if it may block. Returns whether it flushed any request or took
+    /// any receive slot.
     fn flush_in_round(
         &self,
         send: MutexGuard<'_, SendState>,
@@ -304,8 +306,9 @@ impl QueuePairCore {
         self.flush_locked(lock(&self.send.state), unwritten);
     }
 
-    /// As [`Self::flush`], for a caller that holds the send state. It may hold the network's lock too unless
-    /// [`Self::may_block`]. Returns the number of requests plus that of the receives' slots.
+    /// As [`Self::flush`], for a caller that holds the send state. The caller may hold the network's lock too if
+    /// [`Self::may_block`] is false and `unwritten` is empty. Returns the number of requests plus that of the receives'
+    /// slots.
     fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> u64 {
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);

@@ -6,8 +6,9 @@
 //! writes the unwritten pattern over its slot. The engine of any sender may do this, so [`ReceiveState`] is
 //! behind a lock; its holder alone polls the doorbell and resets slots.
 //!
-//! A client may write the slots of a receive again when the completion of that receive is visible. The thread that
-//! reset the slots writes that completion afterwards.
+//! A client may write the slots of a receive again when the completion of that receive is visible. That completion is
+//! written after the slots were reset: by the same thread, or by one that has since acquired the lock of
+//! [`ReceiveState`] (a flush) or of the completion queue (a backlog).
 
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +39,7 @@ pub(crate) struct ReceiveRing {
 /// `taken <= doorbell_index`.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
-    /// Low 16 bits of the doorbell when it was last polled.
+    /// Low 16 bits of the doorbell value that [`ReceiveRing::cover`] recorded last.
     last_doorbell: u16,
     /// Descriptors that doorbells covered.
     doorbell_index: u64,
@@ -120,8 +121,8 @@ impl ReceiveRing {
         Err(Box::new(BrokenRule::of_doorbell(before, rule)))
     }
 
-    /// Stores a doorbell. One that moved past the ring covers the free slots, so that their receives are flushed; one
-    /// that moved backwards covers none.
+    /// Records a doorbell value. One past the ring covers the free slots, so that their receives are flushed; one that
+    /// moved backwards covers none.
     fn cover(&self, state: &mut ReceiveState, value: u32) {
         let advance = doorbell_advance(state.last_doorbell, value);
         state.last_doorbell = value as u16;
@@ -138,7 +139,8 @@ impl ReceiveRing {
             || doorbell_advance(state.last_doorbell, self.doorbell.value()) != 0
     }
 
-    /// Takes the oldest receive, if one is posted.
+    /// Takes the oldest receive, if one is posted. After an error the caller must set the error state: descriptors
+    /// before a broken one stay taken, and a doorbell that broke a rule is not reported again.
     pub(crate) fn take(&self) -> Result<Option<PostedReceive>, Box<BrokenRule>> {
         let mut state = lock(&self.state);
         if state.taken == state.doorbell_index {

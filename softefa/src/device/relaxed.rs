@@ -1,7 +1,7 @@
 //! Memory registered with relaxed ordering ([`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING)): a write may
 //! reach it after the request's completion is visible, and after later writes. The adapter's seed decides which writes
-//! are late, for how long, and in which order they land. A read of the region first lands all of its late writes, as a
-//! read on PCIe pushes the writes before it.
+//! are late and when each is due; the order in which they land also depends on when rounds and reads come. A read of
+//! the region first lands all of its late writes, as a read on PCIe pushes the writes before it.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -61,7 +61,7 @@ impl RelaxedMemory {
     }
 
     /// Lands every write. Holds the lock meanwhile, so that no other read accesses the memory before they have landed.
-    /// If the memory panics, only the write during which it panicked is lost.
+    /// If the memory panics, this panics, and only the write during which it panicked is lost.
     fn land_all(&self) {
         let mut late = self.late();
         while !late.writes.is_empty() {
@@ -74,7 +74,7 @@ impl RelaxedMemory {
         self.late().writes.clear();
     }
 
-    /// Writes the bytes. An error is ignored: the request has completed, so no completion can report it any more.
+    /// Writes the bytes. An error is ignored: the bytes count as moved, so no completion reports it.
     fn land(&self, write: LateWrite) {
         let _ = self.memory.write(write.address, &write.bytes);
     }
@@ -96,22 +96,25 @@ impl Memory for RelaxedMemory {
         if number & 1 == 0 || self.longest.is_zero() {
             return self.memory.write(address, from);
         }
-        // The memory must be reachable now, because the request completes now.
-        self.memory.read(address, &mut vec![0; from.len().min(1)])?;
+        // The whole range must be reachable now, because the bytes count as moved now.
+        let mut bytes = vec![0; from.len()];
+        self.memory.read(address, &mut bytes)?;
+        bytes.copy_from_slice(from);
         if late.writes.len() >= MOST_LATE {
             self.land(late.writes.remove(0));
         }
         let share = (number >> 32) as f64 / f64::from(u32::MAX);
         let lands = Instant::now() + self.longest.mul_f64(share);
-        late.writes.push(LateWrite { address, bytes: from.to_vec(), lands });
+        late.writes.push(LateWrite { address, bytes, lands });
         Ok(())
     }
 }
 
 impl Drop for RelaxedMemory {
-    /// Deregistration, and the drop of the adapter, drop the region before they return. Memory of this process is still
-    /// there then (`HostMemory::new`); late writes to memory that may block for long were discarded if the adapter is
-    /// dropped (`Network::leave`). A panic does not reach the caller, who finds its message on stderr.
+    /// Deregistration, and the drop of the adapter unless it leaks the region, drop the region before they return.
+    /// Memory of this process is still there then (`HostMemory::new`); late writes to memory that may block for long
+    /// were discarded if the adapter is dropped (`Network::leave`). A panic does not reach the caller, who finds its
+    /// message on stderr.
     fn drop(&mut self) {
         while catch_unwind(AssertUnwindSafe(|| self.land_all())).is_err() {}
     }
@@ -166,6 +169,29 @@ mod tests {
             self.writes.fetch_add(1, Ordering::AcqRel);
             Ok(())
         }
+    }
+
+    /// Memory of [`END`] bytes.
+    struct Short;
+
+    const END: u64 = 2 << 12;
+
+    impl Memory for Short {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+            self.write(address, into)
+        }
+
+        fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+            let length = from.len() as u64;
+            if address + length > END { Err(MemoryFault { address, length }) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_write_past_the_end_of_the_memory_fails_also_if_it_would_be_late() {
+        let relaxed = RelaxedMemory::new(Arc::new(Short), Duration::from_secs(3600), 1);
+        let fail = |address| (0..16).filter(|_| relaxed.write(address, &[1; 16]).is_err()).count();
+        assert_eq!([fail(END - 16), fail(END - 8)], [0, 16]);
     }
 
     /// Makes 16 writes of which some are late, lands them while one panics, and returns how many have landed.

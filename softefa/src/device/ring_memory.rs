@@ -3,20 +3,22 @@
 //! atomics.
 //!
 //! # Protocol
-//! `engine.rs` defines the threads. "The engine" includes a control thread that initializes or flushes a
-//! queue that no engine uses yet or any more, or whose locks it holds.
+//! `engine.rs` defines the threads. "The engine" of a send queue is that of its adapter, and of another queue
+//! also that of any sender. A control thread that initializes or flushes a queue that no engine uses yet or any
+//! more, or whose locks it holds, counts as one.
 //!
 //! | word | stored by | loaded by |
 //! |---|---|---|
 //! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes in `Unwritten::is_written` |
-//! | work-queue doorbell | the client: release, then a sequentially consistent fence; a control thread: the initial value | the engine: acquire |
-//! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed |
-//! | completion-queue doorbell | the client: release, then a fence; a control thread: the initial value | the engine: acquire |
+//! | work-queue doorbell | the client: release, or relaxed after a fence; a control thread: the initial value | the engine: acquire |
+//! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed; a control thread, before the queue exists: bytes 0 to 7 acquire |
+//! | completion-queue doorbell | the client: release, or relaxed after a fence; a control thread: the initial value | the engine: acquire |
 //!
 //! - *Entry before doorbell.* The client's release store of the doorbell ([`Doorbell::ring`], or a fence on
 //!   a GPU) pairs with the engine's acquire load ([`Doorbell::value`]). So the engine loads whole entries. It
-//!   loads them as relaxed words of 8 bytes. If the client changes an entry meanwhile, that breaks a rule,
-//!   which the checker reports; it is not undefined behaviour, because all accesses are atomic.
+//!   loads them as relaxed words of 8 bytes. A client that changes a covered entry breaks a rule, but causes no
+//!   undefined behaviour, because all accesses are atomic. The checker finds only changes in a send queue that
+//!   come after the unwritten pattern (`SendRing::entry_unchanged`).
 //! - *Slot reuse in a send queue.* The client may write the entry with index `i + entries` into the slot of
 //!   entry `i` when `i + 1` completions of this queue's requests are visible to it, whichever requests they are
 //!   for. One of them is for entry `i` or a later one, and the engine fetches entries in order, so it has stored
@@ -28,16 +30,17 @@
 //!   completion.
 //! - *Reading ahead.* To find batches that are too long, the engine loads the first word of a slot past the
 //!   batch (acquire), then the doorbell (acquire). A client that obeys `max_batch` rings the doorbell before
-//!   it writes that slot, and the fence in [`Doorbell::ring`] orders the two stores. The fence pairs with the
-//!   acquire load of the slot. So if the engine loads a written slot and the old doorbell, the client wrote
-//!   the entry first and broke the rule.
+//!   it writes that slot, with a fence between the two stores ([`Doorbell::ring`] has one). The fence pairs
+//!   with the acquire load of the slot. So if the engine loads a written slot and the old doorbell, the client
+//!   wrote the entry first and broke the rule.
 //! - *Completions.* The engine writes the payload, then bytes 8 to 31 of the completion (relaxed), then bytes
-//!   0 to 7 (release). They hold the phase bit, the request id, the status and the queue pair, so these are
-//!   always visible together. A client that loads bytes 0 to 7 with acquire and finds the phase of its lap
-//!   sees the rest of the completion and the payload.
-//! - *Consumer index.* The client's release store of the completion-queue doorbell comes after its loads of
-//!   the completions; it pairs with the engine's acquire load. So the engine overwrites a slot only after the
-//!   client has read it. Until the client has reported an index, the engine overwrites slots regardless.
+//!   0 to 7 (release). They hold the phase bit, the request id (of 64 bits the low 32), the status and the
+//!   queue pair, so these are always visible together. A client that loads bytes 0 to 7 with acquire and finds
+//!   the phase of its lap sees the rest of the completion and the payload, except late writes (`relaxed.rs`).
+//! - *Consumer index.* The client's store of the completion-queue doorbell (release, or after a fence) comes
+//!   after its loads of the completions; it pairs with the engine's acquire load. So the engine overwrites a slot
+//!   only after the client has read it. Until the client has reported an index, the engine overwrites slots
+//!   regardless.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -52,8 +55,8 @@ use super::error::DeviceError;
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
-/// Largest advance of a doorbell. A larger one ([`efa_gda_wire::doorbell_advance`] is modulo 2^16) means that
-/// the doorbell moved backwards.
+/// Largest advance of a work-queue doorbell. A larger one ([`efa_gda_wire::doorbell_advance`] is modulo 2^16)
+/// means that the doorbell moved backwards.
 pub(crate) const MAX_DOORBELL_ADVANCE: u16 = 1 << 15;
 
 /// Memory of a ring, or of a page of doorbells, that the engine shares with clients.
@@ -86,7 +89,8 @@ impl RingMemory {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] if the allocator has no such memory.
     pub fn allocate(bytes: usize) -> Result<Arc<Self>, DeviceError> {
-        let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let length =
+            bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(DeviceError::OutOfMemory(bytes))?;
         let layout =
             Layout::from_size_align(length, PAGE_BYTES).map_err(|_| DeviceError::OutOfMemory(bytes))?;
         // SAFETY: the layout's size is at least a page.
@@ -291,5 +295,16 @@ impl Doorbell {
     #[inline]
     pub(crate) fn value(&self) -> u32 {
         u32::from_le(self.page.half_word(self.offset).load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_bytes_than_an_address_space_has_are_refused() {
+        let refused = RingMemory::allocate(usize::MAX);
+        assert!(matches!(refused, Err(DeviceError::OutOfMemory(usize::MAX))), "{refused:?}");
     }
 }

@@ -6,10 +6,11 @@
 //! the next lap over the slot. Clients do not access [`SendState`]: only the holder of its lock does, which is an
 //! engine of its adapter or a control call that flushes.
 //!
-//! Two checks and a flush read slots outside that order. [`SendRing::poll_doorbell`] reads slots that no doorbell may
-//! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot whose entry the engine has
-//! fetched, to find entries that changed. If the engine found that the doorbell moved backwards, [`SendRing::take_all`]
-//! reads the first slot that no doorbell covered, to complete the entry there. No such read blocks the client.
+//! Two checks and a flush read slots outside that order. [`SendRing::poll_doorbell`] reads slots that perhaps no
+//! doorbell covers yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot whose entry the
+//! engine has fetched, to find entries that changed. If the engine found that the doorbell moved backwards,
+//! [`SendRing::take_all`] reads the first slot that no doorbell covered, to complete the entry there. No such read
+//! blocks the client.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -51,7 +52,7 @@ pub(crate) struct SendRing {
 pub(crate) struct SendState {
     /// Low 16 bits of the last doorbell value that broke no rule, or that a flush read.
     last_doorbell: u16,
-    /// Entries that doorbells covered: the doorbell producer index.
+    /// Entries that doorbells covered, or that a flush took: the doorbell producer index.
     pub(crate) doorbell_index: u64,
     /// Entries copied out of the ring.
     pub(crate) fetched: u64,
@@ -291,8 +292,8 @@ impl SendRing {
     }
 
     /// Takes all requests that are pending or posted, to flush them. Returns their request ids and operation codes;
-    /// both are 0 for an entry that was not written, and for one whose slot the doorbell covers a second time. A
-    /// doorbell past the ring advances the doorbell producer index by at most the entries of the ring.
+    /// both are 0 for an entry that was not written, and for one whose slot this call already fetched for an earlier
+    /// entry. A doorbell past the ring advances the doorbell producer index by at most the entries of the ring.
     pub(crate) fn take_all(&self, send: &mut SendState) -> Vec<(RequestId, u8)> {
         let value = self.doorbell.value();
         let advance = doorbell_advance(send.last_doorbell, value);
