@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use efa_gda_wire::{CompletionStatus, Operation, RemoteMemory, Request, Segment};
 
 use super::attr::Access;
+use super::config::AdapterConfig;
 use super::deliver::{BAD_SINK, Delivery, End, Source};
 use super::engine::{Engine, NetworkView};
 use super::memory::MemoryFault;
@@ -119,8 +120,12 @@ pub(crate) fn execute(
 /// The operations.
 impl<'n, 'a> Stage<'n, 'a> {
     fn run(&self, scratch: &mut Vec<u8>) -> Result<Delivery<'a>, Stop> {
-        let capabilities = self.network.config().capabilities;
+        let AdapterConfig { capabilities, limits, .. } = self.network.config();
+        let length = self.request.operation.length();
         match &self.request.operation {
+            Operation::Send(_) | Operation::SendInline(_) if length > u64::from(limits.max_msg_size) => {
+                Err(CompletionStatus::BadLength.into())
+            }
             Operation::Write { remote, local } => {
                 self.check_rdma(capabilities.rdma_write, local.length)?;
                 let from = self.local_view(local, Access::LOCAL_READ)?;
@@ -144,10 +149,6 @@ impl<'n, 'a> Stage<'n, 'a> {
                 self.transfer(&target, to, from, true, scratch)
             }
             Operation::Send(segments) => {
-                let length = self.request.operation.length();
-                if length > u64::from(self.network.config().limits.max_msg_size) {
-                    return Err(CompletionStatus::BadLength.into());
-                }
                 let mut views = [None, None];
                 for (view, segment) in views.iter_mut().zip(segments.iter()) {
                     *view = self.local_view(segment, Access::LOCAL_READ)?;
