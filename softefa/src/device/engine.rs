@@ -113,6 +113,7 @@
 //! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
 //! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target has left the ready state, a key was removed), or the sender leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | after the last retry it completes as [`CompletionStatus::ReceiverNotReady`] |
+//! | an entry that a doorbell covers, to be fetched | in one of its client's next shares, also if requests before it wait for receives (`Engine::serve`), but not while a long request of its queue pair moves (`run.rs`), another thread holds the send state, or a replaced thread works for its client | it is fetched |
 //! | a request on a held adapter | when the adapter is released, or the sender leaves the ready state | no bound |
 //! | a request, for [`super::Faults::delay`] | when its delay is over, or the sender leaves the ready state | it is executed |
 //! | a request, for [`super::Faults::interval`] after the last completed request of its sender | when the interval is over, or the sender leaves the ready state | it is executed |
@@ -288,8 +289,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// Work since `run` last created a view, in bytes moved: what `COST_PER_LOCK` limits.
     spent: u64,
-    /// For each client whose last share ended early, the index among its live queue pairs (modulo their number) at
-    /// which its next share begins.
+    /// For each client whose last share was spent ([`Self::is_spent`]), the index among its live queue pairs (modulo
+    /// their number) at which its next share begins.
     next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
@@ -344,6 +345,18 @@ impl Engine {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
+    /// Runs rounds until one makes no progress or a limit of the network's lock is reached. Returns whether the engine
+    /// must not rest.
+    fn work(&mut self, network: &mut NetworkView<'_>) -> bool {
+        let mut rounds = 0;
+        self.spent = 0;
+        while rounds < ROUNDS_PER_LOCK && !self.is_spent(network) && self.round(network) {
+            rounds += 1;
+        }
+        // A round that spent so much may not have polled every client, so the engine does not rest.
+        rounds > 0 || self.spent >= COST_PER_LOCK / 2
+    }
+
     /// Gives every client of the adapter a share, then does the deferred work (`deferred.rs`). Gives no further shares
     /// when half of `COST_PER_LOCK` is spent or the engine is replaced. The next round begins with the client after the
     /// last one. Returns whether a share made progress.
@@ -375,8 +388,10 @@ impl Engine {
         progress
     }
 
-    /// Polls every queue pair of a client once. Stops early when its share is over; its next share begins at the queue
-    /// pair after the last one polled. Returns whether there was progress.
+    /// Polls every queue pair of a client once, but stops when its share is spent. The client's next share then begins
+    /// after the queue pair that was polled last; or with that one if it made no progress and was not the first, because
+    /// requests that wait for receives may have kept it from fetching entries. They never keep the first queue pair of a
+    /// share from that (`ROUND_RETRIES` in `run.rs`). Returns whether there was progress.
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // A new engine does not know where the replaced one was. It begins at its turn, so that each begins elsewhere.
@@ -384,18 +399,20 @@ impl Engine {
         let first = if self.next.is_empty() { begin } else { self.next.remove(&client).unwrap_or(begin) };
         let mut progress = false;
         for at in 0..queue_pairs(network) {
-            if self.is_spent(network) {
-                self.next.retain(|client, _| network.local().live.contains_key(client));
-                self.next.insert(client, first.wrapping_add(at));
-                break;
-            }
             let local = network.local();
             let Some(live) = local.live.get(&client) else { break };
             let Some(queue_pair) = local.queue_pairs.get(live[first.wrapping_add(at) % live.len()]).cloned()
             else {
                 continue;
             };
-            progress |= queue_pair.run_round(network, self);
+            let progressed = queue_pair.run_round(network, self);
+            progress |= progressed;
+            if self.is_spent(network) {
+                let next = if progressed || at == 0 { at + 1 } else { at };
+                self.next.retain(|client, _| network.local().live.contains_key(client));
+                self.next.insert(client, first.wrapping_add(next));
+                break;
+            }
         }
         progress
     }
@@ -453,14 +470,7 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             if shared.stop.load(Ordering::Acquire) {
                 return;
             }
-            let mut view = NetworkView::new(network, shared, index, turn);
-            let mut rounds = 0;
-            engine.spent = 0;
-            while rounds < ROUNDS_PER_LOCK && !engine.is_spent(&view) && engine.round(&mut view) {
-                rounds += 1;
-            }
-            // A round that spent so much may not have polled every client, so the engine does not rest.
-            rounds > 0 || engine.spent >= COST_PER_LOCK / 2
+            engine.work(&mut NetworkView::new(network, shared, index, turn))
         };
         rest.after(progress, engine.has_pending);
     }
