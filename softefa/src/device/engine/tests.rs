@@ -147,3 +147,12 @@ fn messages_that_wait_for_receives_keep_no_entry_of_another_queue_pair_from_bein
 fn messages_that_wait_for_receives_keep_no_entry_of_another_client_from_being_fetched() {
     assert_eq!(unfetched_behind_messages_that_wait(&[(7, 255), (8, 300)]), [0, 0]);
 }
+
+#[test]
+fn an_engine_rests_while_many_messages_wait_for_receives() {
+    let mut waiting = Waiting::new([7; 4].into_iter());
+    (0..4).for_each(|at| waiting.post(at, 128));
+    assert_eq!(waiting.work_often(), 0);
+    assert!(!waiting.work(), "no message has a receive");
+    assert!(waiting.engine.spent >= COST_PER_LOCK / 2 && waiting.engine.has_pending);
+}
