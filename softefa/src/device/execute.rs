@@ -2,16 +2,17 @@
 //! has the status that EFA has for it (`enum efa_io_comp_status`, `efa_io_defs.h`).
 //!
 //! The sender's engine executes both sides of a request. It holds the lock of the sender's send state throughout. It
-//! acquires the locks of the target's receive state and completion queue one after the other, each for one call. So
-//! a receive that `expect_receive` found may be gone when `take_receive` is called; the request is then tried again
-//! later.
+//! acquires the locks of the target's receive state and completion queue one after the other, each for one call. So a
+//! receive that `expect_receive` found may be gone when `take_receive` is called; the try then ends as if none had been
+//! posted.
 //!
 //! Memory that only calls of a [`super::Memory`] reach may block, because its client decides what is there. The engine
 //! therefore releases the network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
 //! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
 //!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
-//!    sender, and an `Arc` of the memory of each of the source's regions. The source of a read is a region of the
-//!    target's adapter, of which the engine then holds nothing else; the target may end meanwhile.
+//!    sender, and an `Arc` of the memory of each of the source's regions that may block; it does not hold or access
+//!    other memory of the source then. The source of a read is a region of the target's adapter, of which the engine
+//!    then holds nothing else; the target may end meanwhile.
 //! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
 //!    bytes go. It drops all views of the source before the delivery begins.
 //! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).

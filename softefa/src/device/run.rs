@@ -7,7 +7,7 @@
 //!
 //! A *long* request is an RDMA request that moves in more than one piece, one for each try. It is pending between two
 //! pieces. Until its last piece no later request of its queue pair is fetched (`SendState::is_moving`), unless the long
-//! request waits for a receive or, with a reorder window, another long request ends first.
+//! request itself waits for a receive or, with a reorder window, another long request completes or finds no receive.
 //!
 //! | `SendState::is_moving` is | by | when |
 //! |---|---|---|
@@ -37,7 +37,8 @@ const ROUND_RETRIES: u64 = COST_PER_LOCK / 4 / REQUEST_COST;
 /// While a round executes new entries, it writes the gathered completions when their number is a multiple of this
 /// ([`QueuePairCore::write_if_due`]).
 const COMPLETION_BATCH: usize = 32;
-/// Rounds of a queue pair without a new entry after which requests are executed that do not fill the reorder window.
+/// Rounds of a queue pair, while its adapter is not held, without a new entry after which requests are executed that do
+/// not fill the reorder window.
 const SETTLED_ROUNDS: u32 = 64;
 /// Least time between two tries if the number of tries is limited.
 const RNR_INTERVAL: Duration = Duration::from_micros(100);
