@@ -121,12 +121,16 @@ fn a_message_waits_for_its_receive() {
 }
 
 #[test]
-fn a_pending_message_does_not_delay_a_write() {
-    let (mut a, b, to_b, _) = pair();
-    let from = Buffer::new(&a, 64, Access::LOCAL_READ);
-    let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
-    a.post(&send_inline(1, to_b, b""));
-    assert_eq!(a.run(&write(2, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+fn pending_messages_do_not_delay_a_write() {
+    for messages in [1, 512] {
+        let (mut a, b, to_b, _) = pair_with(|_| {}, |attr| attr.sq_depth = 1024);
+        let from = Buffer::new(&a, 64, Access::LOCAL_READ);
+        let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
+        (0..messages).for_each(|id| a.post(&send_inline(id, to_b, b"")));
+        a.await_fetched(messages);
+        let write = write(messages, to_b, to.remote(0), from.segment(0, 64));
+        assert_eq!(a.run(&write), CompletionStatus::Ok);
+    }
 }
 
 #[test]

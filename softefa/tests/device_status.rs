@@ -136,6 +136,13 @@ fn a_message_one_byte_too_long_is_a_bad_length() {
 }
 
 #[test]
+fn an_inline_message_one_byte_too_long_is_a_bad_length() {
+    let mut scene = scene_with(|config| config.limits.max_msg_size = 16, |_| {});
+    scene.b.post_receive(1, scene.to.segment(0, 32));
+    assert_eq!(scene.a.run(&send_inline(1, scene.to_b, &[7; 17])), CompletionStatus::BadLength);
+}
+
+#[test]
 fn a_write_one_byte_too_long_is_a_bad_length() {
     let mut scene = scene_with(|config| config.limits.max_rdma_size = 64, |_| {});
     assert_eq!(scene.failed_write(|_, _, local| local.length = 65), CompletionStatus::BadLength);

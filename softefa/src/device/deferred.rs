@@ -78,7 +78,7 @@ pub(super) fn retry_backlogs(network: &mut NetworkView<'_>) -> u64 {
         // Found by its number, as a region above: destroying the queue waits for an engine that holds it.
         let Some(queue) = network.local().completions.get(number) else { return };
         if !queue.may_block() {
-            // A queue that is passed over comes first in a later round.
+            // A queue that is skipped here is the first of its client in a later round.
             if cost < COST_PER_LOCK {
                 cost += queue.retry_backlog() * COMPLETION_COST;
             }

@@ -44,8 +44,9 @@ pub(super) enum End {
     /// An RDMA read.
     Read,
     /// A message. `refusal`: the statuses of the receive and of the request if the message does not fit the receive, or
-    /// if a segment of the receive has a bad key, range or access ([`BAD_SINK`]). A message that does not fit stores
-    /// nothing. If a segment is bad, only the segments before it are written.
+    /// if a segment to which bytes of it go has a bad key or access, or these bytes are outside its region
+    /// ([`BAD_SINK`]). A message that does not fit stores nothing. If a segment is bad, only the segments before it are
+    /// written.
     Message { receive: PostedReceive, refusal: Option<(CompletionStatus, CompletionStatus)> },
 }
 
@@ -202,10 +203,10 @@ impl Receiver<'_> {
         }
     }
 
-    /// Writes the target's receive completion at once, so that it is visible before the sender's completion. For a
-    /// message it first adds to the target's counter of receives and writes that counter's mirror. It writes no other
-    /// mirrors: those that the engine has noted may be in memory of other clients, for which a control call that ends
-    /// the target must not wait.
+    /// Passes the receive completion to the target's completion queue at once, so that it is visible before the
+    /// sender's completion (exceptions: `engine.rs`, "Order of one request"). For a message it first adds to the
+    /// target's counter of receives and writes that counter's mirror. It writes no other mirrors: those that the engine
+    /// has noted may be in memory of other clients, for which a control call that ends the target must not wait.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {

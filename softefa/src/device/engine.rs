@@ -8,12 +8,12 @@
 //!   have the number of their client ([`super::QueuePairAttr::client`], [`super::Memory::client`]). Number 0
 //!   stands for all clients for which no engine is replaced.
 //! - An **engine** (thread `softefa-N`, where N is the index of its adapter; one at a time for each adapter, but a
-//!   replaced thread may still finish its request) polls the doorbells of its adapter's queue pairs, fetches and checks
-//!   entries, copies the bytes, and writes completions. The engine that executes a request is that of its *sender*, the
-//!   queue pair to which it was posted. It also takes the receive from the receive queue of the *target*, the queue
-//!   pair that the request names, and writes the target's receive completion. The engine of the target's adapter has no
-//!   part in the request: it polls the target's doorbells, writes backlogs and lands late writes (`deferred.rs`), and
-//!   flushes.
+//!   replaced thread may still finish a try of a request) polls the doorbells of its adapter's queue pairs, fetches and
+//!   checks entries, copies the bytes, and writes completions. The engine that executes a request is that of its
+//!   *sender*, the queue pair to which it was posted. It also takes the receive from the receive queue of the *target*,
+//!   the queue pair that the request names, and writes the target's receive completion. The engine of the target's
+//!   adapter has no part in the request: it polls the target's doorbells, writes backlogs and lands late writes
+//!   (`deferred.rs`), and flushes.
 //! - The **watch thread** (`softefa-N-watch`) makes another thread the engine if the engine waits long for a client's
 //!   memory (`turns.rs`). [`super::Adapter::isolate_clients`] starts it.
 //! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it, and flushes
@@ -23,11 +23,12 @@
 //! An engine holds the network's lock for reading while it works, except during accesses without the lock (below). It
 //! holds the lock for at most `ROUNDS_PER_LOCK` rounds and about `COST_PER_LOCK` bytes for all clients together, and
 //! releases it before it rests. Backlogs in rings add as much again. The engine completes a flush or a backlog that it
-//! has begun, even if that exceeds these limits. In a round each client has at most one **share**: the engine polls
-//! each of the client's queue pairs once. No share begins once half of `COST_PER_LOCK` is spent. A share ends early
-//! when the total of all clients reaches `COST_PER_LOCK`, when its accesses without the lock took `TIME_PER_CLIENT`, or
-//! when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more than 64 KiB from or to memory
-//! that may block, moves in pieces, and the engine checks the keys again for each piece.
+//! has begun, even if that exceeds these limits. In a round each client has at most one **share**, in which the engine
+//! polls each of the client's queue pairs once, unless queue pairs are destroyed during the round. No share begins once
+//! half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches `COST_PER_LOCK`, when the
+//! client's accesses without the lock took `TIME_PER_CLIENT` (`NetworkView::waited`, which adds up over rounds if the
+//! adapter has no other client), or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more
+//! than 64 KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
@@ -74,9 +75,10 @@
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does. In the first
 //! two rows the engine is that of the queue pair's adapter; for a receive queue, also that of any sender. All of them
-//! access a receive queue under `receive.state` (`queue_pair.rs`). The rows for completion slots are for rings;
-//! `completion.rs` has the order in memory that only calls reach ("Indirect memory"). The tables of `shared.rs`,
-//! `turns.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs` have the further words.
+//! access a receive queue under `receive.state` (`queue_pair.rs`), except the control thread that initializes it, which
+//! holds the network's lock for writing. The rows for completion slots are for rings; `completion.rs` has the order in
+//! memory that only calls reach ("Indirect memory"). The tables of `shared.rs`, `turns.rs`, `queue_pair.rs`,
+//! `completion.rs` and `counter.rs` have the further words.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -85,7 +87,7 @@
 //! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
 //! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
-//! | completion counter | engines and control threads: release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | completion counter | engines: add; callers of `CompletionCounter::add` and `set`: add, store; all release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
 //! | mirror of a completion counter | the holder of the mirror's lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Handle::target_reached` | engines of the adapter that has the handle: relaxed | the same | orders no other word |
 //!
@@ -95,30 +97,32 @@
 //!    `pattern.rs`) into the slot and checks its copy of the entry. It executes that copy as in step 3. Before step 4
 //!    it compares the slot with the pattern, unless the client may already write the next entry there
 //!    (`SendRing::entry_unchanged`). A difference is a violation: the client wrote the slot too early.
-//! 3. It copies the payload to or from the target's memory. If the request consumes a receive or is an
-//!    unsolicited write with immediate, the engine then writes the target's receive completion; for a SEND it
-//!    first adds to the target's counter of receives and writes its mirror. Last, if an RDMA request succeeded, the
+//! 3. It copies the payload to or from the target's memory. If the request consumes a receive, or is an unsolicited
+//!    write with immediate whose bytes were stored, the engine then writes the target's receive completion; for a SEND
+//!    it first adds to the target's counter of receives and writes its mirror. Last, if an RDMA request succeeded, the
 //!    engine adds to the target's counter of remote writes or remote reads.
 //! 4. It gathers the request's completion with those of other requests of the queue pair. When it writes them, it adds
 //!    to the sender's counters, writes the mirrors that are due, then writes the gathered completions. So a client that
 //!    reads a request's completion finds it counted, and the target's receive completion is visible before the sender's
-//!    completion, unless the target's completion queue is full or abandoned.
+//!    completion, unless the target's completion queue is full, has a backlog or is abandoned, or its memory cannot be
+//!    written.
 //!
 //! ## Waits and their bounds
 //! The engine waits for no client, except for a client's memory that blocks. A client that waits for a completion must
-//! have its own time limit. A request whose queue pair leaves the ready state is flushed.
+//! have its own time limit. A request whose queue pair leaves the ready state is flushed, whatever the table states.
 //!
 //! | wait | ends | what follows, or that nothing bounds the wait |
 //! |---|---|---|
-//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests that it polled or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests of a queue pair that it polled in its last round, or late writes, are pending); a control call can wake it, a doorbell cannot | it polls again |
 //! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, a later try fails another check (the target has left the ready state, a key was removed), or the sender leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | as above, or after that many retries, at least 100 µs apart | after the last retry it completes as [`CompletionStatus::ReceiverNotReady`] |
+//! | an entry that a doorbell covers, to be fetched | in one of its client's next shares, also if requests before it wait for receives (`Engine::serve`), but not while a long request of its queue pair moves (`run.rs`), another thread holds the send state, or a replaced thread works for its client | it is fetched |
 //! | a request on a held adapter | when the adapter is released, or the sender leaves the ready state | no bound |
 //! | a request, for [`super::Faults::delay`] | when its delay is over, or the sender leaves the ready state | it is executed |
-//! | a request, for [`super::Faults::interval`] after the last completed request of its sender | when the interval is over, or the sender leaves the ready state | it is executed |
+//! | a request, for [`super::Faults::interval`] after the last request of its sender that completed, apart from requests whose retries were used up, unless a long request of the sender moves | when the interval is over, or the sender leaves the ready state | it is executed |
 //! | a late write | it is due at most [`AdapterConfig::latest_write`] after its completion, and lands in the next round in which the engine serves the region (`deferred.rs`); earlier at a read of the region, when the region is deregistered, or if 64 writes to it are late | it lands |
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
-//! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry, when a long request begins to move (`run.rs`), or when the queue pair leaves the ready state | they are executed |
+//! | fewer pending requests than the reorder window, unless a long request moves (`run.rs`) | after 64 rounds of the queue pair in which the adapter was not held, without a new entry, or when the queue pair leaves the ready state | they are executed |
 //! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the consumer index moves | it is written; no bound, but destroying or abandoning the queue discards it |
 //! | a control call, for the network's lock | when the control calls before it have released `Network::changing`, and every engine has released the lock: for an access to memory that may block, after `COST_PER_LOCK`, or after its rounds | no bound |
 //! | an engine, for the network's lock | when the control call that changes objects has changed them | no bound |
@@ -157,7 +161,7 @@ pub(super) const COST_PER_LOCK: u64 = 4 << 20;
 /// read and reset, and it is written, about 100 ns in all. Otherwise a client that posts to many queue pairs in the
 /// error state could make the engine hold the lock for long.
 pub(super) const COMPLETION_COST: u64 = 1 << 10;
-/// Time of a client's accesses ([`NetworkView::unlocked`]) after which its share of a round ends. The same limit holds
+/// Time of a client's accesses ([`NetworkView::waited`]) after which its share of a round ends. The same limit holds
 /// for its backlogs, and again for its late writes. In a round, a client whose memory is slow delays the requests of
 /// another by at most this time, the accesses of one more request (at most three), and those that write its queue
 /// pair's completions. Its backlogs and its late writes each add at most this time and the access of one more object.
@@ -242,8 +246,9 @@ impl<'a> NetworkView<'a> {
         &self.shared.config
     }
 
-    /// Runs `work`, which may block, without the network's lock: one access (`turns.rs`). When this returns, objects
-    /// that the caller had found may have been removed, except those that the engine holds (table in "Locks").
+    /// Runs `work`, which may block, without the network's lock: one access (`turns.rs`). When this returns, any object
+    /// that the caller had found may have been removed from its table, and a queue pair may have left the ready state.
+    /// Those that the engine holds (table in "Locks") still exist; the caller must look up all others again.
     pub(crate) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
         /// Acquires the lock again, also if `work` panics.
         struct Relock<'v, 'a>(&'v mut NetworkView<'a>, Instant);
@@ -270,8 +275,8 @@ pub(crate) struct Engine {
     /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// The last round left requests that it polled, or late writes, pending, so the engine must run again soon even if
-    /// no doorbell is rung.
+    /// The last round left requests pending in a queue pair that it polled, or late writes, so the engine must run
+    /// again soon even if no doorbell is rung.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -288,8 +293,8 @@ pub(crate) struct Engine {
     pub(crate) scratch: Vec<u8>,
     /// Work since `run` last created a view, in bytes moved: what `COST_PER_LOCK` limits.
     spent: u64,
-    /// For each client whose last share ended early, the index among its live queue pairs (modulo their number) at
-    /// which its next share begins.
+    /// For each client whose last share was spent ([`Self::is_spent`]), the index among its live queue pairs (modulo
+    /// their number) at which its next share begins.
     next: HashMap<u64, usize>,
     random_state: u64,
     injections: HashMap<u64, CompletionStatus>,
@@ -344,6 +349,18 @@ impl Engine {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
+    /// Runs rounds until one makes no progress or a limit of the network's lock is reached. Returns whether any made
+    /// progress. If requests that found no receive cost so much that not every queue pair was polled, `has_pending` is
+    /// set, so that the engine does not sleep for 1 ms before it polls the others.
+    fn work(&mut self, network: &mut NetworkView<'_>) -> bool {
+        let mut rounds = 0;
+        self.spent = 0;
+        while rounds < ROUNDS_PER_LOCK && !self.is_spent(network) && self.round(network) {
+            rounds += 1;
+        }
+        rounds > 0
+    }
+
     /// Gives every client of the adapter a share, then does the deferred work (`deferred.rs`). Gives no further shares
     /// when half of `COST_PER_LOCK` is spent or the engine is replaced. The next round begins with the client after the
     /// last one. Returns whether a share made progress.
@@ -375,8 +392,10 @@ impl Engine {
         progress
     }
 
-    /// Polls every queue pair of a client once. Stops early when its share is over; its next share begins at the queue
-    /// pair after the last one polled. Returns whether there was progress.
+    /// Polls every queue pair of a client once, but stops when its share is spent. The client's next share then begins
+    /// after the queue pair that was polled last; or with that one if it made no progress and was not the first, because
+    /// requests that wait for receives may have kept it from fetching entries. They never keep the first queue pair of a
+    /// share from that (`ROUND_RETRIES` in `run.rs`). Returns whether there was progress.
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // A new engine does not know where the replaced one was. It begins at its turn, so that each begins elsewhere.
@@ -384,18 +403,20 @@ impl Engine {
         let first = if self.next.is_empty() { begin } else { self.next.remove(&client).unwrap_or(begin) };
         let mut progress = false;
         for at in 0..queue_pairs(network) {
-            if self.is_spent(network) {
-                self.next.retain(|client, _| network.local().live.contains_key(client));
-                self.next.insert(client, first.wrapping_add(at));
-                break;
-            }
             let local = network.local();
             let Some(live) = local.live.get(&client) else { break };
             let Some(queue_pair) = local.queue_pairs.get(live[first.wrapping_add(at) % live.len()]).cloned()
             else {
                 continue;
             };
-            progress |= queue_pair.run_round(network, self);
+            let progressed = queue_pair.run_round(network, self);
+            progress |= progressed;
+            if self.is_spent(network) {
+                let next = if progressed || at == 0 { at + 1 } else { at };
+                self.next.retain(|client, _| network.local().live.contains_key(client));
+                self.next.insert(client, first.wrapping_add(next));
+                break;
+            }
         }
         progress
     }
@@ -453,14 +474,7 @@ fn run(network: &Arc<Network>, index: u16, shared: &Arc<Shared>, turn: u64) {
             if shared.stop.load(Ordering::Acquire) {
                 return;
             }
-            let mut view = NetworkView::new(network, shared, index, turn);
-            let mut rounds = 0;
-            engine.spent = 0;
-            while rounds < ROUNDS_PER_LOCK && !engine.is_spent(&view) && engine.round(&mut view) {
-                rounds += 1;
-            }
-            // A round that spent so much may not have polled every client, so the engine does not rest.
-            rounds > 0 || engine.spent >= COST_PER_LOCK / 2
+            engine.work(&mut NetworkView::new(network, shared, index, turn))
         };
         rest.after(progress, engine.has_pending);
     }

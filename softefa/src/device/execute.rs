@@ -2,16 +2,17 @@
 //! has the status that EFA has for it (`enum efa_io_comp_status`, `efa_io_defs.h`).
 //!
 //! The sender's engine executes both sides of a request. It holds the lock of the sender's send state throughout. It
-//! acquires the locks of the target's receive state and completion queue one after the other, each for one call. So
-//! a receive that `expect_receive` found may be gone when `take_receive` is called; the request is then tried again
-//! later.
+//! acquires the locks of the target's receive state and completion queue one after the other, each for one call. So a
+//! receive that `expect_receive` found may be gone when `take_receive` is called; the try then ends as if none had been
+//! posted.
 //!
 //! Memory that only calls of a [`super::Memory`] reach may block, because its client decides what is there. The engine
 //! therefore releases the network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
 //! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
 //!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
-//!    sender, and an `Arc` of the memory of each of the source's regions. The source of a read is a region of the
-//!    target's adapter, of which the engine then holds nothing else; the target may end meanwhile.
+//!    sender, and an `Arc` of the memory of each of the source's regions that may block; it does not hold or access
+//!    other memory of the source then. The source of a read is a region of the target's adapter, of which the engine
+//!    then holds nothing else; the target may end meanwhile.
 //! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
 //!    bytes go. It drops all views of the source before the delivery begins.
 //! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).
@@ -25,6 +26,7 @@ use std::sync::atomic::Ordering;
 use efa_gda_wire::{CompletionStatus, Operation, RemoteMemory, Request, Segment};
 
 use super::attr::Access;
+use super::config::AdapterConfig;
 use super::deliver::{BAD_SINK, Delivery, End, Source};
 use super::engine::{Engine, NetworkView};
 use super::memory::MemoryFault;
@@ -119,8 +121,12 @@ pub(crate) fn execute(
 /// The operations.
 impl<'n, 'a> Stage<'n, 'a> {
     fn run(&self, scratch: &mut Vec<u8>) -> Result<Delivery<'a>, Stop> {
-        let capabilities = self.network.config().capabilities;
+        let AdapterConfig { capabilities, limits, .. } = self.network.config();
+        let length = self.request.operation.length();
         match &self.request.operation {
+            Operation::Send(_) | Operation::SendInline(_) if length > u64::from(limits.max_msg_size) => {
+                Err(CompletionStatus::BadLength.into())
+            }
             Operation::Write { remote, local } => {
                 self.check_rdma(capabilities.rdma_write, local.length)?;
                 let from = self.local_view(local, Access::LOCAL_READ)?;
@@ -144,10 +150,6 @@ impl<'n, 'a> Stage<'n, 'a> {
                 self.transfer(&target, to, from, true, scratch)
             }
             Operation::Send(segments) => {
-                let length = self.request.operation.length();
-                if length > u64::from(self.network.config().limits.max_msg_size) {
-                    return Err(CompletionStatus::BadLength.into());
-                }
                 let mut views = [None, None];
                 for (view, segment) in views.iter_mut().zip(segments.iter()) {
                     *view = self.local_view(segment, Access::LOCAL_READ)?;

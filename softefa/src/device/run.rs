@@ -7,7 +7,7 @@
 //!
 //! A *long* request is an RDMA request that moves in more than one piece, one for each try. It is pending between two
 //! pieces. Until its last piece no later request of its queue pair is fetched (`SendState::is_moving`), unless the long
-//! request waits for a receive or, with a reorder window, another long request ends first.
+//! request itself waits for a receive or, with a reorder window, another long request completes or finds no receive.
 //!
 //! | `SendState::is_moving` is | by | when |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use efa_gda_wire::{CompletionStatus, DecodedRequest};
 
 use super::attr::RnrRetry;
-use super::engine::{Engine, NetworkView};
+use super::engine::{COST_PER_LOCK, Engine, NetworkView};
 use super::execute::{Outcome, execute};
 use super::queue_pair::QueuePairCore;
 use super::send_queue::{PendingRequest, SendState, status_of};
@@ -31,10 +31,14 @@ const ROUND_ENTRIES: u32 = 256;
 /// Cost of one try of a request besides its bytes, in bytes ([`Engine::spend`]): that of two system calls, which access
 /// to memory of another process needs.
 const REQUEST_COST: u64 = 8 << 10;
+/// Most tries of pending requests in a round of a queue pair that find no receive. They cost half of what every share
+/// has at least when it begins, so that the share's first queue pair can fetch entries after them (`Engine::serve`).
+const ROUND_RETRIES: u64 = COST_PER_LOCK / 4 / REQUEST_COST;
 /// While a round executes new entries, it writes the gathered completions when their number is a multiple of this
 /// ([`QueuePairCore::write_if_due`]).
 const COMPLETION_BATCH: usize = 32;
-/// Rounds of a queue pair without a new entry after which requests are executed that do not fill the reorder window.
+/// Rounds of a queue pair, while its adapter is not held, without a new entry after which requests are executed that do
+/// not fill the reorder window.
 const SETTLED_ROUNDS: u32 = 64;
 /// Least time between two tries if the number of tries is limited.
 const RNR_INTERVAL: Duration = Duration::from_micros(100);
@@ -152,9 +156,10 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Tries pending requests, at most as many times as requests are pending. Makes no try while the adapter is held,
-    /// nor while requests wait for the reorder window to fill ([`SETTLED_ROUNDS`]). Returns whether any request was
-    /// completed, moved bytes or was lost.
+    /// Tries pending requests, at most as many times as requests are pending, until [`ROUND_RETRIES`] tries found no
+    /// receive. Makes no try while the adapter is held, nor while requests wait for the reorder window to fill
+    /// ([`SETTLED_ROUNDS`]). Returns whether any request was completed, moved bytes or was lost, apart from requests
+    /// whose retries were used up.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
@@ -172,12 +177,13 @@ impl QueuePairCore {
             send.settled_rounds += 1;
             return false;
         }
-        let mut progress = false;
-        // A request that must wait goes to the back, so that the others are tried before it, also in the next round.
-        // A request that has moved a piece goes to the front, and is tried again in this loop.
+        let (mut progress, mut retries) = (false, 0);
+        // A request that must wait goes to the back, and one that has moved a piece to the front. So without a reorder
+        // window, all others are tried before the first, and the second is the next that is tried, in this loop or in
+        // the next round.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
-            if !self.is_ready() || is_idle || engine.is_spent(network) {
+            if !self.is_ready() || is_idle || retries >= ROUND_RETRIES || engine.is_spent(network) {
                 break;
             }
             let window = send.pending.len().min(engine.reorder_window.max(1));
@@ -199,7 +205,10 @@ impl QueuePairCore {
                     send.idle_until = engine.interval.map(|interval| Instant::now() + interval);
                     progress = true;
                 }
-                Outcome::ReceiverNotReady => self.defer_until_receive(send, engine, request),
+                Outcome::ReceiverNotReady => {
+                    self.defer_until_receive(send, engine, request);
+                    retries += 1;
+                }
                 Outcome::Lost => progress = true,
                 Outcome::Moved(bytes) => {
                     request.moved += bytes;

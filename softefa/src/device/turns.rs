@@ -12,9 +12,10 @@
 //! thread, and marks the client for which the engine worked as blocked. That client is the sender's, also if the memory
 //! is the target's; for late writes and backlogs, it is the client whose memory it is. An engine that sees the mark
 //! does not work for that client, so usually (see `any_blocked`) one thread waits for each client that is marked. When
-//! the access returns, the replaced thread finishes the request that it had begun, writes the queue pair's completions,
-//! takes up no further request, removes its mark and ends. Its accesses meanwhile are not watched. It may work beside
-//! the new engine, as engines of several adapters do; at most one at a time holds a given queue pair's send state.
+//! the access returns, the replaced thread finishes the try of a request that it had begun, begins no further one,
+//! writes the queue pair's completions, flushes the queue pair if that left the ready state, removes its mark and ends.
+//! Its accesses meanwhile are not watched. It may work beside the new engine, as engines of several adapters do; at most
+//! one at a time holds a given queue pair's send state.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -97,8 +98,8 @@ impl Turns {
     }
 
     /// Begins the next turn if the engine's access takes too long: `start` starts the turn's thread with its number. If
-    /// `start` fails, the engine stays. It may meanwhile have found itself replaced and ended its share; but it leaves
-    /// its loop only if [`Self::end`], which waits for `state`, returns true.
+    /// `start` fails, the engine stays. It has not found itself replaced, because it is still in its access or waits
+    /// for `state` in [`Self::end_access`].
     pub(crate) fn replace_if_blocked(&self, start: impl FnOnce(u64) -> io::Result<()>) {
         let mut state = lock(&self.state);
         let Some((_, client)) = state.access.filter(|(began, _)| began.elapsed() >= LONGEST_ACCESS) else {
