@@ -119,6 +119,7 @@ impl Child {
     }
 
     /// Adds to the child's time limit.
+    #[cfg(feature = "softefa")]
     pub(crate) fn longer(mut self, more: Duration) -> Self {
         self.limit += more;
         self
