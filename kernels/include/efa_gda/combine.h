@@ -98,36 +98,39 @@ EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreByte
   return end;
 }
 
-/* Places the `count` published entries from producer index next() on. May wait for free slots; adds what it read to
- * `all`. If that wait fails, the queue is poisoned, and some of the entries may be placed and rung for. */
-template <class Group, int StoreBytes>
+/* Places the `count` published entries from producer index next() on. If the cached limit does not allow them, it calls
+ * `make_room(&n)`, which must do as Ring::make_room() does. If that fails, the queue is poisoned, and some of the
+ * entries may be placed and rung for. */
+template <class Group, int StoreBytes, class MakeRoom>
 EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const PublicationSlots &publication,
-                                          uint32_t count, uint64_t timeout_ns, Completions *all) {
+                                          uint32_t count, MakeRoom make_room) {
   auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
   if (!Footprint<Group>::kCompact &&
       EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
     ring.place_at_once(count, copy);
     return EFA_GDA_OK;
   }
-  while (count != 0) {
-    uint32_t n = count;
-    efa_gda_status status = ring.make_room(&n, timeout_ns, all);
-    if (status != EFA_GDA_OK) return status;
+  EFA_GDA_NO_UNROLL for (uint32_t left = count, n; left != 0; left -= n) {
+    n = left;
+    if (!EFA_GDA_LIKELY(ring.free_limit() - ring.next() >= n)) {
+      efa_gda_status status = make_room(&n);
+      if (status != EFA_GDA_OK) return status;
+    }
     ring.place(n, copy);
-    count -= n;
   }
   return EFA_GDA_OK;
 }
 
-/* place_published() for a compact group that must wait for free slots: a function that is not inlined, with the Ring in
- * the thread's memory. */
+/* Ring::make_room() for a compact group, as a function that is not inlined. `*state` is the ring's, in the thread's
+ * memory. Returns the number of entries for which there are free slots in the low half and the status in the high half.
+ */
 template <class Group, int StoreBytes>
-EFA_GDA_COLD efa_gda_status place_published_apart(Ring<Group, StoreBytes> *ring_in_memory, PublicationSlots publication,
-                                                  uint32_t count, uint64_t timeout_ns, Completions *all) {
-  Ring<Group, StoreBytes> ring = *ring_in_memory;
-  efa_gda_status status = place_published(ring, publication, count, timeout_ns, all);
-  ring_in_memory->continue_from(ring);
-  return status;
+EFA_GDA_COLD uint64_t make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
+                                      Completions *all) {
+  Ring<Group, StoreBytes> ring(queue, Group(), *state);
+  efa_gda_status status = ring.make_room(&count, timeout_ns, all);
+  *state = ring.state();
+  return (uint64_t)status << 32 | count;
 }
 
 /* What few rounds of combine() use. `end`: what step 3 loads, shifted as lock.serving is. */
@@ -138,24 +141,23 @@ struct Rarely {
 };
 
 /* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
- * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next() must be the low half of that
+ * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next_ must be the low half of that
  * ticket. With `own` 0, `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise
  * `serving` is the group's own: the group must have published all of its `own` entries, which may be more than a flag
- * window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h). Returns the
- * ring's new limit on free slots in the low half and the status in the high half, and adds what it read to `all`. A
- * status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open or Closing
- * at the last T. */
+ * window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h).
+ * `*caller_ring`, in the thread's memory, is the state of the group's ring before and after the call. Adds what it read
+ * to `all`. A status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open
+ * or Closing at the last T. */
 template <class Group, int StoreBytes>
-EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes> *caller_ring,
-                              PublicationSlots publication, uint64_t serving, uint32_t own, uint64_t timeout_ns,
-                              Completions *all) {
-  Ring<Group, StoreBytes> ring = *caller_ring;
+EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, RingState *caller_ring, PublicationSlots publication,
+                                    uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *all) {
+  Ring<Group, StoreBytes> ring(queue, Group(), *caller_ring);
   efa_gda_status status = EFA_GDA_OK;
   /* Volatile, so that no register keeps it. */
   volatile Rarely rarely = {timeout_ns, all, 0};
   LockState state = kOpen;
   if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-  for (int round = 0;; round++) {
+  EFA_GDA_NO_UNROLL for (int round = 0;; round++) {
     uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
     uint32_t count = own;
     if (own == 0) {
@@ -166,16 +168,15 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
     }
     own = 0;
     if (count != 0) {
-      if constexpr (!Footprint<Group>::kCompact) {
-        status = place_published(ring, publication, count, timeout_ns, all);
-      } else if (EFA_GDA_LIKELY(ring.free_limit() - ring.next() >= count)) {
-        ring.place(count, [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); });
-      } else {
-        Ring<Group, StoreBytes> copy = ring;
-        auto place = cold_function<Group, place_published_apart<Group, StoreBytes>>();
-        status = place(&copy, publication, count, rarely.timeout_ns, rarely.all);
-        ring.continue_from(copy);
-      }
+      status = place_published(ring, publication, count, [&](uint32_t *n) {
+        if constexpr (!Footprint<Group>::kCompact) return ring.make_room(n, timeout_ns, all);
+        *caller_ring = ring.state();
+        auto apart = cold_function<Group, make_room_apart<Group, StoreBytes>>();
+        uint64_t result = apart(queue, caller_ring, *n, rarely.timeout_ns, rarely.all);
+        ring.continue_from(*caller_ring);
+        *n = (uint32_t)result;
+        return (efa_gda_status)(result >> 32);
+      });
       if (status != EFA_GDA_OK) break;
       ring.ring();
       serving = after;
@@ -194,7 +195,8 @@ EFA_GDA_COLD uint64_t combine(efa_gda_queue *queue, const Ring<Group, StoreBytes
       break;
     }
   }
-  return (uint64_t)status << 32 | ring.free_limit();
+  *caller_ring = ring.state();
+  return status;
 }
 
 }  // namespace efa_gda

@@ -67,17 +67,22 @@ EFA_GDA_FN uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Complet
 /* Waits for `n` free slots (THE WAIT above). `n` must be at most capacity. Returns the free slots from `next` on in the
  * low half and the status in the high half, and adds what it read to `all`. Unless the status is EFA_GDA_OK, the queue
  * is poisoned. Called by the writer's leader, when everything placed is rung for. */
-EFA_GDA_COLD uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
-                                                 Completions *all) {
+EFA_GDA_FN uint64_t poll_until_free(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
+                                    Completions *all) {
   Deadline deadline(queue, timeout_ns, &queue->completion.completed);
   uint32_t status = EFA_GDA_OK, free_slots;
-  while ((free_slots = poll_free_slots(queue, next, all)) < n) {
+  EFA_GDA_NO_UNROLL while ((free_slots = poll_free_slots(queue, next, all)) < n) {
     status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
     if (status != EFA_GDA_OK) break;
   }
   if (free_slots == kInvalidSlots) status = EFA_GDA_BAD_COMPLETION;
   if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
   return (uint64_t)status << 32 | free_slots;
+}
+/* poll_until_free() as a function that is not inlined. */
+EFA_GDA_COLD uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
+                                                 Completions *all) {
+  return poll_until_free(queue, next, n, timeout_ns, all);
 }
 
 }  // namespace efa_gda

@@ -251,13 +251,17 @@ template <class Base>
 struct Compact : Base {};
 
 /* What depends on whether a group is a Compact. kCompact: whether it is. Leader: the kind of the group that consists of
- * its leader alone. Rare<T>: the type of a T that a handle rarely uses; a compact group's is in the thread's memory. */
+ * its leader alone. Rare<T>: the type of a T that a handle rarely uses; a compact group's is in the thread's memory.
+ * OfRing<T>: the type of a T in a Ring (sq.h) that a compact group's ring lacks. */
+struct LeftOut {};
 template <class Group>
 struct Footprint {
   static constexpr bool kCompact = false;
   using Leader = ThreadGroup;
   template <class T>
   using Rare = T;
+  template <class T>
+  using OfRing = T;
 };
 template <class Base>
 struct Footprint<Compact<Base>> {
@@ -265,6 +269,8 @@ struct Footprint<Compact<Base>> {
   using Leader = Compact<ThreadGroup>;
   template <class T>
   using Rare = volatile T;
+  template <class T>
+  using OfRing = LeftOut;
 };
 
 #if EFA_GDA_ON_GPU

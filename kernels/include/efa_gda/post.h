@@ -119,36 +119,38 @@ EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
   return (efa_gda_status)status;
 }
 
-/* As the lock owner with a ticket for no entries, rings for everything placed and, if `waits`, waits until every
- * request is done. No other group can serve this call, because it has nothing to publish. Adds what it read to
- * `all`. */
+/* Takes a ticket for no entries. As the lock owner, rings for everything placed; with !call->rings it then waits until
+ * every request is done. Passes the lock, or returns kMustCombine. No other group can serve this call, because it has
+ * nothing to publish. */
 template <class Group, int StoreBytes>
-EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, bool waits, uint64_t timeout_ns,
-                                           Completions *all) {
-  using Steps = SharedCallSteps<Group, StoreBytes>;
+EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, SharedCall<Group, StoreBytes> *call) {
   Ring<Group, StoreBytes> ring(queue, group);
   PublicationSlots none;
   Ticket<Group, StoreBytes> ticket(queue, ring, none, 0);
   ticket.collect();
-  SharedCall<Group, StoreBytes> call(ring, ticket.state(), !waits, timeout_ns, nullptr);
-  if (Steps::wait(queue, &call) != TicketOutcome::Owner) return call.ticket.status_;
-  call.ring.set_free_limit(call.ring.next());
+  call->ring = ring.state();
+  call->ticket = ticket.state();
+  call->is_published = false;
+  call->own = 0;
+  if (SharedCallSteps<Group, StoreBytes>::wait(queue, call) != TicketOutcome::Owner) return call->ticket.status_;
+  ring.continue_from(call->ring);
+  ring.set_free_limit(ring.next());
   efa_gda_status status = EFA_GDA_OK;
-  if (waits) {
-    if (call.ring.next() != call.ring.doorbell_index()) call.ring.ring();
+  if (!call->rings) {
+    if (ring.next() != ring.doorbell_index()) ring.ring();
     uint32_t done = EFA_GDA_OK;
-    if (ring.is_leader()) done = leader_wait_until_done<true>(queue, call.ring.next(), timeout_ns, all);
+    if (ring.is_leader()) done = leader_wait_until_done<true>(queue, ring.next(), call->timeout_ns, &call->more);
     status = for_all(group, done);
   }
-  if (status == EFA_GDA_OK) status = continue_call(queue, &call);
-  all->add(call.more);
-  return status;
+  return status == EFA_GDA_OK ? SharedCallSteps<Group, StoreBytes>::release(queue, ring, call) : status;
 }
 
 constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
+  static_assert(S == Sharing::Device || !Footprint<Group>::kCompact, "an owner of a queue needs no Compact group");
+
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
    * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above). Every
@@ -468,8 +470,14 @@ class Sender {
     }
     bool published = !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(share.quads);
     if (published && ticket.has_ended()) return EFA_GDA_OK;
-    SharedCall<Group, StoreBytes> call(ring_, ticket.state(), rings, timeout_ns_, words);
+    SharedCall<Group, StoreBytes> call;
+    call.ring = ring_.state();
+    call.ticket = ticket.state();
     call.publishes = call.is_published = published;
+    call.rings = rings;
+    call.timeout_ns = timeout_ns_;
+    call.words = words;
+    call.own = 0;
     efa_gda_status status;
     for (;;) {
       share.park();
@@ -480,6 +488,7 @@ class Sender {
       if (status != kMoreRounds) break;
       ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
     }
+    if (status == kMustCombine) status = combine_call(&call);
     ring_.continue_from(call.ring);
     /* Not kept in registers for the call. */
     ring_.read_geometry();
@@ -489,11 +498,21 @@ class Sender {
 
   /* own_lock_apart() for this handle. */
   EFA_GDA_FN efa_gda_status own_lock(bool waits) {
-    Completions more = unread_completions();
+    SharedCall<Group, StoreBytes> call;
+    call.more = unread_completions();
+    call.rings = !waits;
+    call.timeout_ns = timeout_ns_;
     auto own = cold_function<Group, own_lock_apart<Group, StoreBytes>>();
-    efa_gda_status status = own(queue_, ring_.group(), waits, timeout_ns_, &more);
-    add_completions(more);
+    efa_gda_status status = own(queue_, ring_.group(), &call);
+    if (status == kMustCombine) status = combine_call(&call);
+    add_completions(call.more);
     return status;
+  }
+
+  /* Combines and passes the lock, after own_lock_apart() or continue_call() returned kMustCombine. */
+  EFA_GDA_FN efa_gda_status combine_call(SharedCall<Group, StoreBytes> *call) {
+    return Ticket<Group, StoreBytes>::combine_as(queue_, &call->ring, PublicationSlots(queue_), call->serving,
+                                                 call->own, timeout_ns_, &call->more);
   }
 
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */

@@ -147,7 +147,7 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
                                        const PublicationSlots &publication, bool linger, uint64_t serving) {
   constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>, kFlagsAtOnce = efa_gda::kFlagsAtOnce<Group>;
   uint32_t outstanding_before = 0;
-  for (int rereadings = 0;; rereadings++) {
+  EFA_GDA_NO_UNROLL for (int rereadings = 0;; rereadings++) {
     MatchedFlags found;
     uint32_t outstanding = 0;
     bool reads_again = false;

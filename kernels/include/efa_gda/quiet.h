@@ -45,7 +45,7 @@ template <bool kWriter>
 EFA_GDA_COLD uint32_t leader_wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t bound_ns, Completions *all) {
   Deadline deadline(queue, bound_ns, kWriter ? &queue->completion.completed : nullptr);
   uint32_t status = EFA_GDA_OK;
-  while (status == EFA_GDA_OK) {
+  EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK) {
     uint32_t posted = kWriter ? next : (uint32_t)load_relaxed(&queue->reserve.word);
     uint32_t completed = completed_now(queue, posted, all);
     /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */

@@ -235,7 +235,7 @@ EFA_GDA_FN void look_ahead(const efa_gda_requests &table, RequestWait &wait) {
 EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
   const efa_gda_requests &table = queue->requests;
   uint32_t i = wait.next, at = i & (table.num_entries - 1), phase = table_phase(table, i);
-  for (;;) {
+  EFA_GDA_NO_UNROLL for (;;) {
     uint32_t before = load_acquire(&queue->tracking.oldest);
     uint32_t poster = wait.poster == 0 ? phase : load_acquire(table.posters + at), done = load_acquire(table.done + at);
     uint32_t after = load_acquire(&queue->tracking.oldest);
@@ -287,7 +287,7 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
   Deadline deadline(queue, wait.bound_ns, &queue->completion.completed);
   efa_gda_status status = EFA_GDA_OK;
   look(queue, wait);
-  while (wait.next != wait.end && status == EFA_GDA_OK) {
+  EFA_GDA_NO_UNROLL while (wait.next != wait.end && status == EFA_GDA_OK) {
     uint32_t posted = (uint32_t)load_relaxed(&queue->reserve.word);
     if (is_before(posted, wait.end)) posted = wait.end;
     completed_now(queue, posted, all);

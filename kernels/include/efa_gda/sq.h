@@ -128,40 +128,52 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
+/* What a Ring keeps, except what it can read of the queue again. SharedCall (shared_call.h) has it in the thread's
+ * memory. */
+struct RingState {
+  /* Bits of Ring, the handle's status and poster number, and the queue's hints. */
+  uint32_t options_ = 0;
+  uint32_t next_ = 0, doorbell_index_ = 0, confirmed_index_ = 0;
+  /* Equal to confirmed_index_ if all threads of the group fence. */
+  uint32_t leader_confirmed_index_ = 0;
+  /* `free_limit_`: see Ring::free_limit(). `call_number_`: the high half of the ticket of the last Ring::resume(). */
+  uint32_t free_limit_ = 0, call_number_ = 0;
+};
+
 /* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
  * the rank in group_, and for completions_ and the bit kForeign of options_, which only the leader's copy holds.
  * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
  * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
- * place, ring or wait: from resume() or resume_from() until it passes the lock, or until one of its waits has failed.
+ * place, ring or wait: from resume() until it passes the lock, or until one of its waits has failed. A ring made from
+ * the state() of the writer's ring goes on in its place; the writer must take over its state (continue_from()) before it
+ * uses its own ring again.
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that for compact groups).
  * Therefore an owner waits for free slots before it makes entries; after a wait the geometry is read again; small
  * values share options_; and the functions on the way to a poll keep what they can in the thread's memory. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
-class Ring {
+class Ring : private RingState {
  public:
   /* Bits of options_ for Sender. kOwnsQueue: the group owns the queue. kDeferred: the last post of a shared handle left
    * its doorbell to a later call, and the handle has not flushed since. kForeign: the handle has read a completion of
    * another queue pair. */
   static constexpr uint32_t kOwnsQueue = 16, kDeferred = 32, kForeign = 64;
 
-  EFA_GDA_FN Ring(efa_gda_queue *queue, Group group)
-      : group_(group),
-        queue_(queue),
-        options_((queue->hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << kHintsShift |
-                 ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0 ? kWideIds : 0) |
-                 ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? kRecord : 0) |
-                 (queue->sq.entry_size == 128 ? kWideEntries : 0) |
-                 (queue->publication.num_entries != 0 ? kPublicationSlots : 0)),
-        next_(0),
-        doorbell_index_(0),
-        confirmed_index_(0),
-        leader_confirmed_index_(0),
-        free_limit_(0),
-        call_number_(0) {
+  EFA_GDA_FN Ring(efa_gda_queue *queue, Group group) : group_(group), queue_(queue) {
+    options_ = (queue->hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << kHintsShift |
+               ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0 ? kWideIds : 0) |
+               ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? kRecord : 0) |
+               (queue->sq.entry_size == 128 ? kWideEntries : 0) |
+               (queue->publication.num_entries != 0 ? kPublicationSlots : 0);
     read_geometry();
   }
+  /* A ring of the same group and queue as the one whose state() was `state`. */
+  EFA_GDA_FN Ring(efa_gda_queue *queue, Group group, const RingState &state)
+      : RingState(state), group_(group), queue_(queue) {
+    read_geometry();
+  }
+  EFA_GDA_FN const RingState &state() const { return *this; }
 
   EFA_GDA_FN void read_geometry() {
     SendQueueGeometry sq = load_geometry(queue_);
@@ -196,25 +208,14 @@ class Ring {
     if (free_limit_ - next_ > num_entries_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
     call_number_ = call_number;
   }
-  /* Continues as the writer in place of `other`, the ring of a group on the same queue that is the writer. The leader
-   * of that group calls this, on its ring as a one-thread group. This ring knows of no free slot. */
-  template <class Other>
-  EFA_GDA_FN void resume_from(const Ring<Other, StoreBytes> &other) {
-    next_ = free_limit_ = other.next();
-    doorbell_index_ = other.doorbell_index();
-    confirmed_index_ = leader_confirmed_index_ = other.leader_confirmed_index();
-  }
 
   /* Zeroes what the next resume() overwrites, so that no register keeps it until then. */
   EFA_GDA_FN void forget() { next_ = doorbell_index_ = confirmed_index_ = leader_confirmed_index_ = 0; }
-  /* Takes over what the copy `other` of this ring has changed as the writer. */
-  EFA_GDA_FN void continue_from(const Ring &other) {
-    next_ = other.next_;
-    doorbell_index_ = other.doorbell_index_;
-    confirmed_index_ = other.confirmed_index_;
-    leader_confirmed_index_ = other.leader_confirmed_index_;
-    free_limit_ = other.free_limit_;
-    call_number_ = other.call_number_;
+  /* Takes over the state of a ring that went on in this one's place, but for the options. */
+  EFA_GDA_FN void continue_from(const RingState &copy) {
+    uint32_t options = options_;
+    RingState::operator=(copy);
+    options_ = options;
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
@@ -317,7 +318,7 @@ class Ring {
    * does nothing, even if they exceed the batch window: place() splits them. Otherwise it reduces `*count` to the batch
    * window and to the capacity (free_slots.h), rings for everything placed, and waits for that many. If the status is
    * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`, or if that is null to
-   * completions(). */
+   * completions(). A compact group must pass `all`, because its ring has no completions(). */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);
@@ -350,7 +351,7 @@ class Ring {
       if (n > batch_window_) n = batch_window_;
       open_batch_window(n);
     }
-    for (uint32_t done = 0;;) {
+    EFA_GDA_NO_UNROLL for (uint32_t done = 0;;) {
       write(done, n, next_);
       next_ += n;
       done += n;
@@ -504,7 +505,7 @@ class Ring {
 
   /* Rings and fences until `n` more entries fit the batch window. `n` must be at most batch_window_. */
   EFA_GDA_FN void open_batch_window(uint32_t n) {
-    while (batch_window_ != kNoBatchWindow && next_ + n - confirmed_index_ > batch_window_) {
+    EFA_GDA_NO_UNROLL while (batch_window_ != kNoBatchWindow && next_ + n - confirmed_index_ > batch_window_) {
       if (!Group::kAllThreadsFence && next_ + n - leader_confirmed_index_ <= batch_window_) {
         group_.sync();
         confirmed_index_ = leader_confirmed_index_;
@@ -520,9 +521,13 @@ class Ring {
   EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns, Completions *all) {
     uint64_t result = 0;
     if (is_leader()) {
-      Completions more;
-      result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all != nullptr ? all : &more);
-      if (all == nullptr) add_completions(more);
+      if constexpr (Footprint<Group>::kCompact) {
+        result = poll_until_free(queue_, next_, n, timeout_ns, all);
+      } else {
+        Completions more;
+        result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all != nullptr ? all : &more);
+        if (all == nullptr) add_completions(more);
+      }
     }
     result = group_.from_leader(result);
     /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
@@ -540,13 +545,7 @@ class Ring {
   volatile uint32_t *doorbell_;
   /* `batch_window_`: max_batch, or kNoBatchWindow. */
   uint32_t num_entries_, batch_window_;
-  uint32_t options_;
-  uint32_t next_, doorbell_index_, confirmed_index_;
-  /* Equal to confirmed_index_ if all threads of the group fence. */
-  uint32_t leader_confirmed_index_;
-  /* `free_limit_`: see free_limit(). `call_number_`: the high half of the ticket of the last resume(). */
-  uint32_t free_limit_, call_number_;
-  Completions completions_;
+  typename Footprint<Group>::template OfRing<Completions> completions_;
 };
 
 }  // namespace efa_gda

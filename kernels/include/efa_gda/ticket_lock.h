@@ -196,6 +196,14 @@ struct TicketState {
   efa_gda_status status_ = EFA_GDA_OK;
 };
 
+/* The first half of Ticket::release_published(). Returns the ticket with which combine() must begin. */
+template <class Group>
+EFA_GDA_FN uint64_t begin_with_published(Group group, const TicketState &ticket) {
+  /* So that groups that acquire the Open of combine() see what the previous lock owner released. */
+  if (group.rank() == 0) fence_device();
+  return ticket.ticket_;
+}
+
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
  *   1. Ticket(), collect().
  *   2. In a post(), acquire_alone(). If it returns false in a post() of a compact group for which
@@ -268,7 +276,7 @@ class Ticket : private TicketState {
                        (Group::kCombines || count_ <= group.size());
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
-    for (;;) {
+    EFA_GDA_NO_UNROLL for (;;) {
       TicketOutcome now = outcome(published, can_publish);
       if (now == TicketOutcome::Owner) acquire();
       if (now != TicketOutcome::None) return now;
@@ -332,13 +340,7 @@ class Ticket : private TicketState {
   /* Places the call that the group published before it owned the lock, from its publication slots, rings, combines, and
    * passes the lock. A block never calls this: it publishes no call of several rounds. */
   EFA_GDA_FN efa_gda_status release_published(uint64_t timeout_ns) {
-    return combine_from(begin_with_published(), count_, timeout_ns);
-  }
-  /* The first half of release_published(). Returns the ticket with which combine() must begin. */
-  EFA_GDA_FN uint64_t begin_with_published() const {
-    /* So that groups that acquire the Open of combine() see what the previous lock owner released. */
-    if (ring_.is_leader()) fence_device();
-    return ticket_;
+    return combine_from(begin_with_published(ring_.group(), *this), count_, timeout_ns);
   }
 
   /* Step 3 of THE LOCK OWNER: ends the group's time as lock owner. The group must have placed the call's entries.
@@ -366,25 +368,29 @@ class Ticket : private TicketState {
   }
   EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
-  /* Calls combine(); if the group is a block, its leader alone calls it, as a one-thread group. Returns combine()'s
-   * result on all threads; for a block, with the old limit on free slots in the low half. `ring` is in the thread's
-   * memory. */
-  EFA_GDA_FN static uint64_t combine_as(efa_gda_queue *queue, const RingOf *ring, const PublicationSlots &publication,
-                                        uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *more) {
+  /* Calls combine(); if the group is a block, its leader alone calls it, as a one-thread group. `ring`, in the thread's
+   * memory, must be the state of the group's ring, and becomes its state after the call; of a block, the leader's then
+   * differs from the others' in what resume() sets. Returns combine()'s status on all threads. */
+  EFA_GDA_FN static efa_gda_status combine_as(efa_gda_queue *queue, RingState *ring,
+                                              const PublicationSlots &publication, uint64_t serving, uint32_t own,
+                                              uint64_t timeout_ns, Completions *more) {
     if constexpr (Group::kCombines) {
+      auto combine = cold_function<Group, efa_gda::combine<Group, StoreBytes>>();
       return combine(queue, ring, publication, serving, own, timeout_ns, more);
     } else {
-      Group group = ring->group();
-      uint64_t result = 0;
+      Group group;
+      uint32_t status = EFA_GDA_OK;
       group.sync();
-      if (ring->is_leader()) {
-        using Leader = typename Footprint<Group>::Leader;
-        Ring<Leader, StoreBytes> leader_ring(queue, Leader());
-        leader_ring.resume_from(*ring);
-        result = combine(queue, &leader_ring, publication, serving, own, timeout_ns, more);
+      if (group.rank() == 0) {
+        /* Each thread keeps the limit on free slots: the other threads have not fenced for a new one (R2). */
+        uint32_t free_limit = ring->free_limit_;
+        ring->confirmed_index_ = ring->leader_confirmed_index_;
+        ring->free_limit_ = ring->next_;
+        auto combine = cold_function<Group, efa_gda::combine<typename Footprint<Group>::Leader, StoreBytes>>();
+        status = combine(queue, ring, publication, serving, own, timeout_ns, more);
+        ring->free_limit_ = free_limit;
       }
-      /* Each thread keeps its old limit on free slots: the other threads have not fenced for the new one (R2). */
-      return group.from_leader(result & ~(uint64_t)0 << 32) | ring->free_limit();
+      return (efa_gda_status)group.from_leader(status);
     }
   }
 
@@ -454,7 +460,7 @@ class Ticket : private TicketState {
 
   /* Reads the lock until serving is not `before`, or until the wait fails. Leaves the newest reading in lock_. */
   EFA_GDA_FN efa_gda_status leader_wait_for_change(uint64_t before, uint64_t timeout_ns) {
-    for (uint32_t loads = 0; loads != kLoadsWithoutClock; loads++) {
+    EFA_GDA_NO_UNROLL for (uint32_t loads = 0; loads != kLoadsWithoutClock; loads++) {
       leader_read_lock(queue_, lock_);
       if (lock_.serving != before) return EFA_GDA_OK;
       pause();
@@ -469,7 +475,7 @@ class Ticket : private TicketState {
                                                       uint64_t timeout_ns) {
     Deadline deadline(queue, timeout_ns, &queue->completion.completed, Deadline::kAbortPollNs);
     efa_gda_status status = EFA_GDA_OK;
-    while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
+    EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
       status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
     }
     return status;
@@ -498,11 +504,11 @@ class Ticket : private TicketState {
 
   EFA_GDA_FN efa_gda_status combine_from(uint64_t serving, uint32_t own, uint64_t timeout_ns) {
     Completions more;
-    RingOf ring = ring_;
-    uint64_t result = combine_as(queue_, &ring, publication_, serving, own, timeout_ns, &more);
+    RingState ring = ring_.state();
+    efa_gda_status status = combine_as(queue_, &ring, publication_, serving, own, timeout_ns, &more);
     ring_.add_completions(more);
-    ring_.set_free_limit((uint32_t)result);
-    return (efa_gda_status)(result >> 32);
+    ring_.set_free_limit(ring.free_limit_);
+    return status;
   }
 
   efa_gda_queue *queue_;
