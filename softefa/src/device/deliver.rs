@@ -78,7 +78,7 @@ enum Side {
 
 impl Delivery<'_> {
     /// Stores the bytes, writes the receive completion and adds to the target's counters, as `end` requires. The caller
-    /// must have held the network's lock since it found the target.
+    /// must have held the network's lock since it found the target and the views.
     pub(super) fn run(
         self,
         network: &mut NetworkView<'_>,

@@ -24,11 +24,12 @@
 //! holds the lock for at most `ROUNDS_PER_LOCK` rounds and about `COST_PER_LOCK` bytes for all clients together, and
 //! releases it before it rests. Backlogs in rings add as much again. The engine completes a flush or a backlog that it
 //! has begun, even if that exceeds these limits. In a round each client has at most one **share**, in which the engine
-//! polls each of the client's queue pairs once, unless queue pairs are destroyed during the round. No share begins once
-//! half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches `COST_PER_LOCK`, when the
-//! client's accesses without the lock took `TIME_PER_CLIENT` (`NetworkView::waited`, which adds up over rounds if the
-//! adapter has no other client), or when the engine is replaced. An RDMA request of more than `PIECE_BYTES`, or of more
-//! than 64 KiB from or to memory that may block, moves in pieces, and the engine checks the keys again for each piece.
+//! polls each of the client's queue pairs once, unless queue pairs are created or destroyed during the round. No share
+//! begins once half of `COST_PER_LOCK` is spent. A share ends early when the total of all clients reaches
+//! `COST_PER_LOCK`, when the client's accesses without the lock took `TIME_PER_CLIENT` (`NetworkView::waited`, which
+//! adds up over rounds if the adapter has no other client), or when the engine is replaced. An RDMA request of more
+//! than `PIECE_BYTES`, or of more than 64 KiB from or to memory that may block, moves in pieces, and the engine checks
+//! the keys again for each piece.
 //!
 //! A control call that changes objects holds the lock for writing, so no engine holds it during the change; an engine
 //! may be in an access without the lock. `queue_pair_state` and `Network::gids` hold the lock for reading;
@@ -85,9 +86,9 @@
 //! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry | the engine | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry: `ring_memory.rs` |
 //! | work-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the release and the acquire pair: the covered entries are visible after the load |
 //! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
-//! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
+//! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload, except late writes, and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
-//! | completion counter | engines: add; callers of `CompletionCounter::add` and `set`: add, store; all release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | completion counter | engines, and control threads that flush: add; callers of `CompletionCounter::add` and `set`: add, store; all release | the client: acquire | the release and the acquire pair: payload is visible after the load, except late writes: `counter.rs` |
 //! | mirror of a completion counter | the holder of the mirror's lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Handle::target_reached` | engines of the adapter that has the handle: relaxed | the same | orders no other word |
 //!
@@ -393,9 +394,9 @@ impl Engine {
     }
 
     /// Polls every queue pair of a client once, but stops when its share is spent. The client's next share then begins
-    /// after the queue pair that was polled last; or with that one if it made no progress and was not the first, because
-    /// requests that wait for receives may have kept it from fetching entries. They never keep the first queue pair of a
-    /// share from that (`ROUND_RETRIES` in `run.rs`). Returns whether there was progress.
+    /// after the queue pair that was polled last; or with that one if it made no progress and was not the first,
+    /// because requests that wait for receives may have kept it from fetching entries. They never keep the first queue
+    /// pair of a share from that by their number (`ROUND_RETRIES` in `run.rs`). Returns whether there was progress.
     fn serve(&mut self, network: &mut NetworkView<'_>, client: u64) -> bool {
         let queue_pairs = |network: &NetworkView<'_>| network.local().live.get(&client).map_or(0, Vec::len);
         // A new engine does not know where the replaced one was. It begins at its turn, so that each begins elsewhere.

@@ -179,8 +179,8 @@ impl QueuePairCore {
         }
         let (mut progress, mut retries) = (false, 0);
         // A request that must wait goes to the back, and one that has moved a piece to the front. So without a reorder
-        // window, all others are tried before the first, and the second is the next that is tried, in this loop or in
-        // the next round.
+        // window, all others are tried before one that must wait, and one that has moved a piece is tried next, in this
+        // loop or in the next round.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
             if !self.is_ready() || is_idle || retries >= ROUND_RETRIES || engine.is_spent(network) {
