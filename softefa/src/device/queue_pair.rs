@@ -5,7 +5,7 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, under the network's read lock, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | the network's lock makes a control call's check and store one step; no other word depends on it; the flush reads queue state under its locks |
+//! | `state` | a control thread, under the network's write lock; the queue pair's engine after a violation or a panic, a sender's after a violation of the receive queue, both under the network's read lock: release (`set_state`) | any engine, control threads: acquire (`state`) | the network's lock makes a control call's check and store one step; no other word depends on it; the flush reads queue state under its locks |
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
 //! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |

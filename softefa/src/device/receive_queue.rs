@@ -95,7 +95,7 @@ impl ReceiveRing {
         self.unwritten.fill(&self.memory, offset, RX_DESCRIPTOR_BYTES, NO_PHASE);
     }
 
-    /// Polls the doorbell and checks its value.
+    /// Polls the doorbell and checks its value. After an error the caller must set the queue pair's error state.
     pub(crate) fn poll_doorbell(&self) -> Result<(), Box<BrokenRule>> {
         self.advance(&mut lock(&self.state))
     }

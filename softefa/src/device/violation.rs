@@ -71,8 +71,8 @@ pub enum StrictRule {
     EntryChanged,
     /// A receive descriptor's reserved bits are set.
     ReceiveReservedBits,
-    /// Receive descriptors do not form receives: `first` and `last` do not match, or one receive has more
-    /// descriptors than the adapter supports.
+    /// Receive descriptors do not form receives: `first` and `last` do not match, one receive has more descriptors than
+    /// the adapter supports, or a doorbell covers only some descriptors of a receive that is taken then.
     ReceiveGrouping,
     /// A completion arrived while its queue was full.
     CompletionQueueOverrun {
@@ -192,11 +192,12 @@ pub struct Violation {
     /// The slot, if the rule is about one.
     pub slot: Option<u32>,
     /// The index of the entry, descriptor or completion; for a rule about a work-queue doorbell, the doorbell producer
-    /// index before it; for a rule about a consumer index, that index. Counted from 0, never reset.
+    /// index before it; for a rule about a consumer index, the rule's `consumer`. Counted from 0, never reset.
     pub counter: u64,
     /// The decoded entry, if the rule is about a send-queue entry.
     pub entry: Option<DecodedRequest>,
-    /// The bytes of the entry or descriptor; empty if the rule is not about one.
+    /// The bytes of the entry or descriptor, for `EntryChanged` the new bytes in the slot; empty if the rule is not about
+    /// one.
     pub raw: Vec<u8>,
     /// The rule.
     pub rule: StrictRule,
@@ -255,7 +256,8 @@ pub enum Warning {
     /// A [`super::Memory`] panicked while the values of a completion counter were written to it. Later values are not
     /// written to it.
     CounterMemoryPanicked {
-        /// The queue pair whose engine or control call wrote the values. The counter may be that of a target.
+        /// The queue pair whose completions were to be written next: for a counter of receives the one that has it, else
+        /// the sender, also if the counter is that of a target.
         queue_pair: QueuePairNumber,
     },
     /// Registered memory cannot be reached any more. Requests that access it complete with the status of a
