@@ -53,7 +53,7 @@ pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
 
  The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
  reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
- what counts as progress there; for the first wait of quiet() on a shared queue nothing does, post.h.) So a slow
+ what counts as progress there; for the wait of quiet() for an idle shared queue nothing does, post.h.) So a slow
  adapter ends a wait only if nothing completes for as long as the bound.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
@@ -136,7 +136,7 @@ pub struct efa_gda_rq {
     pub doorbell: *mut u32,
     /// 16 bytes.
     pub entry_size: u32,
-    /// A power of two; 0: the queue has no receive queue.
+    /// A power of two, at most 32768; 0: the queue has no receive queue.
     pub num_entries: u32,
     /// max_batch and flags are not used.
     pub max_batch: u32,
@@ -263,7 +263,7 @@ pub struct efa_gda_publication {
     pub entries: *mut u8,
     /// num_entries flags, initially zero: each names the ticket and entry that its slot holds.
     pub flags: *mut u64,
-    /// A power of two, at least 64; 0: no publication slots.
+    /// A power of two, at least 64, and at most the larger of 64 and sq.num_entries; 0: no publication slots.
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -596,8 +596,7 @@ pub struct efa_gda_queue {
  read it only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
  each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
  none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
- the GPU out of service, the host stores the proxy's status to that flag. The first
- status stays.*/
+ the GPU out of service, the host stores the proxy's status to that flag. The first status stays.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,

@@ -5,7 +5,7 @@
  * of lock.serving. Flag, flag window, scan, reading: see publication.h.
  *
  * STEPS of combine(). The lock owner
- *   1. stores Open: at its own ticket if its call is not placed yet (release_published), otherwise at the next ticket.
+ *   1. stores Open: at its own ticket if its call is not placed yet (`own` is not 0), otherwise at the next ticket.
  *      A group that will combine because it saw later tickets has stored Open at its own ticket already, when it
  *      acquired the lock (Ticket::acquire).
  *   2. in Open, scans the flags from T on, places the calls found, rings, and stores serving past them. In place of its
@@ -81,7 +81,7 @@ EFA_GDA_FN void pass_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &r
   }
 }
 
-/* Step 3: stores Closing, and returns `end`, shifted as lock.serving is. `serving`: T, shifted, in state 0. All
+/* Step 3: stores Closing, and returns `end`, shifted as lock.serving is. `serving`: T, shifted, with state bits 0. All
  * threads' later loads follow F2. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring, uint64_t serving) {
@@ -141,10 +141,10 @@ struct Rarely {
 };
 
 /* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
- * first ticket to combine, as lock.serving holds it, in state 0; caller_ring->next_ must be the low half of that
- * ticket. With `own` 0, `serving` is the next ticket, and the caller must have rung for everything placed. Otherwise
- * `serving` is the group's own: the group must have published all of its `own` entries, which may be more than a flag
- * window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h).
+ * first ticket to combine, as lock.serving holds it but with state bits 0; caller_ring->next_ must be the low half of
+ * that ticket. With `own` 0, `serving` is the next ticket, and the caller must have rung for everything placed.
+ * Otherwise `serving` is the group's own: the group must have published all of its `own` entries, which may be more
+ * than a flag window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h).
  * `*caller_ring`, in the thread's memory, is the state of the group's ring before and after the call. Adds what it read
  * to `all`. A status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open
  * or Closing at the last T. */

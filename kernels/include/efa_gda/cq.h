@@ -15,8 +15,8 @@
  *   receiver a thread in take_received() (rq.h).
  *   poster of receives: a thread in post_receives() (rq.h).
  *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits for free slots or
- *            completions, or tests (one that waits for the ticket lock does not poll), a receiver, or a poster of
- *            receives.
+ *            completions, or tests (one that waits for the ticket lock does not poll), a receiver, a poster of
+ *            receives, or a thread in post_transfer() (fi_xpu_post.h).
  *   reader   the thread that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
@@ -26,7 +26,7 @@
  *   word                     | written by                   | read by               | ordered by
  *   completion entries       | adapter: the body, then the  | reader                | B1
  *                            | 8 bytes that hold the phase  |                       |
- *   counters.success, .error | adapter                      | pollers               | B2, B5; wrap 0: nothing
+ *   counters.success, .error | adapter                      | pollers               | B2, B5; wrap 0: COUNTERS
  *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
  *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
@@ -140,7 +140,8 @@
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
  * errors: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress
  * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
- * fences before it returns (quiet.h). take_received() on such a queue always runs to its bound.
+ * fences before it returns (quiet.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an inbox, or
+ * runs to its bound.
  *
  * WAITS. There are none here. A poller that finds nothing, or finds completion.lock held, returns; its caller repeats
  * the call until its own bound.

@@ -14,11 +14,11 @@
  *
  * THE CACHED LIMIT. A handle does not poll for each post: `next` may grow up to free_limit_. A poll for free slots sets
  * it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). `completed` only grows, so
- * a cached limit is never too high. It is lower than it could be
+ * a cached limit is not too high until the producer index wraps; resume() (sq.h) drops older limits, and states the
+ * exceptions. It is lower than what the last poll found, for example
  *   - in a new handle, where it is `next`: no free slot is known,
- *   - if other groups of a shared queue have posted past it: resume() (sq.h) sets it to `next`,
+ *   - if other groups of a shared queue have posted past it: resume() sets it to `next`,
  *   - after a block's leader has combined (ticket_lock.h), because the block drops the limit that its leader found.
- * A limit from before a wrap of the producer index could be too high; resume() drops it, and states the exceptions.
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
  * requests that are with the adapter or that the doorbell record covers. The bound is the timeout of the handle; it

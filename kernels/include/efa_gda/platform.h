@@ -191,13 +191,14 @@ EFA_GDA_FN uint64_t load_system_acquire(const uint64_t *p) {
 EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* Orders all that this thread has done or acquired before all that it does afterwards, for every observer, the adapter
- * included. */
+/* A release and an acquire: orders all that this thread has done or acquired before the stores that it makes
+ * afterwards, and its earlier loads before all that it does afterwards, for every observer, the adapter included. Not a
+ * store before a later load; fence_device_ordered() does that. */
 EFA_GDA_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 /* The same among the threads of this GPU. */
 EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-/* The same, sequentially consistent: all such fences have one order. Of two threads that each write a word, fence and
- * read the other's word, at least one sees the other's write. */
+/* fence_device() that is sequentially consistent: all such fences have one order. Of two threads that each write a
+ * word, fence and read the other's word, at least one sees the other's write. */
 EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
 /* Stores to a doorbell, the adapter's or a doorbell record. The access is never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {

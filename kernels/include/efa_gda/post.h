@@ -68,8 +68,9 @@
  *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
  *     poll once and look again, and return EFA_GDA_IN_FLIGHT if some still are. These looks do not read the abort flag,
  *     and EFA_GDA_IN_FLIGHT does not poison the queue.
- *   - quiet() on a shared queue first waits, for at most kIdleWaitNs, until nothing is in flight and the lock is free.
- *     This bound does not begin again. At it quiet() poisons nothing, and acquires the lock.
+ *   - quiet() on a shared queue rings as flush() does, and then waits, for at most kIdleWaitNs, until nothing is in
+ *     flight and the lock is free. This bound does not begin again. At it quiet() poisons nothing, and acquires the
+ *     lock.
  *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket. A call that
  * finds all of its requests done, or its slots free, need not wait. So an owner's post(), quiet() and wait() in that
  * case, and its flush() and close(), succeed on a poisoned queue. test(), and wait() and wait_own() with timeout 0,
@@ -120,8 +121,8 @@ EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
 }
 
 /* Takes a ticket for no entries. As the lock owner, rings for everything placed; with !call->rings it then waits until
- * every request is done. Passes the lock, or returns kMustCombine. No other group can serve this call, because it has
- * nothing to publish. */
+ * every request is done. Passes the lock, or returns kMustCombine; if a wait fails, it returns the status and does not
+ * pass the lock. No other group can serve this call, because it has nothing to publish. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, SharedCall<Group, StoreBytes> *call) {
   Ring<Group, StoreBytes> ring(queue, group);

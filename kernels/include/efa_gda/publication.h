@@ -101,7 +101,8 @@ struct MatchedFlags {
 
 /* Matches the flags of size * Count slots (FLAGS), from slot number `first` * size on, counted from T's first slot.
  * `found` must be the result for all slots before, and becomes the result for these as well. flags[k] of the thread of
- * rank r is the flag of slot number (first + k) * size + r. `serving` is T as lock.serving holds it, in state 0. */
+ * rank r is the flag of slot number (first + k) * size + r. `serving` is T as lock.serving holds it, but with state
+ * bits 0. */
 template <class Group, int Count>
 EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_t serving, uint32_t first,
                             MatchedFlags &found) {
@@ -132,8 +133,8 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
 }
 
 /* Scans (A SCAN). All threads of `group` call it, and receive the same result. `serving` is T as lock.serving
- * holds it, in state 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the leader loads
- * their number in each reading. After a reading, the scan does the first of these that applies:
+ * holds it, but with state bits 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the
+ * leader loads their number in each reading. After a reading, the scan does the first of these that applies:
  *   1. It reads again, because calls are arriving. For that, `linger` must be true (combine() sets it in Open, except
  *      in its first round), the scan must have read again fewer than kMaxRereadings times, and fewer entries must
  *      be outstanding than a flag window has slots. Their number must also be 0, or not that of the reading before

@@ -45,7 +45,7 @@ typedef long long int64_t;
  *
  * The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
  * reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
- * what counts as progress there; for the first wait of quiet() on a shared queue nothing does, post.h.) So a slow
+ * what counts as progress there; for the wait of quiet() for an idle shared queue nothing does, post.h.) So a slow
  * adapter ends a wait only if nothing completes for as long as the bound. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
@@ -141,7 +141,7 @@ struct efa_gda_rq {
   volatile uint32_t *doorbell;
   /* 16 bytes. */
   uint32_t entry_size;
-  /* A power of two; 0: the queue has no receive queue. */
+  /* A power of two, at most 32768; 0: the queue has no receive queue. */
   uint32_t num_entries;
   /* max_batch and flags are not used. */
   uint32_t max_batch;
@@ -182,7 +182,7 @@ struct efa_gda_publication {
   uint8_t *entries;
   /* num_entries flags, initially zero: each names the ticket and entry that its slot holds. */
   uint64_t *flags;
-  /* A power of two, at least 64; 0: no publication slots. */
+  /* A power of two, at least 64, and at most the larger of 64 and sq.num_entries; 0: no publication slots. */
   uint32_t num_entries;
   uint32_t reserved;
 };
@@ -308,8 +308,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
    * read it only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
    * each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
    * none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
-   * the GPU out of service, the host stores the proxy's status to that flag. The first
-   * status stays. */
+   * the GPU out of service, the host stores the proxy's status to that flag. The first status stays. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;

@@ -13,11 +13,10 @@
  *                 |                                           |   completes      |
  *   otherwise     | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
- * If the requests are not done, both waits also end with a poison (EFA_GDA_POISONED), with the abort flag (its status;
- * poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle has ever read
- * a completion of another queue pair: that queue's pollers may have read this queue's completions. Or, as the writer,
- * next - completed is more than sq.num_entries: more requests completed than were posted, or more are in flight than
- * the ring holds.
+ * Until then both waits also end with a poison (EFA_GDA_POISONED), with the abort flag (its status; poisons the queue),
+ * and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle has ever read a completion of
+ * another queue pair: that queue's pollers may have read this queue's completions. Or, as the writer, next - completed
+ * is more than sq.num_entries: more requests completed than were posted, or more are in flight than the ring holds.
  *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
  * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h).
  */

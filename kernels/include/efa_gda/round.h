@@ -28,8 +28,8 @@ struct EntryShare {
   /* Four quads of the first 64 bytes of the round's entries; quad_number() and entry_number() state which. */
   Quad quads[4];
   /* Entries [begin, end) of the post(): the round, or the part of it that is placed now. The thread of rank r has made
-   * entry first + r, if that is in the round. `first` is a multiple of the group's size, and stays the same while the
-   * round is placed in parts. */
+   * entry first + r, if that was to be made: the round, or of a later round the part for which there were free slots.
+   * `first` is a multiple of the group's size, and stays the same while the round is placed in parts. */
   uint32_t first, begin, end;
   /* 16 words each of this thread's memory. `upper`: four quads of the second 64 bytes of the same entries, on queues
    * with entries of 128. `parked`: `quads` during a wait; null if the caller does not wait between make() and the
@@ -110,8 +110,9 @@ EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t
 }
 
 /* store_quads() for entries of one lap of the ring, on a queue without wide ids, with few instructions: `memory` has
- * mask + 1 slots of 1 << shift bytes, at most 65,536, slot & mask is at most mask + 1 - count, and all entries have the
- * phase bit `phase`. So slots, offsets and ids of a thread's quads differ by constants. Calls `store(address, quad)`.
+ * mask + 1 slots of 1 << shift bytes, at most 65,536 slots so that ids do not wrap within these entries, slot & mask is
+ * at most mask + 1 - count, and all entries have the phase bit `phase`. So slots, offsets and ids of a thread's quads
+ * differ by constants. Calls `store(address, quad)`.
  */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads_of_lap(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,

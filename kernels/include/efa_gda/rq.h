@@ -4,7 +4,7 @@
  *
  * One thread makes each call, not a group. Any number of threads may call at the same time: receive.lock lets one at a
  * time post or take. If several threads of one warp call, the holder must run on while the others wait for the lock.
- * CUDA's execution model promises that (forward progress of each thread); no test on a GPU has shown it for this lock.
+ * CUDA's execution model promises that (forward progress of each thread), and it ran so on a GPU (docs/fidelity.md).
  * Completions of receives come through the same completion queue as those of requests. Whichever thread polls it (cq.h)
  * copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of them for
  * one doorbell, so there is no batch window, and rq.max_batch is not used.
@@ -20,8 +20,8 @@
  * A queue with completion counters whose wrap is not 0 must have no receives: its counters count requests only, and its
  * completion queue is read for errors alone (cq.h). The host must ensure this; the functions do not check it. On any
  * queue with counters no receive is counted: post_receives() succeeds until as many receives as the ring has slots were
- * posted, and take_received() runs to its bound. fi_xpu_post.h posts receives, with receive.lock, on queues whose wrap
- * is 0, and counts free slots by itself.
+ * posted, and take_received() returns EFA_GDA_UNSUPPORTED without an inbox, or runs to its bound. fi_xpu_post.h posts
+ * receives, with receive.lock, on queues whose wrap is 0, and counts free slots by itself.
  *
  * WORDS
  *   word                   | written by                    | read by     | ordered by

@@ -11,9 +11,10 @@
  * A SharedCall is in the thread's memory, and continue_call() goes on with it in steps. Each step is a function that is
  * not inlined. So it exists once for all calls of a kernel, and no value of a step is in a register during another one.
  * ticket_lock.h states the protocol. continue_call() does steps 3 to 5 of the order of calls in Ticket, with
- * publish_round() in place of publish(), and with release_alone() in place of release(). If the group must combine,
- * continue_call() and own_lock_apart() return kMustCombine, and Sender calls combine_as(). So combine() is called from
- * the kernel, and the stack of these two functions does not add to its own.
+ * publish_round() in place of publish(), release_alone() in place of release(), and begin_with_published() in place of
+ * release_published(). If the group must combine, continue_call() and own_lock_apart() return kMustCombine, and Sender
+ * calls combine_as(). So combine() is called from the kernel, and the stack of these two functions does not add to its
+ * own.
  */
 #ifndef EFA_GDA_SHARED_CALL_H
 #define EFA_GDA_SHARED_CALL_H
@@ -22,14 +23,14 @@
 
 namespace efa_gda {
 
-/* A call after Ticket::collect() and, in post(), acquire_alone(). post_compact() sets every field, `more` to no
- * completions. Before each continue_call() it parks the round in `words` (EntryShare::park) and sets `first`, `begin`
- * and `end` to the round's. Sender::own_lock() sets `more`, `rings` and `timeout_ns`, and own_lock_apart() the other
- * fields that it uses. */
+/* A call after steps 1 and 2 of the order of calls in Ticket; so a post() may be published already (publish_usual()).
+ * post_compact() sets every field but `serving`, `more` to no completions. Before each continue_call() it parks the
+ * round in `words` (EntryShare::park) and sets `first`, `begin` and `end` to the round's. Sender::own_lock() sets
+ * `more`, `rings` and `timeout_ns`, and own_lock_apart() the other fields that it uses. */
 template <class Group, int StoreBytes>
 struct SharedCall {
-  /* The group's ring: in post() a copy of the handle's, otherwise one of its own. Each step and combine_as() update it.
-   * What the call reads of completions is in `more`, not in the ring. */
+  /* The group's ring: in post() a copy of the handle's, otherwise one of its own. wait(), place(), release() and
+   * combine_as() update it; publish() does not change a ring. What the call reads of completions is in `more`. */
   RingState ring;
   TicketState ticket;
   Completions more;
@@ -44,7 +45,7 @@ struct SharedCall {
    * EntryShare::upper. */
   uint32_t first, begin, end;
   volatile uint32_t *words;
-  /* Arguments of combine(), if the group must combine. */
+  /* Arguments of combine(), if the group must combine. continue_call() and release() set `serving`. */
   uint32_t own;
   uint64_t serving;
 };

@@ -26,7 +26,8 @@
  *   writer          the only group that may write ring slots and the doorbell at this time: a shared queue's lock
  *                   owner, or the queue's owner.
  *   call            a post() of at least one entry, a flush(), the wait of a quiet() that acquires the lock, or the
- *                   constructor of an owner's handle. It takes one ticket; but an owner's post() and flush() take none.
+ *                   constructor of an owner's handle. It takes one ticket, but for an owner's post() and flush(), and a
+ *                   constructor that fails.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A post() has one
  *                   or more rounds, any other call none.
  *   place           to write an entry to its slot in the ring.
@@ -58,8 +59,8 @@
  *                        |                              |                      |   slot again. With counters whose wrap
  *                        |                              |                      |   is 0: COUNTERS in cq.h
  *   error.poison         | a leader, by CAS from 0; the | all groups           | nothing
- *                        | host, if words were lost     |                      |
- *                        | with the GPU's context       |                      |
+ *                        | host, if a kernel failed or  |                      |
+ *                        | words were lost              |                      |
  *   abort flag           | host, proxy                  | leaders that wait    | nothing
  *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
  *   tracking.oldest      | them (R2, R3)
@@ -128,8 +129,8 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* What a Ring keeps, except what it can read of the queue again. SharedCall (shared_call.h) has it in the thread's
- * memory. */
+/* What a Ring keeps, except what it can read of the queue again, and its completions. SharedCall (shared_call.h) has it
+ * in the thread's memory. */
 struct RingState {
   /* Bits of Ring, the handle's status and poster number, and the queue's hints. */
   uint32_t options_ = 0;
@@ -140,14 +141,15 @@ struct RingState {
   uint32_t free_limit_ = 0, call_number_ = 0;
 };
 
-/* The ring as its writer sees it. Each thread of the group has a copy; from resume() on all copies are equal, but for
- * the rank in group_, and for completions_ and the bit kForeign of options_, which only the leader's copy holds.
+/* The ring as its writer sees it. Each thread of the group has a copy. While the group is the writer all copies are
+ * equal, but for the rank in group_, and for completions_ and the bit kForeign of options_, which only the leader's
+ * copy holds, and but for the time in which the leader of a block combines (combine_as() in ticket_lock.h).
  * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
  * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
  * place, ring or wait: from resume() until it passes the lock, or until one of its waits has failed. A ring made from
- * the state() of the writer's ring goes on in its place; the writer must take over its state (continue_from()) before it
- * uses its own ring again.
+ * the state() of the writer's ring goes on in its place; the writer must take over its state (continue_from()) before
+ * it uses its own ring again.
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that for compact groups).
  * Therefore an owner waits for free slots before it makes entries; after a wait the geometry is read again; small
@@ -168,7 +170,8 @@ class Ring : private RingState {
                (queue->publication.num_entries != 0 ? kPublicationSlots : 0);
     read_geometry();
   }
-  /* A ring of the same group and queue as the one whose state() was `state`. */
+  /* A ring of the same queue as the one whose state() was `state`, and of the same group; or of a block's leader as a
+   * one-thread group, for which combine_as() adapts the state. */
   EFA_GDA_FN Ring(efa_gda_queue *queue, Group group, const RingState &state)
       : RingState(state), group_(group), queue_(queue) {
     read_geometry();

@@ -21,7 +21,8 @@
  *   publish        to write a call's entries, complete with phase and request id, and then their flags to publication
  *                  slots (publication.h). A group publishes only its own call, and only before it owns the lock.
  *   combine        to place calls from their publication slots and to ring for them. Only the lock owner combines. It
- *                  combines calls of other groups, and its own only in release_published() (THE LOCK OWNER).
+ *                  combines calls of other groups, and its own only if that was published in several rounds (THE
+ *                  LOCK OWNER).
  *   return early   of a published call: to return EFA_GDA_OK although its group has not seen it served. The group must
  *                  have read the state Open (STATES) after it published.
  *   end            the value of reserve.word that a combining lock owner loads after it has stored Closing. Each call
@@ -110,7 +111,8 @@
  *      and passes the lock in Passed to the next ticket.
  * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
  *   A call of several rounds that was published before its group owned the lock is only in its slots. Instead of
- * steps 2 and 3 the group then combines, its own call first (release_published).
+ * steps 2 and 3 the group then combines, its own call first (release_published; for a compact group continue_call() in
+ * shared_call.h and its caller).
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
  * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
@@ -143,16 +145,16 @@
  * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
  * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
  * only for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in
- * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must make
- * no calls meanwhile: such a call waits until its bound runs out after the last completion, or until the owner's
- * close() poisons the queue.
+ * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must take
+ * no tickets meanwhile: a group that does waits until its bound runs out after the last completion, or until the
+ * owner's close() poisons the queue.
  *   A waiting group looks for a poison after 32 to 66 loads of serving without a change, and after each further 32.
  * Between these looks it acts on cases 1 to 4 as without a poison. A call that returned early before the poison is
  * perhaps never rung for. Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these
  * requests; close() of a shared handle looks at the poison only if it has to ring for deferred entries.
  *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
  * may still place and ring for its entries. If combine() fails in release(), the lock owner's own entries are all rung
- * for, although the call returns the failure; if it fails in release_published(), they may not be.
+ * for, although the call returns the failure; if the group combined its own call, they may not be.
  *
  * WRAP-AROUNDS. Entries carry from reserve.word's low half into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, and tickets are
@@ -179,7 +181,7 @@ struct LockReading {
   uint64_t serving = 0;
   /* doorbell_index in the low half, confirmed_index in the high half. */
   uint64_t indices = 0;
-  /* Low half of reserve.word. Valid on all threads if the group can combine, otherwise on the leader. */
+  /* Low half of reserve.word. Valid on all threads if Group::kCombines, otherwise on the leader. */
   uint32_t reserved = 0;
 };
 
@@ -369,8 +371,9 @@ class Ticket : private TicketState {
   EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
   /* Calls combine(); if the group is a block, its leader alone calls it, as a one-thread group. `ring`, in the thread's
-   * memory, must be the state of the group's ring, and becomes its state after the call; of a block, the leader's then
-   * differs from the others' in what resume() sets. Returns combine()'s status on all threads. */
+   * memory, must be the state of the group's ring, and becomes its state after the call. Of a block, next_ and the
+   * doorbell and confirmed indices then differ between the leader's and the others', until the next resume(). Returns
+   * combine()'s status on all threads. */
   EFA_GDA_FN static efa_gda_status combine_as(efa_gda_queue *queue, RingState *ring,
                                               const PublicationSlots &publication, uint64_t serving, uint32_t own,
                                               uint64_t timeout_ns, Completions *more) {
@@ -435,7 +438,7 @@ class Ticket : private TicketState {
     lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
     load_acquire_pair(&queue->lock.serving, lock.serving, lock.indices);
   }
-  /* Copies what the leader read to all threads, and completes the acquire for them. */
+  /* Copies what the leader read to all threads. If the leader read it with an acquire, completes that for them. */
   EFA_GDA_FN static void share_lock_words(Group group, LockReading &lock) {
     lock.serving = group.from_leader(lock.serving);
     lock.indices = group.from_leader(lock.indices);

@@ -196,8 +196,8 @@ pub struct Violation {
     pub counter: u64,
     /// The decoded entry, if the rule is about a send-queue entry.
     pub entry: Option<DecodedRequest>,
-    /// The bytes of the entry or descriptor, for `EntryChanged` the new bytes in the slot; empty if the rule is not about
-    /// one.
+    /// The bytes of the entry or descriptor, for `EntryChanged` the new bytes in the slot; empty if the rule is not
+    /// about one.
     pub raw: Vec<u8>,
     /// The rule.
     pub rule: StrictRule,
@@ -256,8 +256,8 @@ pub enum Warning {
     /// A [`super::Memory`] panicked while the values of a completion counter were written to it. Later values are not
     /// written to it.
     CounterMemoryPanicked {
-        /// The queue pair whose completions were to be written next: for a counter of receives the one that has it, else
-        /// the sender, also if the counter is that of a target.
+        /// The queue pair whose completions were to be written next: for a counter of receives the one that has it,
+        /// else the sender, also if the counter is that of a target.
         queue_pair: QueuePairNumber,
     },
     /// Registered memory cannot be reached any more. Requests that access it complete with the status of a
