@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Makes a release: programs and libraries for glibc 2.28 and newer.
 #
-#   release.sh [--output DIR] [--glibc VERSION|host]      DIR is by default release-files in the target directory
+#   release.sh [--output DIR] [--glibc VERSION|host]      DIR is by default release-files in the target directory;
+#                                                         what is in it is removed first
 #
 #   DIR/efa-gda-VERSION-ARCH-linux.tar.gz     bin/gda-probe, bin/softefa, lib/softefa/, include/, lib/, share/doc/
 #   DIR/gda-probe_VERSION_ARCH.deb            the self-contained probe

@@ -133,9 +133,10 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
     let (sums, ended) = (bytes[2 * TENSOR..3 * TENSOR].as_chunks().0, bytes[STATUS..].as_chunks().0);
     for (warp, status) in ended.iter().map(|word| u32::from_ne_bytes(*word)).enumerate() {
         if status != EFA_GDA_OK {
-            return Err(
-                format!("warp {warp} of rank {rank} ended with status {status} (docs/statuses.md)").into()
-            );
+            return Err(format!(
+                "warp {warp} of rank {rank} ended with status {status} (docs/kernels.md, Statuses)"
+            )
+            .into());
         }
     }
     let expected = tensor(0).zip(tensor(1)).map(|(mine, theirs)| mine + theirs);

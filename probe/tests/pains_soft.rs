@@ -54,7 +54,7 @@ fn counters_that_libfabric_was_built_without_are_the_images() {
 fn a_word_in_the_variable_of_counters_disables_them() {
     for (value, version) in [("yes", "206.0"), ("0", "207.0")] {
         let set = [("FI_EFA_USE_HW_CNTR", value), ("SOFTEFA_PROV_VERSION", version)];
-        soft_alone(&set, &["GDA-010"], "unset FI_EFA_USE_HW_CNTR", "pod");
+        soft_alone(&set, &["GDA-010"], "set FI_EFA_USE_HW_CNTR=1", "pod");
     }
 }
 

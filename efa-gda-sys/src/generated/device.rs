@@ -11,7 +11,8 @@ pub const EFA_GDA_OK: efa_gda_status = 0;
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /// The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
-/// The bound of a wait for the ticket lock, for receive.lock or for a lock of ibgda.h ran out.
+/** The bound of a wait for the ticket lock, for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
+ GIN (gin_post.h) ran out.*/
 pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 /** A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
  error.completion_status and error.request_id describe the queue's first one. Does not poison the queue.*/
@@ -45,7 +46,7 @@ pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
  poison the queue.*/
 pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
 /** The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
- a poison: the queue's words were lost with the GPU's context.*/
+ a poison: the queue's words were lost, or a kernel that failed may still write them.*/
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
 /** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
  Sender's later calls that have to wait or take a ticket return EFA_GDA_POISONED (post.h), and the adapter may still
@@ -342,9 +343,9 @@ pub struct efa_gda_requests {
     pub done: *mut u16,
     /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
     pub posters: *mut u16,
-    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
- start at zero, which is right only if the first request has index 0. So the host refuses a table once the queue has
- posted.*/
+    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. LIMIT in
+ requests.h relies on this and on the most slots of efa_gda_publication. All words start at zero, which is right
+ only if the first request has index 0. So the host refuses a table once the queue has posted.*/
     pub num_entries: u32,
     pub reserved: u32,
 }

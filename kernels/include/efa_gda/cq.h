@@ -53,6 +53,8 @@
  *                            |                              |   ibgda.h             |
  *                            |                              | Sender: when opened   | relaxed: errors until then
  *   cq.doorbell              | reader: the consumer index   | adapter               | after B2's fence
+ * If the host's doorbell proxy relays the completions (efa-gda/src/doorbell/relay.rs), it stands for the adapter: it
+ * writes the entries that device code reads, in the same order, and reads cq.doorbell.
  *
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's and

@@ -5,6 +5,7 @@
  *
  * The GPU's accesses are inline PTX and not <cuda/atomic>, so that NVRTC needs no header of the toolkit. Their scope is
  * "gpu" where threads of one GPU synchronise by the word, "sys" where they do so with the adapter or a host thread.
+ * Accesses to entries and to the queue's geometry are weak: other words and fences order them.
  *
  * The host's accesses call host::interleave_point() first (host_executor.h), so that a test can switch lanes there. The
  * fences that the protocols need between threads of the program are also fences of C++, so that a race detector sees
@@ -374,8 +375,8 @@ class Deadline {
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
    * from the reading that showed the last progress. When it is over, one call returns EFA_GDA_OK, so that the
-   * caller looks once more. The next call returns `at_bound`, unless it reads progress: a thread that did not run for a
-   * while has perhaps not seen what happened meanwhile. */
+   * caller looks once more. The next call returns `at_bound`, unless it reads progress and the bound is not 0: a thread
+   * that did not run for a while has perhaps not seen what happened meanwhile. */
   EFA_GDA_COLD efa_gda_status expired(efa_gda_status at_bound) {
     pause();
     if (calls_++ % 32 != 0) return EFA_GDA_OK;

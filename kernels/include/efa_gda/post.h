@@ -287,8 +287,8 @@ class Sender {
   /* wait() for all requests that this handle posted and that no earlier wait_own() covered. A wait_own() that returns
    * EFA_GDA_IN_FLIGHT covers none. */
   EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
-    /* The table has the statuses of the last R requests (requests.h). The wait covers one more, so that it sees that
-     * older statuses were overwritten. */
+    /* The table has the statuses of the last R requests (requests.h). The wait covers one more: its poster word is
+     * overwritten by that of the newest request, which shows that older statuses were overwritten. */
     uint32_t most = queue_->requests.num_entries, count = own_end_ - own_first_;
     if (count > most) count = most + 1;
     efa_gda_status status = wait_for(own_end_ - count, count, ring_.poster(), timeout_ns_, failed);

@@ -54,7 +54,8 @@ enum efa_gda_status {
   EFA_GDA_TIMEOUT_COMPLETION = 1,
   /* The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,
-  /* The bound of a wait for the ticket lock, for receive.lock or for a lock of ibgda.h ran out. */
+  /* The bound of a wait for the ticket lock, for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
+   * GIN (gin_post.h) ran out. */
   EFA_GDA_TIMEOUT_LOCK = 3,
   /* A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
    * error.completion_status and error.request_id describe the queue's first one. Does not poison the queue. */
@@ -88,7 +89,7 @@ enum efa_gda_status {
    * poison the queue. */
   EFA_GDA_TIMEOUT_SIGNAL = 14,
   /* The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
-   * a poison: the queue's words were lost with the GPU's context. */
+   * a poison: the queue's words were lost, or a kernel that failed may still write them. */
   EFA_GDA_NOT_RUN = 255
 };
 
@@ -208,9 +209,9 @@ struct efa_gda_requests {
   uint16_t *done;
   /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
   uint16_t *posters;
-  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. All words
-   * start at zero, which is right only if the first request has index 0. So the host refuses a table once the queue has
-   * posted. */
+  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. LIMIT in
+   * requests.h relies on this and on the most slots of efa_gda_publication. All words start at zero, which is right
+   * only if the first request has index 0. So the host refuses a table once the queue has posted. */
   uint32_t num_entries;
   uint32_t reserved;
 };

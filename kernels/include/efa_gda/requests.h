@@ -46,12 +46,12 @@
  *       fence_device(); its group synchronises (wait_for() in post.h).
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
- *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and executes a fence between
- *       the loads that show this (LIMIT) and the store: publish_flags() (ticket_lock.h) fences before it stores poster
- *       words and flags; a writer that stores poster words fences whenever it has computed a new limit
- *       (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with an acquire, or
- *       relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, that
- *       load shows i < oldest.
+ *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such
+ *       a word executes a fence between the loads that show this (LIMIT) and the store: publish_flags() (ticket_lock.h)
+ *       fences before it stores poster words and flags; a writer that stores poster words fences whenever it has
+ *       computed a new limit (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with
+ *       an acquire, or relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the
+ *       next lap, that load shows i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
@@ -135,9 +135,9 @@
  * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
  * request that completes restarts its bound: other groups can post only as many requests as LIMIT allows.
  *
- * POSTER NUMBERS repeat after 32,767 handles. If two handles with the same number posted among the last R requests,
- * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.
- * wait() and test() do not use the number.
+ * POSTER NUMBERS repeat after 32,767 handles, and sooner once in 2^32 handles, when their count wraps. If two handles
+ * with the same number posted among the last R requests, wait_own() of one may also wait for requests of the other, and
+ * return the error of one of these, with its index. wait() and test() do not use the number.
  */
 #ifndef EFA_GDA_REQUESTS_H
 #define EFA_GDA_REQUESTS_H

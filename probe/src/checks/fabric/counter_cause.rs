@@ -69,7 +69,9 @@ pub(super) fn of(facts: &Facts) -> Cause {
     if let (true, Some(value)) = (not_supported, facts.switch.as_deref().filter(|value| number(value) == 0)) {
         return fix(
             format!(
-                "unset {SWITCH}, or set it to 1: the provider reads {value:?} as the number 0, which disables counters"
+                "set {SWITCH}=1, or with {} unset it: the provider reads {value:?} as the number 0, which disables \
+                 counters",
+                COUNTERS_BY_DEFAULT.describe()
             ),
             Who::Pod,
         );
@@ -171,7 +173,7 @@ mod tests {
     fn not_supported_is_a_variable_an_old_api_or_the_adapter() {
         for value in ["0", "yes", "true", ""] {
             let disabled = Facts { switch: Some(value.to_owned()), ..facts(libc::EOPNOTSUPP) };
-            expect(&disabled, "unset FI_EFA_USE_HW_CNTR", Who::Pod);
+            expect(&disabled, "set FI_EFA_USE_HW_CNTR=1", Who::Pod);
         }
         expect(&Facts { api: Version::new(2, 3), ..facts(libc::EOPNOTSUPP) }, "API 2.3", Who::Image);
         expect(&facts(libc::EOPNOTSUPP), "an adapter that has counters", Who::Host);
