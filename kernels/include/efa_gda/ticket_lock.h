@@ -51,7 +51,8 @@
  *       The exception: if the lock is passed to a group already when it takes its ticket, its leader has loaded serving
  *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
  *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release() fences if
- *       it does not ring. Until then, of the words that earlier lock owners wrote, the group uses the two indices,
+ *       it does not ring. The other threads have acquired at the next sync that follows this fence; ring() and confirm()
+ *       of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two indices,
  *       stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
  *       R3). The stores depend on the load of serving by a branch. That they therefore follow it is an assumption about
  *       the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest` precedes it, the
