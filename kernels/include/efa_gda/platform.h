@@ -5,7 +5,7 @@
  *
  * The GPU's accesses are inline PTX and not <cuda/atomic>, so that NVRTC needs no header of the toolkit. Their scope is
  * "gpu" where threads of one GPU synchronise by the word, "sys" where they do so with the adapter or a host thread.
- * Accesses to entries and to the queue's geometry are weak: other words and fences order them.
+ * Accesses of 16 bytes to entries, and those to the queue's geometry, are weak: other words and fences order them.
  *
  * The host's accesses call host::interleave_point() first (host_executor.h), so that a test can switch lanes there. The
  * fences that the protocols need between threads of the program are also fences of C++, so that a race detector sees
