@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox,
-    efa_gda_queue, efa_gda_requests, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+    efa_gda_requests, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -460,9 +460,10 @@ impl<B: Backing> MappedQueue<B> {
     /// Poisons the queue because the words of the device library are lost, or a kernel may still change them. An earlier
     /// poison stays.
     pub(crate) fn poison_lost(&mut self) {
+        use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK};
         let poison = &mut self.shared.get_mut().error.poison;
         if *poison == EFA_GDA_OK {
-            *poison = efa_gda_sys::device::EFA_GDA_NOT_RUN;
+            *poison = EFA_GDA_NOT_RUN;
         }
     }
 }
