@@ -227,7 +227,7 @@ impl<R: Region> Receives<R> {
         self
     }
 
-    /// Sets the distance from one receive to the next, in bytes.
+    /// Sets the distance from one receive to the next, in bytes. By default 0: all at one place.
     pub fn stride(mut self, stride: u64) -> Self {
         self.stride = stride;
         self
