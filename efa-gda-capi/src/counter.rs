@@ -124,7 +124,8 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
         #[cfg(feature = "cuda")]
         (Opened::Verbs { .. }, Processor::Gpu(_)) => Err(Fault::new(
             Code::Unsupported,
-            "a counter for a GPU needs a domain of libfabric; open it with gpu = -1, in host memory",
+            "the domain is of rdma-core, and a counter in a GPU's memory needs a domain of libfabric; open the counter \
+             with gpu = -1 (host memory), or on a domain of libfabric",
         )),
     }
 }

@@ -91,16 +91,17 @@ impl Fault {
             }
             true => "the queue is poisoned; destroy it with efa_gda_mapped_destroy",
         };
-        let text =
-            format_args!("{requests} request(s) of the queue were rung and have not completed: {hint}");
+        let text = format_args!(
+            "the queue was not closed, because {requests} request(s) of it were rung and have not completed: {hint}"
+        );
         Self::new(Code::Busy, text)
     }
 
     /// A queue is not closed because entries would be lost.
     pub(crate) fn unrung(entries: u32) -> Self {
         let text = format_args!(
-            "the queue has entries that were posted and never rung for ({entries}): efa_gda_mapped_wait rings for them \
-             and waits; efa_gda_mapped_destroy drops them"
+            "the queue was not closed, because it has entries that were posted and never rung for ({entries}): \
+             efa_gda_mapped_wait rings for them and waits; efa_gda_mapped_destroy drops them"
         );
         Self::new(Code::Busy, text)
     }
@@ -109,8 +110,8 @@ impl Fault {
     pub(crate) fn abandoned() -> Self {
         Self::new(
             Code::Busy,
-            "a kernel that owned the queue returned without closing its Sender, so that what it posted is not known: \
-             destroy the queue with efa_gda_mapped_destroy",
+            "the queue was not closed, because a kernel that owned it returned without closing its Sender, so that \
+             what it posted is not known: destroy the queue with efa_gda_mapped_destroy",
         )
     }
 

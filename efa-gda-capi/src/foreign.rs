@@ -23,19 +23,24 @@ const CLASSES: [(u32, &str); 8] = [
 
 /// Refuses an address whose first bytes this process cannot read.
 pub(crate) fn refuse_unreadable<T>(pointer: NonNull<T>, what: &str) -> Result<(), Fault> {
-    let unreadable = || {
-        Fault::argument(format_args!(
-            "{what} at {pointer:p}: this process cannot read that memory; pass an open object"
-        ))
-    };
-    let aligned = pointer.addr().get().is_multiple_of(align_of::<T>());
+    let align = align_of::<T>();
+    let aligned = pointer.addr().get().is_multiple_of(align);
     let (_reader, writer) = std::io::pipe()
         .map_err(|error| Fault::new(Code::Internal, format_args!("no pipe can be opened: {error}")))?;
     let bytes = size_of::<T>().min(libc::PIPE_BUF);
     // SAFETY: the kernel copies the bytes, and returns EFAULT for memory that cannot be read. The pipe is empty and
     // holds PIPE_BUF bytes, so the call does not block.
     let written = unsafe { libc::write(writer.as_raw_fd(), pointer.as_ptr().cast(), bytes) };
-    if aligned && usize::try_from(written) == Ok(bytes) { Ok(()) } else { Err(unreadable()) }
+    if aligned && usize::try_from(written) == Ok(bytes) {
+        return Ok(());
+    }
+    let why = match aligned {
+        true => format!("this process cannot read {bytes} bytes there"),
+        false => format!("the address is not a multiple of {align}"),
+    };
+    Err(Fault::argument(format_args!(
+        "{what} at {pointer:p}: {why}; pass the pointer that libfabric returned, while the object is open"
+    )))
 }
 
 /// Returns the pointer to a domain, or refuses what is no `fid_domain`.

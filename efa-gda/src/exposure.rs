@@ -118,7 +118,10 @@ pub enum ExposureError {
         address: usize,
     },
     /// The doorbell is null.
-    #[error("the {queue}'s doorbell is null; an address was expected: query an enabled endpoint")]
+    #[error(
+        "the {queue}'s doorbell is null; an address was expected, because an enabled endpoint has one: report it with \
+         the provider's version (if your code made the query: query after fi_enable)"
+    )]
     NullDoorbell {
         /// The queue.
         queue: Queue,

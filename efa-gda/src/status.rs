@@ -7,8 +7,8 @@ use thiserror::Error;
 /// A status of device code other than success (`enum efa_gda_status`).
 ///
 /// The bound of a wait begins again with each progress: for most waits, each request that completes. *Send side* means
-/// waits of a `Sender`: for the ticket lock, for free slots, and for requests. One whose
-/// bound runs out, or that is aborted, poisons the queue. A wait of the receive side poisons nothing.
+/// waits of a `Sender`: for the ticket lock, for free slots, and for requests. One whose bound runs out (`post.h` lists
+/// two exceptions), or that is aborted, poisons the queue. A wait of the receive side poisons nothing.
 #[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -92,7 +92,8 @@ pub enum DeviceError {
          cases destroy the queue"
     )]
     InUse,
-    /// Not all requests of the call are done. Only calls that do not wait (`Sender::test`) return it.
+    /// Not all requests of the call are done. Only calls that do not wait for them return it: `Sender::test`, and
+    /// others with timeout 0.
     #[error("EFA_GDA_IN_FLIGHT: requests of the call are still in flight; test again, or wait for them")]
     InFlight,
     /// A peer's signal did not arrive within the bound. Poisons nothing.

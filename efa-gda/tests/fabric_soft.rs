@@ -316,7 +316,7 @@ fn close_returns_busy_until_the_queue_is_quiet() {
         adapter.hold(true);
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
-        assert!(error.to_string().contains("1 request(s) of this queue were rung"), "{error}");
+        assert!(error.to_string().contains("1 request(s) of it were rung"), "{error}");
         let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
         adapter.hold(false);
         let report = queue.quiet(Duration::from_secs(30)).unwrap();

@@ -18,8 +18,8 @@ pub enum RecordFault {
     },
     /// The record is further ahead of the last doorbell than the number of requests that may be in flight.
     #[error(
-        "the doorbell record is {record}, which exceeds the last doorbell {doorbell} by more than {limit}; wait for free \
-         slots before posting"
+        "the doorbell record holds producer index {record}, and the last doorbell carried {doorbell}: the difference \
+         may be at most {limit}; wait for free slots before posting"
     )]
     PastRing {
         /// The last doorbell's producer index.

@@ -174,8 +174,9 @@ impl Shared {
                 tracing::error!(
                     %fault,
                     doorbell_index = index,
-                    "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
-                     EFA_GDA_BAD_RECORD; destroy the queue"
+                    record = ?self.record.as_ptr(),
+                    "doorbell proxy: the queue with this doorbell record (sq.doorbell of its struct) was removed \
+                     because of the fault; its waits end with EFA_GDA_BAD_RECORD; destroy the queue"
                 );
             });
         }

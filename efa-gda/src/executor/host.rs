@@ -7,8 +7,8 @@
 //! A queue struct holds host pointers here. `kernels/include/efa_gda/queue.h` states what it must contain;
 //! [`zeroed_queue`] returns one to fill in.
 //!
-//! With the feature `test-utils` this module also exports what tests and benches need: loads, benches, encoders of
-//! single entries, and stores that bypass the device library's rules.
+//! With the feature `test-utils` this module also exports what tests and benches need: loads, encoders of single
+//! entries, and stores that bypass the device library's rules. `crate::queue::measure` exports the benches.
 
 use efa_gda_sys::device::{efa_gda_put_args, efa_gda_put_result, efa_gda_queue};
 use thiserror::Error;

@@ -20,7 +20,8 @@ const FIRST_WITH_DMABUF: Version = Version::new(1, 20);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Registration {
-    /// As a dmabuf (FI_MR_DMABUF), which needs no kernel module of the GPU vendor.
+    /// As a dmabuf (FI_MR_DMABUF), which the GPU's driver exports. It needs no second kernel module of the GPU vendor
+    /// (nvidia-peermem).
     Dmabuf,
     /// By address (FI_HMEM_CUDA). The provider chooses how the adapter reaches the memory.
     Address {

@@ -200,7 +200,7 @@ pub enum Error {
         /// The call, which was not made.
         operation: &'static str,
     },
-    /// Other handles use the object.
+    /// Other handles use the object. `close` dropped its handle; the last handle closes the object.
     Busy {
         /// The object that was not closed.
         what: &'static str,

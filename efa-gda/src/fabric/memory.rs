@@ -155,7 +155,8 @@ impl MemoryRegion {
     /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a queue uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`Error::Busy`] while a clone or a queue uses it; [`Error::Call`] where `fi_close` fails. The handle is dropped
+    /// in either case.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

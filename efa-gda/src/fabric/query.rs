@@ -31,8 +31,8 @@ const GETINFO: &str = "fi_getinfo";
 pub struct Library(Arc<Libfabric>);
 
 impl Library {
-    /// Loads the libfabric that `LIBFABRIC_PATH` names, else the one that the dynamic loader finds, else the
-    /// EFA installer's.
+    /// Loads the file that `LIBFABRIC_PATH` names, and no other if that fails. If the variable is not set or empty,
+    /// loads the libfabric that the dynamic loader finds or, if it finds none, the EFA installer's.
     ///
     /// # Errors
     /// [`Error::Load`] names the files that were tried.
@@ -53,7 +53,8 @@ impl Library {
     }
 
     /// Opens the provider in the file `path` without libfabric. Meant for the software adapter on machines that have no
-    /// libfabric: [`Self::version`] is then the release whose interface the provider is used at.
+    /// libfabric: [`Self::version`] is then the release whose interface the provider is used at. A process opens one
+    /// provider: a second call uses the first call's.
     ///
     /// # Safety
     /// As for [`Libfabric::of_provider`]: the file must be a provider, and its initializers must be sound.
@@ -154,9 +155,9 @@ impl Query {
         self
     }
 
-    /// Sets the most receive queue entries that endpoints have (`fi_rx_attr::size`); at least 1. Adapters offer up to
-    /// 32,768, and a completion queue on which receives complete too must have room for all of them
-    /// ([`Info::completions`]).
+    /// Sets the most receive queue entries that endpoints have (`fi_rx_attr::size` times `iov_limit`); at least
+    /// `iov_limit`. Adapters offer up to 32,768, and a completion queue on which receives complete too must have room
+    /// for all of them ([`Info::completions`]).
     pub fn receives(mut self, most: usize) -> Self {
         self.receives = most.max(1);
         self

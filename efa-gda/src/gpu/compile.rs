@@ -279,9 +279,10 @@ impl Drop for Program {
     }
 }
 
-/// Compiles the caller's kernels for `architecture` (such as `sm_90`). The source is CUDA C++17. It may include every
-/// header of the device library, with the directory (`"efa_gda/post.h"`) or without it; no checkout is needed. The
-/// compiler's messages name the source `name`.
+/// Compiles the caller's kernels for `architecture` (such as `sm_90`) and returns the cubin. The source is CUDA C++17.
+/// It may include every `.h` of the device library except `nccl_gin.h`, with the directory (`"efa_gda/post.h"`) or
+/// without it; no checkout is needed. `nccl_gin.h` and the `.cuh` files are for nvcc. The compiler's messages name the
+/// source `name`.
 ///
 /// # Errors
 /// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.

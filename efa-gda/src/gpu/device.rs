@@ -345,7 +345,8 @@ pub(crate) fn stream_ends(stream: &Arc<CudaStream>, limit: Duration) -> Result<(
                 std::thread::sleep(PERIOD);
             }
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {
-                return Err(Error::Unanswered { operation: OPERATION, limit });
+                let operation = "the kernels and copies of a stream";
+                return Err(Error::Unanswered { operation, ordinal: stream.context().ordinal(), limit });
             }
             Err(error) if is_lost(&error) => {
                 tracing::warn!(%error, "the GPU's context is lost, and its kernels with it");

@@ -20,8 +20,9 @@ pub enum Error {
     NoDriver,
     /// libnvrtc cannot be loaded.
     #[error(
-        "libnvrtc cannot be loaded, so kernels cannot be compiled; install it (nvidia-cuda-nvrtc), or set \
-         LD_LIBRARY_PATH"
+        "libnvrtc cannot be loaded, so kernels cannot be compiled; install version 12 or newer (package cuda-nvrtc, or \
+         pip install nvidia-cuda-nvrtc) and add its directory to LD_LIBRARY_PATH; or, for this library's own kernels, \
+         build with EFA_GDA_NVCC"
     )]
     NoCompiler,
     /// A driver call failed.
@@ -55,11 +56,13 @@ pub enum Error {
         start = .0.start, end = .0.end
     )]
     Scattered(Range<usize>),
-    /// A call did not end within its bound.
-    #[error("{operation} did not end within {limit:?}; see dmesg for the GPU's driver, and nvidia-smi")]
+    /// Work on a GPU did not end within its bound.
+    #[error("{operation} on GPU {ordinal} did not end within {limit:?}; see dmesg (Xid) and nvidia-smi")]
     Unanswered {
-        /// The call.
+        /// The work.
         operation: &'static str,
+        /// The GPU.
+        ordinal: usize,
         /// The bound.
         limit: std::time::Duration,
     },

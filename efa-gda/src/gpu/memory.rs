@@ -139,7 +139,7 @@ impl SideCopy {
         let mut guard = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let buffer = match &*guard {
             Ok(pinned) => pinned.0,
-            Err(result) => return Err(Self::unknown_end(*result)),
+            Err(result) => return Err(self.unknown_end(*result)),
         };
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         let stream = self.stream.cu_stream();
@@ -160,7 +160,7 @@ impl SideCopy {
                 // Every other result leaves open whether the copy ended: it may still write.
                 result => {
                     *guard = Err(DriverError(result));
-                    return Err(Self::unknown_end(DriverError(result)));
+                    return Err(self.unknown_end(DriverError(result)));
                 }
             }
         }
@@ -169,10 +169,11 @@ impl SideCopy {
     }
 
     /// The error for a copy whose end the driver did not report, with the driver's result.
-    fn unknown_end(result: DriverError) -> Error {
+    fn unknown_end(&self, result: DriverError) -> Error {
         match result.0 {
             sys::CUresult::CUDA_ERROR_NOT_READY => {
-                Error::Unanswered { operation: "a copy out of the GPU", limit: Self::LIMIT }
+                let ordinal = self.stream.context().ordinal();
+                Error::Unanswered { operation: "a copy to the host", ordinal, limit: Self::LIMIT }
             }
             _ => in_call("cuStreamQuery")(result),
         }

@@ -75,8 +75,8 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
     Unmapped(#[from] CloseError<B>),
     /// Entries were posted, and their doorbell was never rung. The queue is handed back, still mapped.
     #[error(
-        "this queue has entries that were posted and never rung for ({entries}): GpuQueue::quiet rings for them and \
-         waits; destroying the queue drops them"
+        "the queue was not unmapped, because it has entries that were posted and never rung for ({entries}): \
+         GpuQueue::quiet rings for them and waits; destroying the queue drops them"
     )]
     Unrung {
         /// The queue.

@@ -34,7 +34,8 @@ pub(crate) fn in_bounds(offset: u64, length: u64, region: u64) -> Result<Range<u
 /// How to close a memory region that other handles still refer to.
 pub(crate) const REGION_IN_USE_HINT: &str = "clones, work requests, receives that have not completed, and queues \
      with requests in flight or poisoned hold it: drop clones and work requests, wait until queues in flight are \
-     quiet, destroy poisoned queues, then close the region again";
+     quiet, destroy poisoned queues; close dropped this handle, and the last handle deregisters the region (try_close \
+     hands the handle back)";
 
 /// A peer's memory region, as the peer describes it. The application exchanges the three values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

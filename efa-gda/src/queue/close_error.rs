@@ -8,7 +8,10 @@ use super::backing::{Backing, Libfabric};
 #[non_exhaustive]
 pub enum CloseError<B: Backing = Libfabric> {
     /// Requests are in flight. The queue is handed back.
-    #[error("{in_flight} request(s) of this queue were rung and have not completed: {}", hint(.queue))]
+    #[error(
+        "the queue was not closed, because {in_flight} request(s) of it were rung and have not completed: {}",
+        hint(.queue)
+    )]
     Busy {
         /// The queue.
         queue: Box<MappedQueue<B>>,
@@ -17,8 +20,8 @@ pub enum CloseError<B: Backing = Libfabric> {
     },
     /// A kernel that owned the queue returned without closing its `Sender`. The queue is handed back.
     #[error(
-        "a kernel that owned this queue returned without closing its Sender, so that what it posted is not known: \
-         destroy the queue, which flushes its requests"
+        "the queue was not closed, because a kernel that owned it returned without closing its Sender, so that what it \
+         posted is not known: destroy the queue, which flushes its requests"
     )]
     Abandoned {
         /// The queue.
@@ -26,8 +29,8 @@ pub enum CloseError<B: Backing = Libfabric> {
     },
     /// Entries were posted, and their doorbell was never rung. The queue is handed back.
     #[error(
-        "this queue has entries that were posted and never rung for ({entries}): {} rings for them and waits; \
-         destroying the queue drops them",
+        "the queue was not closed, because it has entries that were posted and never rung for ({entries}): {} rings \
+         for them and waits; destroying the queue drops them",
         waiting_call(.queue)
     )]
     Unrung {

@@ -281,7 +281,8 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Returns the address of the struct that a kernel receives, which never changes and is valid while the queue
-    /// lives. The struct's geometry is constant; only the device library may write its other fields.
+    /// lives. The struct's geometry is constant while device code can use the queue: it changes only with a call on the
+    /// host, such as [`Self::set_doorbell`]. Only the device library may write the other fields.
     pub fn as_ptr(&self) -> NonNull<efa_gda_queue> {
         NonNull::new(self.shared.get()).expect("a box is not null")
     }
@@ -342,8 +343,8 @@ impl<B: Backing> MappedQueue<B> {
         outcome(status).err().or_else(|| Some(self.registration.as_ref()?.ended()?.error()))
     }
 
-    /// Closes the queue, if no request is in flight and the doorbell was rung for every entry. A poisoned queue may
-    /// have entries that were not rung for.
+    /// Closes the queue, if no request is in flight and the doorbell was rung for every entry. On a poisoned queue,
+    /// entries that were not rung for do not prevent the close.
     ///
     /// # Errors
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries

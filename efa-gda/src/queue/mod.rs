@@ -3,7 +3,8 @@
 //! [`crate::gpu_queue`](../gpu_queue/index.html) drives them from a GPU (feature `cuda`).
 //!
 //! A [`MappedQueue`] owns its endpoint, so nothing else posts to it or polls its completion queue. The struct's address
-//! never changes while the queue lives. Its geometry is constant; the device library (`kernels/include/efa_gda/`)
+//! never changes while the queue lives. Its geometry is constant while device code can use the queue: it changes only
+//! with a call on the host, such as [`MappedQueue::set_doorbell`]. The device library (`kernels/include/efa_gda/`)
 //! writes all other fields.
 //!
 //! # Before the first work request
@@ -25,9 +26,9 @@
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) returns true.
 //!
 //! # Completion counters
-//! With [`MappedQueue::with_counters`], device code computes free slots, and whether the queue is quiet, from
-//! completion counters. Until an error is counted it does not read the completion queue, whose old entries the adapter
-//! overwrites.
+//! With [`MappedQueue::with_counters`] (queues of libfabric only), device code computes free slots, and whether the
+//! queue is quiet, from completion counters. Until an error is counted it does not read the completion queue, whose old
+//! entries the adapter overwrites.
 //!
 //! # Requests of one group
 //! With [`MappedQueue::with_request_table`], a group of device code waits for its own requests, and receives their

@@ -19,10 +19,11 @@ pub enum QueueError {
     /// The geometry that the endpoint exposes breaks a rule.
     #[error(transparent)]
     Exposure(#[from] ExposureError),
-    /// Another mapped queue polls the completion queue.
+    /// The completion queue has a reader: a mapped queue, `CompletionQueue::read`, or the caller of
+    /// `CompletionQueue::claim`.
     #[error(
-        "the completion queue is polled by another mapped queue: open a completion queue for this endpoint, and bind \
-         the endpoint to it"
+        "the completion queue already has a reader (a mapped queue, CompletionQueue::read or CompletionQueue::claim): \
+         open a completion queue for this endpoint, and bind the endpoint to it"
     )]
     CompletionQueueTaken,
     /// Other endpoints complete on the completion queue.

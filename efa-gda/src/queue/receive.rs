@@ -125,7 +125,8 @@ pub enum Arrival {
 pub enum ReceiveError {
     /// The endpoint's receives complete on another completion queue.
     #[error(
-        "the queue takes no receives: bind the endpoint's receive side to the completion queue of its send side"
+        "the queue takes no receives, because they complete on another completion queue than its requests: bind both \
+         sides of the endpoint to one completion queue"
     )]
     NoReceiveQueue,
     /// The bytes are outside of the region, or the region has no key. Nothing was posted.
@@ -227,7 +228,7 @@ impl<R: Region> Receives<R> {
         self
     }
 
-    /// Sets the distance from one receive to the next, in bytes.
+    /// Sets the distance from one receive to the next, in bytes. By default 0: all at one place.
     pub fn stride(mut self, stride: u64) -> Self {
         self.stride = stride;
         self

@@ -1,5 +1,5 @@
-//! Mapped queues of rdma-core alone: how they are made, and how they find peers. They behave like those of libfabric in
-//! everything else.
+//! Mapped queues of rdma-core alone: how they are made, and how they find peers. They cannot use completion counters
+//! (`with_counters`), and otherwise behave like those of libfabric.
 
 use efa_gda_wire::Peer;
 

@@ -171,7 +171,7 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the distance from one transfer to the next, in both regions, in bytes.
+    /// Sets the distance from one transfer to the next, in both regions, in bytes. By default 0: all at one place.
     pub fn stride(mut self, stride: u64) -> Self {
         (self.local_stride, self.remote_stride) = (stride, stride);
         self

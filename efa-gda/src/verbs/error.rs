@@ -89,7 +89,7 @@ pub enum Error {
     },
     /// Another reader polls the completion queue. It would take completions of another queue pair for its own.
     CompletionQueuePolled,
-    /// Other handles use the object.
+    /// Other handles use the object. `close` dropped its handle; the last handle closes the object.
     Busy {
         /// The object that was not closed.
         what: &'static str,

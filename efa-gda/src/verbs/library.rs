@@ -28,8 +28,8 @@ impl From<RdmaCore> for Library {
 }
 
 impl Library {
-    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, else those that the dynamic loader
-    /// finds.
+    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, and no others if that fails. If the
+    /// variable is not set or empty, loads those that the dynamic loader finds.
     ///
     /// # Errors
     /// [`Error::Load`] names what was tried or missing.

@@ -167,7 +167,8 @@ impl MemoryRegion {
     /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_dereg_mr` fails.
+    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_dereg_mr` fails. The handle is
+    /// dropped in either case.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

@@ -211,7 +211,7 @@ impl QueuePair<Created> {
     }
 
     /// Attaches `counter`, which then counts the completions of `counted` for this queue pair. Each operation
-    /// has at most one counter.
+    /// has at most one counter. A mapped queue of this queue pair does not use it.
     ///
     /// # Errors
     /// [`Error::OtherContext`]; [`Error::Call`] where `ibv_qp_attach_comp_cntr` fails.

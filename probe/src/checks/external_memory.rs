@@ -10,8 +10,22 @@ pub(crate) const BYTES: u64 = 64 << 10;
 
 /// [`BYTES`] of such memory. The driver needs a dmabuf; the software adapter accepts any memory with a
 /// descriptor.
-pub(crate) fn memory(soft: bool) -> std::io::Result<OwnedFd> {
-    if soft { memory_file() } else { dmabuf() }
+///
+/// # Errors
+/// What failed and what to do, in words.
+pub(crate) fn memory(soft: bool) -> Result<OwnedFd, String> {
+    let file = memory_file().map_err(|why| {
+        format!("memfd_create, ftruncate or sealing failed: {why}; allow them in the seccomp profile")
+    })?;
+    if soft {
+        return Ok(file);
+    }
+    dmabuf(&file).map_err(|why| {
+        format!(
+            "/dev/udmabuf, which makes a dmabuf of host memory, failed: {why}; load the module (modprobe udmabuf) and \
+             give the process this device"
+        )
+    })
 }
 
 /// Zeroed memory with a descriptor, sealed against shrinking, as udmabuf requires.
@@ -46,10 +60,9 @@ const UDMABUF_CREATE: u64 = 1 << 30 | (size_of::<UdmabufCreate>() as u64) << 16 
 /// `UDMABUF_FLAGS_CLOEXEC`.
 const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
 
-/// Host memory as a dmabuf, which needs `/dev/udmabuf`.
-fn dmabuf() -> std::io::Result<OwnedFd> {
+/// The memory as a dmabuf, which needs `/dev/udmabuf`.
+fn dmabuf(memory: &OwnedFd) -> std::io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
-    let memory = memory_file()?;
     let memfd = u32::try_from(memory.as_raw_fd()).unwrap_or(u32::MAX);
     let create = UdmabufCreate { memfd, flags: UDMABUF_FLAGS_CLOEXEC, offset: 0, size: BYTES };
     // SAFETY: the device's command, with the struct that it reads.

@@ -203,9 +203,9 @@ pub struct QueuePairAttr {
     /// count as posted and completed, and the doorbell starts at its low 16 bits. 0 as on hardware. At most
     /// [`MAX_FIRST_COUNTER`], so that 64-bit indexes never wrap.
     pub first_counter: u64,
-    /// Memory for the send queue's ring, at least depth × entry size. If `None`, the adapter allocates it.
+    /// Memory for the send queue's ring, at least the rounded depth × entry size. If `None`, the adapter allocates it.
     pub sq_memory: Option<Arc<RingMemory>>,
-    /// Memory for the receive queue's ring, at least depth × 16 bytes. If `None`, the adapter allocates it.
+    /// Memory for the receive queue's ring, at least the rounded depth × 16 bytes. If `None`, the adapter allocates it.
     pub rq_memory: Option<Arc<RingMemory>>,
     /// The send queue's doorbell. If `None`, the adapter allocates one on a page that other doorbells share.
     pub sq_doorbell: Option<Doorbell>,

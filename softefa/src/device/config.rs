@@ -183,7 +183,8 @@ impl AdapterConfig {
     /// Applies the `SOFTEFA_*` variables of this process. Without `SOFTEFA_SEED`, the seed is random.
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value and the allowed values.
+    /// [`ConfigError`] with the variable, its value, and what was expected. [`Adapter::new`](super::Adapter::new)
+    /// checks the limits; its error names the field.
     pub fn with_environment(mut self) -> Result<Self, ConfigError> {
         // A client must not be able to guess another's keys. The standard library's hashes start from random bits.
         self.seed = RandomState::new().hash_one(0);
@@ -213,7 +214,8 @@ impl AdapterConfig {
     /// | `SOFTEFA_COUNTERS` | 0: no completion counters under rdma-core |
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value and the allowed values.
+    /// [`ConfigError`] with the variable, its value, and what was expected. [`Adapter::new`](super::Adapter::new)
+    /// checks the limits; its error names the field.
     pub fn with_variables(
         mut self,
         lookup: impl Fn(&'static str) -> Option<String>,

@@ -8,7 +8,8 @@ use efa_gda_wire::CompletionStatus;
 /// The faults that one adapter applies to its requests; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests are executed in random order within a window of this many; 0 and 1 preserve the order.
+    /// Requests are executed in random order within a window of this many; 0 and 1 preserve the order, except that
+    /// others overtake a request that waits for a receive.
     pub reorder_window: u32,
     /// Time that each request waits before it is executed.
     pub delay: Duration,
