@@ -32,13 +32,15 @@ pub(super) fn copy_inline_bytes(
     owned: Option<&Buffer>,
 ) -> Result<Vec<u8>, WorkError> {
     let Some(range) = inline_bytes(args) else { return Ok(Vec::new()) };
-    let copy = |start: usize, bytes: &mut [u8]| match owned {
+    let copy = |start: usize, bytes: &mut [u8]| {
+        match owned {
         Some(buffer) => buffer.read(start - buffer.as_ptr() as usize, bytes).is_ok(),
         None => copy_readable(start, bytes).unwrap_or_else(|error| {
             // Too many open files. The bytes count as unreadable.
-            tracing::warn!(%error, "no pipe can be opened to copy the bytes of inline requests");
+            tracing::warn!(%error, "no pipe can be opened to copy the bytes of inline requests; raise the limit of descriptors");
             false
         }),
+    }
     };
     // The bytes between requests that are far apart are not copied.
     let apart = args.local_stride > args.bytes;

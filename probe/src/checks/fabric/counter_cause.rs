@@ -69,8 +69,8 @@ pub(super) fn of(facts: &Facts) -> Cause {
     if let (true, Some(value)) = (not_supported, facts.switch.as_deref().filter(|value| number(value) == 0)) {
         return fix(
             format!(
-                "set {SWITCH}=1, or with {} unset it: the provider reads {value:?} as the number 0, which disables \
-                 counters",
+                "set {SWITCH}=1 (from {} on, unsetting it is enough): the provider reads {value:?} as the number 0, \
+                 which disables counters",
                 COUNTERS_BY_DEFAULT.describe()
             ),
             Who::Pod,
