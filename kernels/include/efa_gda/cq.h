@@ -159,16 +159,20 @@ namespace efa_gda {
 /* What one or several polls counted. `first_error` and `first_error_id`: status and request id of the first error. */
 struct Completions {
   /* Completed requests. */
-  uint32_t sends = 0;
+  uint32_t sends;
   /* Completions of receives; `unsolicited`: how many of them used no posted receive. */
-  uint32_t receives = 0;
-  uint32_t unsolicited = 0;
+  uint32_t receives, unsolicited;
   /* Failed requests whose completions were read. With counters and wrap not 0, `sends` counts them later. */
-  uint32_t errors = 0;
-  uint32_t first_error = 0;
-  uint64_t first_error_id = 0;
+  uint32_t errors, first_error;
+  uint64_t first_error_id;
   /* A completion of another queue pair was read: two queues complete on this completion queue. */
-  bool foreign = false;
+  bool foreign;
+
+  EFA_GDA_FN Completions()
+      : sends(0), receives(0), unsolicited(0), errors(0), first_error(0), first_error_id(0), foreign(false) {}
+  /* Leaves all members undefined: stores to the thread's memory delay the next fence. */
+  enum Undefined { kUndefined };
+  EFA_GDA_FN explicit Completions(Undefined) {}
 
   EFA_GDA_FN void add_error(uint32_t status, uint64_t id) {
     if (errors == 0) first_error = status;
@@ -177,6 +181,7 @@ struct Completions {
   }
   EFA_GDA_FN void add(const Completions &more) { add_to(*this, more); }
   EFA_GDA_FN void add(const Completions &more) volatile { add_to(*this, more); }
+  EFA_GDA_FN Completions copy() const { return *this; }
   EFA_GDA_FN Completions copy() const volatile {
     Completions out;
     out.sends = sends;
@@ -276,9 +281,9 @@ EFA_GDA_FN void copy_to_inbox(efa_gda_queue *queue, uint32_t index) {
   store_release(&queue->completion.inboxed, inboxed + 1);
 }
 
-/* Heads that the reader loads at once. A GPU's read of host memory takes 1.3 us, and this many take hardly longer. The
- * first read of a poll is of one head only: waiting groups poll often, mostly find nothing, and share PCIe. */
-constexpr uint32_t kHeadsPerRead = 8;
+/* The most heads that the reader loads at once. A GPU's read of host memory takes 1.3 us, and this many take hardly
+ * longer. */
+constexpr uint32_t kHeadsPerRead = 10;
 
 /* The index at which a reader must begin if completion.consumed is `consumed`. */
 EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed) {
@@ -329,64 +334,73 @@ EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index
   return kSendCompletion;
 }
 
-/* Loads the heads of the `want` completions from `index` on. */
-EFA_GDA_FN void load_heads(const efa_gda_queue *queue, uint32_t index, uint32_t want,
-                           CompletionHead (&heads)[kHeadsPerRead]) {
-  efa_gda_cq cq = queue->cq;
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
-    /* Set in any case: otherwise the compiler keeps its old value, and so a register, through the caller's loop. */
-    heads[k].bits = 0;
-    if (k < want) heads[k] = head_at(cq, index + k);
-  }
-}
-
 /* Reads the new completions, at most `sends` of requests and at most kMaxPoll others, and adds them to `all`, but for
  * those of successful requests. Reads none while another thread is the reader. Returns the number of completions of
  * requests, which it also adds to `completed` on a queue without counters. */
 EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, Completions *all) {
-  if (queue->cq.buffer == nullptr) return 0;
+  /* Copies: an access with an order makes the compiler load the queue's fields anew, and one with an acquire the GPU as
+   * well, for a round trip to L2 each. */
+  const efa_gda_cq cq = queue->cq;
+  const efa_gda_requests table = queue->requests;
+  const uint32_t qpn = queue->qpn;
+  if (cq.buffer == nullptr) return 0;
   /* The ids of the successful requests of this poll; used if the queue has a request table. */
   uint16_t ids[kMaxTrackedPoll];
   uint32_t sends_read = 0;
   /* In bits 15:0 completions that are not of requests, in bits 23:16 those of them that used a posted receive, and in
    * bits 31:24 failed requests, modulo 256. */
   uint32_t others = 0;
-  if (queue->requests.num_entries != 0 && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
+  if (table.num_entries != 0 && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return 0;
-  uint32_t index = oldest_unread(queue, load_relaxed(&queue->completion.consumed));
-  EFA_GDA_NO_UNROLL for (uint32_t want = 1; (others & 0xffff) < kMaxPoll && sends_read < sends; want = kHeadsPerRead) {
-    if (want > sends - sends_read) want = sends - sends_read;
+  uint32_t consumed = load_relaxed(&queue->completion.consumed), completed = load_relaxed(&queue->completion.completed),
+           index = oldest_unread(queue, consumed);
+  EFA_GDA_NO_UNROLL while ((others & 0xffff) < kMaxPoll && sends_read < sends) {
+    uint32_t want = sends - sends_read < kHeadsPerRead ? sends - sends_read : kHeadsPerRead;
     CompletionHead heads[kHeadsPerRead];
-    load_heads(queue, index, want, heads);
-    /* Takes the successful requests in front. heads[0] becomes the first head that is not one. */
-    EFA_GDA_NO_UNROLL while (want != 0 && is_new(queue->cq, index, heads[0]) && heads[0].is_good_send(queue->qpn)) {
-      if (sends_read < kMaxTrackedPoll) ids[sends_read - (others >> 24)] = (uint16_t)heads[0].id();
-      EFA_GDA_UNROLL for (uint32_t k = 1; k < kHeadsPerRead; k++) heads[k - 1] = heads[k];
-      want--;
-      sends_read++;
-      index++;
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
+      heads[k].bits = 0;
+      if (k < want) heads[k] = head_at(cq, index + k);
     }
-    if (want == 0) continue;
-    if (!is_new(queue->cq, index, heads[0])) break;
-    CompletionKind kind = take_completion(queue, index, heads[0], all);
+    /* Takes the successful requests in front: without a loop over them, whose iterations would wait for each other. */
+    uint32_t fresh = 0, good = 0, first_id = sends_read - (others >> 24);
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
+      uint32_t bit = is_new(cq, index + k, heads[k]) ? 1u << k : 0;
+      fresh |= bit;
+      if (heads[k].is_good_send(qpn)) good |= bit;
+      /* Ids that are not taken are overwritten, or not used. */
+      if (table.num_entries != 0 && k < want) ids[first_id + k] = (uint16_t)heads[k].id();
+    }
+    uint32_t taken = low_ones(good);
+    if (taken > want) taken = want;
+    sends_read += taken;
+    index += taken;
+    if (taken == want) continue;
+    if ((fresh >> taken & 1) == 0) break;
+    CompletionKind kind = take_completion(queue, index, head_at(cq, index), all);
     sends_read += kind == kSendCompletion;
     others += kind == kSendCompletion ? 1 << 24 : kind == kPostedReceive ? 0x10001 : 1;
     index++;
   }
-  if (index != load_relaxed(&queue->completion.consumed)) {
+  if (index != consumed) {
+    volatile uint32_t *doorbell = queue->cq.doorbell;
     /* B2, and R1 for the ids. */
     fence_system();
-    if (queue->requests.num_entries != 0) {
-      EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < sends_read - (others >> 24); i++) {
-        mark_done(queue->requests, ids[i], EFA_IO_COMP_STATUS_OK);
+    if (table.num_entries != 0) {
+      /* Four at once, so that the loads of their ids overlap. */
+      uint32_t good = sends_read - (others >> 24);
+      EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < good; i += 4) {
+        EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+          if (i + k < good) mark_done(table, ids[i + k], EFA_IO_COMP_STATUS_OK);
+        }
       }
     }
     store_relaxed(&queue->completion.consumed, index);
-    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + (others >> 16 & 0xff));
-    if (queue->counters.success == nullptr) {
-      store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + sends_read);
+    uint32_t receives = others >> 16 & 0xff;
+    if (receives != 0) {
+      store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + receives);
     }
-    if (queue->cq.doorbell != nullptr) store_doorbell(queue->cq.doorbell, index & 0xffff);
+    if (queue->counters.success == nullptr) store_relaxed(&queue->completion.completed, completed + sends_read);
+    if (doorbell != nullptr) store_doorbell(doorbell, index & 0xffff);
   }
   store_release(&queue->completion.lock, 0u);
   return sends_read;
@@ -450,12 +464,17 @@ EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
   if (c.success == nullptr) all->sends += sends_read;
 }
 
-/* Polls, and returns the number of completed requests of this queue so far, modulo 2^32. Adds what this call counted to
- * `all`. `posted` is the number of requests so far: without counters, no more completions of requests are read than are
- * in flight, because a read past the last completion costs a round trip over PCIe. With none in flight, or more than
- * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. On a queue with counters whose wrap
- * is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. Called by one thread of a
- * group. */
+/* Polls. `posted` is the number of requests so far: without counters, no more completions of requests are read than are
+ * in flight, because a read past the last completion may cost a round trip over PCIe. With none in flight, or more than
+ * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. */
+EFA_GDA_FN void poll_in_flight(efa_gda_queue *queue, uint32_t posted, Completions *all) {
+  uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
+  poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all);
+}
+
+/* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. On a queue with
+ * counters whose wrap is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. Called
+ * by one thread of a group. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions *all) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
@@ -464,8 +483,7 @@ EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Complet
     store_relaxed(&queue->completion.completed, completed);
     return completed;
   }
-  uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
-  poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all);
+  poll_in_flight(queue, posted, all);
   return load_acquire(&queue->completion.completed);
 }
 

@@ -357,20 +357,17 @@ inline void pause() { host::yield(); }
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
  * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
- * The first call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
- * and `*progress`. The abort flag is in host memory, and reading it delays the fences of all groups: these calls read
- * it at most every kAbortPollNs, first `first_abort_poll_ns` after they first read the clock. Waits for the ticket lock
- * pass kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. All
- * other waits pass 0. */
+ * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
+ * and `*progress`: most waits end before that. The abort flag is in host memory, and reading it delays the fences of all
+ * groups. These calls read it when the bound is over, and at most every kAbortPollNs before, first kAbortPollNs after
+ * they first read the clock. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
 
   /* `progress` may be null. */
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr,
-                      uint64_t first_abort_poll_ns = 0)
-      : queue_(queue), progress_(progress), bound_ns_(bound_ns), first_abort_poll_ns_(first_abort_poll_ns), start_(0),
-        next_abort_poll_(0), calls_(0), seen_(0) {}
+  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr)
+      : queue_(queue), progress_(progress), bound_ns_(bound_ns), start_(0), next_abort_poll_(0), calls_(24), seen_(0) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
@@ -382,22 +379,19 @@ class Deadline {
     if (calls_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
     uint64_t now = clock_ns();
-    if (next_abort_poll_ == 0) next_abort_poll_ = now + first_abort_poll_ns_;
-    if (now >= next_abort_poll_ && queue_->abort != nullptr) {
+    uint32_t seen = progress_ != nullptr ? load_relaxed(progress_) : 0;
+    if (start_ == 0 || seen != seen_) start_ = now;
+    seen_ = seen;
+    bool is_over = now - start_ >= bound_ns_;
+    if (next_abort_poll_ == 0) next_abort_poll_ = now + kAbortPollNs;
+    if ((is_over || now >= next_abort_poll_) && queue_->abort != nullptr) {
       next_abort_poll_ = now + kAbortPollNs;
       uint32_t stop = load_system(queue_->abort);
       if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
     }
-    uint32_t seen = progress_ != nullptr ? load_relaxed(progress_) : 0;
-    if (start_ == 0 || seen != seen_) start_ = now;
-    seen_ = seen;
     bool was_last_look = calls_ > kLastLook;
-    if (now - start_ < bound_ns_) {
-      calls_ &= kLastLook - 1;
-      return EFA_GDA_OK;
-    }
-    calls_ = kLastLook;
-    return was_last_look ? at_bound : EFA_GDA_OK;
+    calls_ = is_over ? kLastLook : calls_ & (kLastLook - 1);
+    return is_over && was_last_look ? at_bound : EFA_GDA_OK;
   }
 
   /* The caller has seen progress: the bound counts from the next time that the clock is read. */
@@ -409,7 +403,7 @@ class Deadline {
 
   const efa_gda_queue *queue_;
   const uint32_t *progress_;
-  uint64_t bound_ns_, first_abort_poll_ns_, start_, next_abort_poll_;
+  uint64_t bound_ns_, start_, next_abort_poll_;
   uint32_t calls_, seen_;
 };
 

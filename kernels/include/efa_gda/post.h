@@ -347,6 +347,8 @@ class Sender {
     if (ring_.is_leader()) {
       Completions more = unread_completions();
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
+      wait.of_owner = S != Sharing::Device;
+      wait.posted = ring_.next();
       result = wait_for_requests(queue_, &wait, &more);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
       add_completions(more);

@@ -47,11 +47,12 @@
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such
- *       a word executes a fence between the loads that show this (LIMIT) and the store: publish_flags() (ticket_lock.h)
- *       fences before it stores poster words and flags; a writer that stores poster words fences whenever it has
- *       computed a new limit (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with
- *       an acquire, or relaxed and then executes fence_device(), and loads `oldest` afterwards. If the word is of the
- *       next lap, that load shows i < oldest.
+ *       a word executes a fence between the loads that show this (LIMIT) and the store: publish() (ticket_lock.h) fences
+ *       before it stores poster words and flags; a writer that stores poster words fences when it takes over the limit
+ *       of the writer before it (Ticket::resume(); acquire_queue() in post.h), and whenever it has computed a new one
+ *       (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed
+ *       and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, that load shows
+ *       i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.
@@ -163,6 +164,9 @@ struct RequestWait {
   uint32_t known_errors;
   /* Bound of the wait; 0: looks once, polls once and looks again. */
   uint64_t bound_ns;
+  /* of_owner: the group is the queue's owner, and `posted` its `next`, because reserve.word lacks its requests. */
+  bool of_owner = false;
+  uint32_t posted = 0;
   /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten.
    * drop_later_laps() drops a failure whose word may be of two laps later, without looking for the next. */
   FailedRequest failed;
@@ -211,8 +215,9 @@ EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done
 /* Loads of four words that a look has in flight at once: 16 requests for one round trip. */
 constexpr uint32_t kFoursPerLook = 4;
 
-/* Advances `wait` as far as relaxed loads show requests that are done or of other handles. */
-EFA_GDA_FN void look_ahead(const efa_gda_requests &table, RequestWait &wait) {
+/* Advances `wait` as far as relaxed loads show requests that are done or of other handles. The table is a copy, so that
+ * no loop loads its fields anew. */
+EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestWait &wait) {
   for (bool passed = true; passed && wait.next != wait.end;) {
     uint64_t done[kFoursPerLook], posters[kFoursPerLook] = {};
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFoursPerLook; k++) {
@@ -255,10 +260,13 @@ EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
   }
 }
 
-/* Advances `wait` as far as its requests are done. */
-EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
+/* Advances `wait` as far as its requests are done. `posted`: the number of requests so far, perhaps of some time ago;
+ * `table`: the queue's. */
+EFA_GDA_FN void look(const efa_gda_queue *queue, const efa_gda_requests &table, RequestWait &wait, uint32_t posted) {
   do {
-    look_ahead(queue->requests, wait);
+    look_ahead(table, wait);
+    /* Without a request of the next lap, the request is in flight. If there is one by now, the next look sees it. */
+    if (wait.poster == 0 && posted - wait.next <= table.num_entries) return;
   } while (wait.next != wait.end && look_closely(queue, wait));
 }
 
@@ -283,17 +291,17 @@ EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const Reque
  * the leader. Poisons the queue as CALLS above says. */
 EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait, Completions *all) {
   RequestWait wait = *caller_wait;
+  const efa_gda_requests table = queue->requests;
   uint32_t first = wait.next;
   Deadline deadline(queue, wait.bound_ns, &queue->completion.completed);
   efa_gda_status status = EFA_GDA_OK;
-  look(queue, wait);
-  EFA_GDA_NO_UNROLL while (wait.next != wait.end && status == EFA_GDA_OK) {
-    uint32_t posted = (uint32_t)load_relaxed(&queue->reserve.word);
-    if (is_before(posted, wait.end)) posted = wait.end;
-    completed_now(queue, posted, all);
+  for (;;) {
+    uint32_t posted = wait.of_owner ? wait.posted : (uint32_t)load_relaxed(&queue->reserve.word);
+    look(queue, table, wait, posted);
+    if (wait.next == wait.end || status != EFA_GDA_OK) break;
+    poll_in_flight(queue, posted, all);
     status = wait.bound_ns == 0 ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
     if (all->foreign) status = EFA_GDA_BAD_COMPLETION;
-    look(queue, wait);
   }
   drop_later_laps(queue, first, wait);
   if (wait.next == wait.end) {

@@ -477,7 +477,7 @@ class Ticket : private TicketState {
    * to that slow; so the first loads do without. */
   EFA_GDA_COLD static efa_gda_status leader_wait_long(const efa_gda_queue *queue, uint64_t before,
                                                       uint64_t timeout_ns) {
-    Deadline deadline(queue, timeout_ns, &queue->completion.completed, Deadline::kAbortPollNs);
+    Deadline deadline(queue, timeout_ns, &queue->completion.completed);
     efa_gda_status status = EFA_GDA_OK;
     EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
       status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
