@@ -32,27 +32,26 @@ struct Local {
 }
 
 /// Second halves of entries, and what polls and waits keep, lie in the thread's memory.
-const PUT: Local = Local { stack: 288, spilled: 0, saved: 0 };
-/// Each kernel contains every kind of group. Functions of compact groups, which are called through pointers, must leave
-/// those of other groups their registers, which are all that there are.
+const PUT: Local = Local { stack: 256, spilled: 0, saved: 0 };
+/// Each kernel contains every kind of group.
 const LOAD: [Local; 3] = [
-    Local { stack: 1696, spilled: 1144, saved: 276 },
-    Local { stack: 1568, spilled: 1200, saved: 212 },
-    Local { stack: 1800, spilled: 3812, saved: 212 },
+    Local { stack: 1224, spilled: 0, saved: 280 },
+    Local { stack: 1272, spilled: 0, saved: 228 },
+    Local { stack: 1024, spilled: 0, saved: 216 },
 ];
 /// The kernel puts with a signal: two posts of a warp and a wait, whose calls lie in the thread's memory; and it waits for
 /// a signal.
 const EXAMPLE: [Local; 3] = [
-    Local { stack: 576, spilled: 0, saved: 0 },
-    Local { stack: 576, spilled: 0, saved: 0 },
-    Local { stack: 496, spilled: 0, saved: 0 },
+    Local { stack: 1032, spilled: 0, saved: 280 },
+    Local { stack: 1080, spilled: 0, saved: 228 },
+    Local { stack: 1264, spilled: 0, saved: 216 },
 ];
-/// The kernel contains four operations in four scopes. The calls of the engine's compact groups, and what polls and waits
+/// The kernel contains four operations in four scopes. The engine's calls on shared queues, and what polls and waits
 /// keep, lie in the thread's memory.
 const FI_XPU: [Local; 3] = [
-    Local { stack: 1200, spilled: 0, saved: 228 },
-    Local { stack: 1192, spilled: 0, saved: 212 },
-    Local { stack: 1248, spilled: 0, saved: 196 },
+    Local { stack: 1104, spilled: 0, saved: 220 },
+    Local { stack: 1176, spilled: 0, saved: 224 },
+    Local { stack: 1200, spilled: 0, saved: 204 },
 ];
 /// The kernel's waits and polls keep their state in the thread's memory.
 const RECEIVE: Local = Local { stack: 240, spilled: 0, saved: 0 };
@@ -178,13 +177,20 @@ const COMPAT_ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
 /// The most bytes of registers that a function of the compatibility layer stores: those that it saves for its caller.
 const SAVED: u32 = 184;
 
+/// The most bytes of these that a function may load a second time: `ibgda_post` for sm_120, where it waits for free slots.
+const LOADED_TWICE: u32 = 24;
+
 /// Checks that a function of `report` stores no register but those that it saves for its caller: each is stored once, at
 /// its beginning, and loaded once. A register that is spilled for lack of others is usually loaded more often.
 fn check_saved(report: &str, case: &str) {
     for line in report.lines().filter(|line| line.contains("bytes stack frame")) {
         let [stores, loads] =
             [" bytes spill stores", " bytes spill loads"].map(|kind| bytes_of_local(line, kind));
-        assert!(stores == loads && stores <= SAVED, "{case} spills: {line}\n{report}");
+        let loaded_twice = loads.checked_sub(stores);
+        assert!(
+            stores <= SAVED && loaded_twice.is_some_and(|bytes| bytes <= LOADED_TWICE),
+            "{case} spills: {line}\n{report}"
+        );
     }
 }
 
@@ -255,9 +261,9 @@ fn files_with_different_register_limits_link() {
     let Some(toolkit) = toolkit() else { return };
     let folder = efa_gda_test_support::TempDir::new("limits");
     let files = [
-        ("compact", "Compact<WarpGroup>", "__launch_bounds__(1024)", "-maxrregcount=64"),
+        ("compact", "WarpGroup", "__launch_bounds__(1024)", "-maxrregcount=64"),
         ("plain", "WarpGroup", "", "-maxrregcount=255"),
-        ("block", "Compact<BlockGroup>", "__launch_bounds__(512)", "-maxrregcount=128"),
+        ("block", "BlockGroup", "__launch_bounds__(512)", "-maxrregcount=128"),
     ];
     let objects = files.map(|(name, group, bounds, limit)| {
         let (source, object) =

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::{
-    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
-    EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_FLIGHT, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN,
+    EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
 };
 use kernels_support::put_signal::PutSignal;
 use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
@@ -231,12 +231,27 @@ fn a_published_call_that_receives_the_lock_makes_each_entry_once() {
         let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
         assert_eq!(
             handles(&mut bench, 7, 2, seed)[0],
-            [EFA_GDA_OK, 40],
+            [EFA_GDA_OK, 32],
             "seed {seed}: status and entries made"
         );
         let record = bench.finish();
         assert_eq!(record.violations, [""; 0], "seed {seed}");
-        assert_eq!(remotes(&record), (0..40).collect::<Vec<u64>>(), "seed {seed}");
+        assert_eq!(remotes(&record), (0..32).collect::<Vec<u64>>(), "seed {seed}");
+    }
+}
+
+/// While another group owns the lock, a group places what fits the batch window (16) in the ring itself, and only
+/// publishes the rest. The lock owner rings for both.
+#[test]
+fn a_group_that_waits_places_its_entries_ahead_if_the_batch_window_has_room() {
+    for seed in 1..20 {
+        let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
+        let statuses = handles(&mut bench, 10, 2, seed);
+        let (ahead, published) = (EFA_GDA_OK, EFA_GDA_IN_FLIGHT);
+        assert_eq!(statuses, [[EFA_GDA_OK; 3], [ahead, published, EFA_GDA_OK]], "seed {seed}");
+        let record = bench.finish();
+        assert_eq!(record.violations, [""; 0], "seed {seed}");
+        assert_eq!(remotes(&record), (0..12).chain(0..6).collect::<Vec<u64>>(), "seed {seed}");
     }
 }
 

@@ -33,19 +33,6 @@ constexpr uint64_t kMostAhead = 1024;
 /* Completions are counted by so many at once, since a store for each call would lengthen the fences. */
 constexpr uint64_t kCountedAtOnce = 512;
 
-template <Sharing S, class Group>
-struct SenderGroupOf {
-  using Type = Group;
-};
-#ifdef EFA_GDA_BENCH_COMPACT
-template <class Group>
-struct SenderGroupOf<Sharing::Device, Group> {
-  using Type = efa_gda::Compact<Group>;
-};
-#endif
-template <Sharing S, class Group>
-using SenderGroup = typename SenderGroupOf<S, Group>::Type;
-
 template <Sharing S, class Group, int StoreBytes>
 __global__ void EFA_GDA_BENCH_BOUNDS post_kernel(Load load) {
   Group group;
@@ -54,8 +41,7 @@ __global__ void EFA_GDA_BENCH_BOUNDS post_kernel(Load load) {
   if (load.completed != nullptr && group.rank() == 0) {
     completed = (unsigned long long *)load.completed + blockIdx.x % load.queue_count;
   }
-  using Sender = efa_gda::Sender<S, SenderGroup<S, Group>, StoreBytes>;
-  Sender sender(load.queues + blockIdx.x % load.queue_count);
+  efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
   efa_gda_status status = sender.status();
   /* Forces `index` into a register. Without this the compiler computes it again for each entry. */
   asm volatile("" : "+r"(index));

@@ -19,10 +19,9 @@
   } while (0)
 
 /* Kernels that post are compiled for blocks of 1,024 threads, as a transport's kernels are, and so have at most 64
- * registers; their groups on shared queues are compact. An empty macro removes both. */
+ * registers. An empty macro removes the bound. */
 #ifndef EFA_GDA_BENCH_BOUNDS
 #define EFA_GDA_BENCH_BOUNDS __launch_bounds__(1024)
-#define EFA_GDA_BENCH_COMPACT
 #endif
 
 constexpr int kQueues = 132;

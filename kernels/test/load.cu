@@ -36,16 +36,6 @@ EFA_GDA_FN void load(const efa_gda_load_args &a, Group group, uint32_t index) {
   if (group.rank() == 0) store_relaxed(a.status + index, (uint32_t)status);
 }
 
-/* The same on shared queues: every other group is compact. */
-template <class Group>
-EFA_GDA_FN void load_shared(const efa_gda_load_args &a, Group group, uint32_t index, uint32_t number) {
-  if (number % 2 == 0) {
-    load<efa_gda::Sharing::Device>(a, efa_gda::Compact<Group>(), index);
-  } else {
-    load<efa_gda::Sharing::Device>(a, group, index);
-  }
-}
-
 }  // namespace
 
 EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
@@ -56,21 +46,21 @@ EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
   switch (a.group) {
     case 0:
       if (shared) {
-        load_shared(a, BlockGroup(), index, index);
+        load<efa_gda::Sharing::Device>(a, BlockGroup(), index);
       } else {
         load<Sharing::Block>(a, BlockGroup(), index);
       }
       break;
     case 1:
       if (shared) {
-        load_shared(a, ThreadGroup(), index, index);
+        load<efa_gda::Sharing::Device>(a, ThreadGroup(), index);
       } else if (thread_index() == 0) {
         load<Sharing::Thread>(a, ThreadGroup(), index);
       }
       break;
     default:
       if (shared) {
-        load_shared(a, WarpGroup(), index, index);
+        load<efa_gda::Sharing::Device>(a, WarpGroup(), index);
       } else if (thread_index() < 32) {
         load<Sharing::Warp>(a, WarpGroup(), index);
       }
@@ -85,10 +75,10 @@ EFA_GDA_KERNEL efa_gda_load_mixed_kernel(struct efa_gda_load_args a) {
   uint32_t index = block_index() * block_threads();
   switch (block_index() % 3) {
     case 0:
-      return load_shared(a, BlockGroup(), index, block_index() / 3);
+      return load<efa_gda::Sharing::Device>(a, BlockGroup(), index);
     case 1:
-      return load_shared(a, WarpGroup(), index + thread_index() / 32 * 32, thread_index() / 32);
+      return load<efa_gda::Sharing::Device>(a, WarpGroup(), index + thread_index() / 32 * 32);
     default:
-      return load_shared(a, ThreadGroup(), index + thread_index(), thread_index());
+      return load<efa_gda::Sharing::Device>(a, ThreadGroup(), index + thread_index());
   }
 }

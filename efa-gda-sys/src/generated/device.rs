@@ -377,25 +377,37 @@ impl Default for efa_gda_requests {
         }
     }
 }
-/// Engine: the reserve word.
+/** Engine: the reserve word, and what the ticket lock's owner passes on besides efa_gda_lock_words. Alignment and order
+ are fixed: device code loads all words in one instruction.*/
 #[repr(C)]
+#[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_reserve_words {
     /** 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
  queue's present owner are missing: its close() adds them (post.h).*/
     pub word: u64,
+    /** Free slots: the producer index up to which the last writer could place entries (free_slots.h). Used only if it is
+ from the next entry's index to num_entries past that.*/
+    pub free_limit: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of efa_gda_reserve_words",
-    ][::core::mem::size_of::<efa_gda_reserve_words>() - 8usize];
+    ][::core::mem::size_of::<efa_gda_reserve_words>() - 16usize];
     [
         "Alignment of efa_gda_reserve_words",
-    ][::core::mem::align_of::<efa_gda_reserve_words>() - 8usize];
+    ][::core::mem::align_of::<efa_gda_reserve_words>() - 16usize];
     [
         "Offset of field: efa_gda_reserve_words::word",
     ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
+    [
+        "Offset of field: efa_gda_reserve_words::free_limit",
+    ][::core::mem::offset_of!(efa_gda_reserve_words, free_limit) - 8usize];
+    [
+        "Offset of field: efa_gda_reserve_words::reserved",
+    ][::core::mem::offset_of!(efa_gda_reserve_words, reserved) - 12usize];
 };
 /** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
  Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
@@ -613,13 +625,12 @@ pub struct efa_gda_queue {
     /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
  and of the receive queue are on separate lines.*/
     pub reserve: efa_gda_reserve_words,
-    pub __bindgen_padding_1: u64,
     pub lock: efa_gda_lock_words,
     pub error: efa_gda_error_words,
-    pub __bindgen_padding_2: [u32; 16usize],
+    pub __bindgen_padding_1: [u32; 16usize],
     pub completion: efa_gda_completion_words,
     pub tracking: efa_gda_request_words,
-    pub __bindgen_padding_3: [u32; 24usize],
+    pub __bindgen_padding_2: [u32; 24usize],
     pub receive: efa_gda_receive_words,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -399,7 +399,10 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Changes where device code writes entries and rings.
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
-        self.shared.get_mut().sq = sq;
+        let shared = self.shared.get_mut();
+        shared.sq = sq;
+        // No free slot is known: how many there are depends on how the queue is rung.
+        shared.reserve.free_limit = shared.reserve.word as u32;
     }
 
     /// Makes device code use a request table.

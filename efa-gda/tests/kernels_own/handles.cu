@@ -132,10 +132,10 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 7: {
-      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call of two rounds. Warp 0
+      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call. Warp 0
        * also logs how often it made an entry. */
       efa_gda_queue *q = a.queue;
-      constexpr uint32_t kCount = 40;
+      constexpr uint32_t kCount = 32;
       constexpr uint64_t kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
       if (warp == 0) {
         uint32_t *makes = a.status + 1;
@@ -156,6 +156,49 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       if (WarpGroup().rank() != 0) return;
       await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[kCount - 1]) != 0; });
       efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustCombine);
+      return;
+    }
+    case 10: {
+      /* Warp 1 acts as a lock owner, leaves free slots, and passes the lock to warp 0 when that has published its calls,
+       * one that fits the batch window and one that does not. It logs whether each is in the ring by then. */
+      efa_gda_queue *q = a.queue;
+      constexpr uint32_t kCounts[2] = {12, 6};
+      if (warp == 0) {
+        block.sync();
+        Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
+        log.add(post(a, sender, kCounts[0]));
+        log.add(post(a, sender, kCounts[1]));
+        log.add(sender.close());
+        return;
+      }
+      bool leads = WarpGroup().rank() == 0;
+      uint64_t ticket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
+      if (leads) {
+        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
+        efa_gda::store_relaxed(&q->reserve.free_limit, q->sq.num_entries);
+        efa_gda::store_relaxed(&q->lock.serving, ticket | efa_gda::kOpen);
+      }
+      block.sync();
+      for (uint32_t slot = 0, call = 0; call < 2; call++) {
+        slot += kCounts[call];
+        uint64_t flag = 0;
+        if (leads) await(a, [&] { return (flag = efa_gda::load_acquire(&q->publication.flags[slot - 1])) != 0; });
+        const uint64_t *entry = reinterpret_cast<const uint64_t *>(q->sq.buffer + (slot - 1) * q->sq.entry_size);
+        bool in_ring = leads && efa_gda::load_relaxed(entry) != 0;
+        bool is_ahead = (flag & efa_gda::kPlacedAhead) != 0;
+        log.add(in_ring == is_ahead ? is_ahead ? EFA_GDA_OK : EFA_GDA_IN_FLIGHT : EFA_GDA_BAD_ARGUMENT);
+      }
+      if (!leads) return;
+      /* Both calls returned early. The owner combines. */
+      efa_gda::SharedCall call;
+      call.timeout_ns = a.timeout_ns;
+      call.has_more = false;
+      efa_gda::Ring<efa_gda::Shared<efa_gda::ThreadGroup>> ring(q, efa_gda::Shared<efa_gda::ThreadGroup>());
+      ring.resume(0, 0, 0, q->sq.num_entries);
+      call.combining.ring = ring.state();
+      call.combining.publication = efa_gda::PublicationSlots(q);
+      call.combining.serving = ticket;
+      log.add(efa_gda::combine_as<efa_gda::Shared<efa_gda::ThreadGroup>, EFA_GDA_STORE_BYTES>(q, &call));
       return;
     }
     case 8: {

@@ -170,17 +170,6 @@ EFA_GDA_FN void post_and_wait(const waits_args &a, Group group, uint32_t index) 
   store_release(&a.results[index].status, result.status);
 }
 
-/* The same on a shared queue: every other group is compact. */
-template <class Group>
-EFA_GDA_FN void post_and_wait_shared(const waits_args &a, Group group, uint32_t index) {
-  using namespace efa_gda;
-  if (index % 2 == 0) {
-    post_and_wait<Sharing::Device>(a, Compact<Group>(), index);
-  } else {
-    post_and_wait<Sharing::Device>(a, group, index);
-  }
-}
-
 }  // namespace
 
 EFA_GDA_KERNEL waits(struct waits_args a) {
@@ -189,11 +178,11 @@ EFA_GDA_KERNEL waits(struct waits_args a) {
   uint32_t index = block_index() * groups + (a.group == 0 ? 0 : thread_index() / a.group);
   switch (a.group) {
     case 0: return a.owned ? post_and_wait<Sharing::Block>(a, BlockGroup(), index)
-                           : post_and_wait_shared(a, BlockGroup(), index);
+                           : post_and_wait<Sharing::Device>(a, BlockGroup(), index);
     case 1: return a.owned ? post_and_wait<Sharing::Thread>(a, ThreadGroup(), index)
-                           : post_and_wait_shared(a, ThreadGroup(), index);
+                           : post_and_wait<Sharing::Device>(a, ThreadGroup(), index);
     default: return a.owned ? post_and_wait<Sharing::Warp>(a, WarpGroup(), index)
-                            : post_and_wait_shared(a, WarpGroup(), index);
+                            : post_and_wait<Sharing::Device>(a, WarpGroup(), index);
   }
 }
 

@@ -160,6 +160,7 @@ impl Bench {
         queue.qpn = QPN;
         // The state after `start` requests that all completed.
         queue.reserve.word = u64::from(shape.start);
+        queue.reserve.free_limit = shape.start;
         queue.lock.serving = u64::from(shape.start) << EFA_GDA_LOCK_STATE_BITS;
         queue.lock.doorbell_index = shape.start;
         queue.lock.confirmed_index = shape.start;

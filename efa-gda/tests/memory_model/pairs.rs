@@ -47,6 +47,13 @@ never! {
         "leader:  st.weak entry 7; bar @ sync before the flags
          lane 1:  bar @ sync before the flags; ld.weak entry 0";
 
+    /// An entry that a waiting group placed ahead in the ring, as another lane than the one that stores the flag.
+    a2_an_entry_placed_ahead_arrives_before_the_owners_doorbell:
+        "poster's lane 1:  st.weak slot 7; bar @ sync before the flags
+         poster's leader:  bar @ sync before the flags; fence.acq_rel @ fence before the flag; st.relaxed flag 1
+         owner:            ld.relaxed flag 1; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         adapter:          ld.acquire.sys doorbell 1; ld.weak slot 0";
+
     a3_a_publication_slot_is_written_after_it_was_read:
         "owner's lane 1:   ld.weak entry 7; bar @ sync of the ring
          owner's leader:   bar @ sync of the ring; fence.acq_rel.sys @ fence of the ring; st.relaxed serving 2
@@ -73,6 +80,13 @@ never! {
          reader:          ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; st.weak slot 2";
+
+    /// The next owner, or a group that places ahead, takes over the limit on free slots of an earlier writer.
+    b2_the_adapter_has_read_a_slot_that_an_earlier_writer_found_free:
+        "adapter:      ld.weak slot 2; st.release.sys head 1
+         reader:       ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+         writer:       ld.acquire completed 1 @ acquire of completed; st.release serving 1 @ release of serving
+         next writer:  ld.acquire serving 1 @ acquire of serving; st.weak slot 2";
 
     /// Counters that never wrap: `completed` is not used, and quiet() itself fences (post.h).
     b2_the_adapters_data_is_visible_after_quiet_on_counters_that_never_wrap:

@@ -5,20 +5,19 @@
  * of lock.serving. Flag, flag window, scan, reading: see publication.h.
  *
  * STEPS of combine(). The lock owner
- *   1. stores Open: at its own ticket if its call is not placed yet (`own` is not 0), otherwise at the next ticket.
- *      A group that will combine because it saw later tickets has stored Open at its own ticket already, when it
- *      acquired the lock (Ticket::acquire).
- *   2. in Open, scans the flags from T on, places the calls found, rings, and stores serving past them. In place of its
- *      first scan it takes its own call, if that is not placed yet. It repeats step 2 until a scan finds no call, or
- *      until it has executed step 2 kMaxOpenRounds times.
+ *   1. stores Open at the next ticket. A group that will combine because it saw later tickets has stored Open at its own
+ *      ticket already, when it acquired the lock (Ticket::acquire).
+ *   2. in Open, scans the flags from T on, places the calls found unless they are placed ahead, rings, and stores
+ *      serving past them. It repeats step 2 until a scan finds no call, or until it has executed step 2 kMaxOpenRounds
+ *      times.
  *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
  *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
  *      passes the lock to T's group in PassedMustCombine. Otherwise it places the calls found and rings as in step 2,
  *      and repeats step 4.
  * One execution of step 2 or 4 is a round of combine(). It has nothing to do with the rounds of a call (sq.h).
  *   A scan finds a call if all flags of the calls from T's to this one, both included, match in the scan's last
- * reading. So it does not find T's call if that is not published, is empty, or has more entries than the flag window
- * has slots.
+ * reading; so all calls that it finds are placed ahead, or none is. It does not find T's call if that is not published,
+ * is empty, or has more entries than the flag window has slots.
  *   On a queue without publication slots no group combines, and the lock is only passed in Passed.
  *
  * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
@@ -54,11 +53,12 @@ namespace efa_gda {
 /* Low bits of lock.serving. */
 enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustCombine = 2, kOpen = 3 };
 constexpr uint64_t kLockStateMask = 3;
-static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
+static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 &&
+                  (kLastSlot | kPlacedAhead) == kLockStateMask,
               "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
 
 /* The most rounds in Open (step 2). */
-constexpr int kMaxOpenRounds = 16;
+constexpr uint32_t kMaxOpenRounds = 16;
 
 /* lock.doorbell_index and, in the high half, lock.confirmed_index. Another group may load them while they are stored,
  * so each access has 64 bits. */
@@ -69,6 +69,7 @@ EFA_GDA_FN uint64_t *lock_indices(efa_gda_queue *queue) {
 template <class Group, int StoreBytes>
 EFA_GDA_FN void store_indices(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring) {
   store_relaxed(lock_indices(queue), (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
+  store_relaxed(&queue->reserve.free_limit, ring.free_limit());
 }
 
 /* Passes the lock (A1). `serving`: the ticket to which it passes, shifted, and the state. */
@@ -98,105 +99,91 @@ EFA_GDA_FN uint64_t close_lock(efa_gda_queue *queue, const Ring<Group, StoreByte
   return end;
 }
 
-/* Places the `count` published entries from producer index next() on. If the cached limit does not allow them, it calls
- * `make_room(&n)`, which must do as Ring::make_room() does. If that fails, the queue is poisoned, and some of the
- * entries may be placed and rung for. */
-template <class Group, int StoreBytes, class MakeRoom>
-EFA_GDA_FN efa_gda_status place_published(Ring<Group, StoreBytes> &ring, const PublicationSlots &publication,
-                                          uint32_t count, MakeRoom make_room) {
-  auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-  if (!Footprint<Group>::kCompact &&
-      EFA_GDA_LIKELY(ring.fits_batch_window(count) && ring.free_limit() - ring.next() >= count)) {
-    ring.place_at_once(count, copy);
-    return EFA_GDA_OK;
-  }
-  EFA_GDA_NO_UNROLL for (uint32_t left = count, n; left != 0; left -= n) {
-    n = left;
-    if (!EFA_GDA_LIKELY(ring.free_limit() - ring.next() >= n)) {
-      efa_gda_status status = make_room(&n);
-      if (status != EFA_GDA_OK) return status;
-    }
-    ring.place(n, copy);
-  }
-  return EFA_GDA_OK;
-}
+/* combine() returns it if it must wait for free slots: the caller waits (make_room_apart() in shared_call.h) and calls
+ * again. */
+constexpr efa_gda_status kNeedsRoom = EFA_GDA_NOT_RUN;
 
-/* Ring::make_room() for a compact group, as a function that is not inlined. `*state` is the ring's, in the thread's
- * memory. Returns the number of entries for which there are free slots in the low half and the status in the high half.
- */
-template <class Group, int StoreBytes>
-EFA_GDA_COLD uint64_t make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
-                                      Completions *all) {
-  Ring<Group, StoreBytes> ring(queue, Group(), *state);
-  efa_gda_status status = ring.make_room(&count, timeout_ns, all);
-  *state = ring.state();
-  return (uint64_t)status << 32 | count;
-}
-
-/* What few rounds of combine() use. `end`: what step 3 loads, shifted as lock.serving is. */
-struct Rarely {
-  uint64_t timeout_ns;
-  Completions *all;
+/* A call of combine(), in the thread's memory. */
+struct Combining {
+  /* The state of the group's ring. */
+  RingState ring;
+  PublicationSlots publication;
+  /* T, as lock.serving holds it but with state bits 0. */
+  uint64_t serving;
+  /* What step 3 loads, shifted as lock.serving is. */
   uint64_t end;
+  /* Undefined until combine() returns kNeedsRoom. Then `left` are the entries that the present round has found and not
+   * placed, `after` the ticket after them, `rounds` the rounds before it. */
+  LockState state;
+  uint32_t left, rounds;
+  uint64_t after;
 };
 
-/* Combines, and passes the lock. All threads of the lock owner call it, of a block the leader alone. `serving` is the
- * first ticket to combine, as lock.serving holds it but with state bits 0; caller_ring->next_ must be the low half of
- * that ticket. With `own` 0, `serving` is the next ticket, and the caller must have rung for everything placed.
- * Otherwise `serving` is the group's own: the group must have published all of its `own` entries, which may be more
- * than a flag window has slots. The leader must have executed the fence that the store of Open needs (ticket_lock.h).
- * `*caller_ring`, in the thread's memory, is the state of the group's ring before and after the call. Adds what it read
- * to `all`. A status other than EFA_GDA_OK: the queue is poisoned, the lock was not passed, and lock.serving stays Open
- * or Closing at the last T. */
+/* Combines, and passes the lock; or returns kNeedsRoom. All threads of the lock owner call it, of a block the leader
+ * alone. First, with `resumes` false, c->serving must be the next ticket, c->ring.next_ its low half, everything placed
+ * rung for, and the leader must have executed the fence that the store of Open needs (ticket_lock.h). */
 template <class Group, int StoreBytes>
-EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, RingState *caller_ring, PublicationSlots publication,
-                                    uint64_t serving, uint32_t own, uint64_t timeout_ns, Completions *all) {
-  Ring<Group, StoreBytes> ring(queue, Group(), *caller_ring);
-  efa_gda_status status = EFA_GDA_OK;
-  /* Volatile, so that no register keeps it. */
-  volatile Rarely rarely = {timeout_ns, all, 0};
+EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool resumes) {
+  Ring<Group, StoreBytes> ring(queue, Group(), c->ring);
+  const PublicationSlots publication = c->publication;
+  uint64_t serving = c->serving, after = 0;
   LockState state = kOpen;
-  if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
-  EFA_GDA_NO_UNROLL for (int round = 0;; round++) {
-    uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
-    uint32_t count = own;
-    if (own == 0) {
-      bool linger = round != 0 && state == kOpen;
+  uint32_t left = 0, rounds = 0;
+  if (resumes) {
+    state = c->state;
+    left = c->left;
+    rounds = c->rounds;
+    after = c->after;
+  } else if (ring.is_leader()) {
+    store_relaxed(&queue->lock.serving, serving | kOpen);
+  }
+  EFA_GDA_NO_UNROLL for (;; rounds++) {
+    uint32_t count = left;
+    if (left == 0) {
+      bool linger = rounds != 0 && state == kOpen;
       MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
       count = found.slots;
       after = serving + (((uint64_t)found.calls << 32 | found.slots) << EFA_GDA_LOCK_STATE_BITS);
+      if (found.ahead == 0) left = count;
+      if (found.ahead != 0 && count != 0) ring.advance(count);
     }
-    own = 0;
+    if (left != 0) {
+      uint32_t room = ring.free_limit() - ring.next(), n = left < room ? left : room;
+      if (EFA_GDA_LIKELY(n != 0)) {
+        ring.place(n, [&](uint32_t, uint32_t m, uint32_t slot) { copy_published(ring, publication, slot, m); });
+      }
+      left -= n;
+      if (!EFA_GDA_LIKELY(left == 0)) break;
+    }
     if (count != 0) {
-      status = place_published(ring, publication, count, [&](uint32_t *n) {
-        if constexpr (!Footprint<Group>::kCompact) return ring.make_room(n, timeout_ns, all);
-        *caller_ring = ring.state();
-        auto apart = cold_function<Group, make_room_apart<Group, StoreBytes>>();
-        uint64_t result = apart(queue, caller_ring, *n, rarely.timeout_ns, rarely.all);
-        ring.continue_from(*caller_ring);
-        *n = (uint32_t)result;
-        return (efa_gda_status)(result >> 32);
-      });
-      if (status != EFA_GDA_OK) break;
       ring.ring();
       serving = after;
       /* The ring's fence orders the copies before this store (A3). */
-      if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
+      if (ring.is_leader()) {
+        /* Groups that place ahead use them; of one thread, that is no faster. */
+        if (!Group::kSingleThread) store_indices(queue, ring);
+        store_relaxed(&queue->lock.serving, serving | state);
+      }
     }
     /* Only a scan after F2 shows that T's group has not returned early. */
     bool not_found = state == kClosing && count == 0;
-    if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
+    if (state == kOpen && (count == 0 || rounds + 1 == kMaxOpenRounds)) {
       state = kClosing;
-      rarely.end = close_lock(queue, ring, serving);
+      c->end = close_lock(queue, ring, serving);
     }
-    bool all_served = state == kClosing && (int64_t)(rarely.end - serving) <= 0;
+    bool all_served = state == kClosing && (int64_t)(c->end - serving) <= 0;
     if (all_served || not_found) {
       pass_lock(queue, ring, serving | (all_served ? kPassed : kPassedMustCombine));
-      break;
+      return EFA_GDA_OK;
     }
   }
-  *caller_ring = ring.state();
-  return status;
+  c->ring = ring.state();
+  c->serving = serving;
+  c->state = state;
+  c->left = left;
+  c->rounds = rounds;
+  c->after = after;
+  return kNeedsRoom;
 }
 
 }  // namespace efa_gda

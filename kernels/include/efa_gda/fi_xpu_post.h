@@ -119,7 +119,7 @@ EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
     return -FI_EAGAIN;
   }
   /* Other groups may have taken these slots by now; then this post waits for free ones, until its bound. */
-  Sender<Sharing::Device, Compact<ThreadGroup>> sender(queue, ep->object.timeout_ns);
+  Sender<Sharing::Device, ThreadGroup> sender(queue, ep->object.timeout_ns);
   efa_gda_status status = sender.status();
   if (status != EFA_GDA_OK) {
     /* Nothing was posted. After a failure of post() the reservation stays, because the request may still complete. */

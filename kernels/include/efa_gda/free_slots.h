@@ -12,13 +12,12 @@
  * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
  * count (wqe_posted - wqe_completed).
  *
- * THE CACHED LIMIT. A handle does not poll for each post: `next` may grow up to free_limit_. A poll for free slots sets
- * it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). `completed` only grows, so
- * a cached limit is not too high until the producer index wraps; resume() (sq.h) drops older limits, and states the
- * exceptions. It is lower than what the last poll found, for example
- *   - in a new handle, where it is `next`: no free slot is known,
- *   - if other groups of a shared queue have posted past it: resume() sets it to `next`,
- *   - after a block's leader has combined (ticket_lock.h), because the block drops the limit that its leader found.
+ * THE CACHED LIMIT. The writer does not poll for each post: `next` may grow up to free_limit_. A poll for free slots
+ * sets it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). The writer passes it
+ * on in reserve.free_limit, also the owner of a queue that closes its handle. `completed` only grows, so a limit is not
+ * too high until the producer index wraps, and each writer stores the newest one. resume() (sq.h) drops a limit that is
+ * not from `next` to next + num_entries: then no free slot is known. The host does the same when it changes how the
+ * queue is rung, because capacity depends on that (set_send_queue() in efa-gda/src/queue/mapped.rs).
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
  * requests that are with the adapter or that the doorbell record covers. The bound is the timeout of the handle; it

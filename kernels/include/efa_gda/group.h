@@ -244,41 +244,22 @@ struct BlockGroup {
 
 #endif
 
-/* The group `Base` in a kernel that has few registers, such as one for blocks of 1,024 threads, which has 64. On a
- * shared queue its rare paths are functions that are not inlined (shared_call.h), and as lock owner it has fewer loads
- * in flight. Compact groups and others can share a queue. */
+/* The group `Base` on a shared queue, as the library's own classes are compiled for it. Posting to a shared queue has
+ * many paths, and kernels have few registers: 64 for blocks of 1,024 threads. So its rare paths are functions that are
+ * not inlined (shared_call.h). */
 template <class Base>
-struct Compact : Base {};
-
-/* What depends on whether a group is a Compact. kCompact: whether it is. Leader: the kind of the group that consists of
- * its leader alone. Rare<T>: the type of a T that a handle rarely uses; a compact group's is in the thread's memory.
- * OfRing<T>: the type of a T in a Ring (sq.h) that a compact group's ring lacks. */
-struct LeftOut {};
+struct Shared : Base {};
 template <class Group>
-struct Footprint {
-  static constexpr bool kCompact = false;
-  using Leader = ThreadGroup;
-  template <class T>
-  using Rare = T;
-  template <class T>
-  using OfRing = T;
-};
+constexpr bool kIsShared = false;
 template <class Base>
-struct Footprint<Compact<Base>> {
-  static constexpr bool kCompact = true;
-  using Leader = Compact<ThreadGroup>;
-  template <class T>
-  using Rare = volatile T;
-  template <class T>
-  using OfRing = LeftOut;
-};
+constexpr bool kIsShared<Shared<Base>> = true;
 
 #if EFA_GDA_ON_GPU
 template <auto kFunction>
 __constant__ decltype(kFunction) constant_pointer = kFunction;
 #endif
 
-/* `kFunction`, marked EFA_GDA_COLD, for a call; in code of a compact group as a pointer that is loaded from constant
+/* `kFunction`, marked EFA_GDA_COLD, for a call; in code of a Shared group as a pointer that is loaded from constant
  * memory. If ptxas knows which function a kernel calls, it reserves registers for that function in all of the kernel's
  * code; so a kernel for blocks of 1,024 threads, which has 64 registers, spills. ptxas does not know the value of such
  * a pointer, because the host may change constants. So the function saves the registers that it uses.
@@ -287,7 +268,7 @@ __constant__ decltype(kFunction) constant_pointer = kFunction;
 template <class Group, auto kFunction>
 EFA_GDA_FN auto cold_function() {
 #if EFA_GDA_ON_GPU && !defined(__CUDACC_RDC__)
-  if constexpr (Footprint<Group>::kCompact) {
+  if constexpr (kIsShared<Group>) {
     return constant_pointer<kFunction>;
   } else {
     return kFunction;

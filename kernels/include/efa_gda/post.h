@@ -19,8 +19,8 @@
  * the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the constructor's
  * `timeout_ns`.
  *
- * A kernel with few registers, such as one for blocks of 1,024 threads, names a compact group on a shared queue:
- * Sender<Sharing::Device, Compact<WarpGroup>> (group.h).
+ * A kernel that shares a queue fits 64 registers, as many as one for blocks of 1,024 threads has: the rare paths of its
+ * posts are functions that are not inlined (shared_call.h).
  *
  * MAKE. The group's thread of rank (i modulo size) calls make(i) to make entry i, at most once, so a thread can post
  * what it has in registers. make(i) may be called although post() then fails. On a shared queue it runs after the call
@@ -102,6 +102,24 @@ struct GroupOf<Sharing::Block> {
   using Type = BlockGroup;
 };
 
+/* The group of a Sender's Ring, and the type of a T that the Sender rarely uses. */
+template <Sharing S, class Group>
+struct GroupOfRing {
+  using Type = Group;
+};
+template <class Group>
+struct GroupOfRing<Sharing::Device, Group> {
+  using Type = Shared<Group>;
+};
+template <Sharing S, class T>
+struct RareOf {
+  using Type = T;
+};
+template <class T>
+struct RareOf<Sharing::Device, T> {
+  using Type = volatile T;
+};
+
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
@@ -120,38 +138,10 @@ EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
   return (efa_gda_status)status;
 }
 
-/* Takes a ticket for no entries. As the lock owner, rings for everything placed; with !call->rings it then waits until
- * every request is done. Passes the lock, or returns kMustCombine; if a wait fails, it returns the status and does not
- * pass the lock. No other group can serve this call, because it has nothing to publish. */
-template <class Group, int StoreBytes>
-EFA_GDA_COLD efa_gda_status own_lock_apart(efa_gda_queue *queue, Group group, SharedCall<Group, StoreBytes> *call) {
-  Ring<Group, StoreBytes> ring(queue, group);
-  PublicationSlots none;
-  Ticket<Group, StoreBytes> ticket(queue, ring, none, 0);
-  ticket.collect();
-  call->ring = ring.state();
-  call->ticket = ticket.state();
-  call->is_published = false;
-  call->own = 0;
-  if (SharedCallSteps<Group, StoreBytes>::wait(queue, call) != TicketOutcome::Owner) return call->ticket.status_;
-  ring.continue_from(call->ring);
-  ring.set_free_limit(ring.next());
-  efa_gda_status status = EFA_GDA_OK;
-  if (!call->rings) {
-    if (ring.next() != ring.doorbell_index()) ring.ring();
-    uint32_t done = EFA_GDA_OK;
-    if (ring.is_leader()) done = leader_wait_until_done<true>(queue, ring.next(), call->timeout_ns, &call->more);
-    status = for_all(group, done);
-  }
-  return status == EFA_GDA_OK ? SharedCallSteps<Group, StoreBytes>::release(queue, ring, call) : status;
-}
-
 constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
-  static_assert(S == Sharing::Device || !Footprint<Group>::kCompact, "an owner of a queue needs no Compact group");
-
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
    * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above). Every
@@ -164,7 +154,7 @@ class Sender {
    * has to wait. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and
    * StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
-      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group) {
+      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, RingGroup{group}) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
       ring_.set_status(EFA_GDA_BAD_ARGUMENT);
       return;
@@ -175,19 +165,13 @@ class Sender {
     }
     if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
     if (queue->requests.num_entries != 0) take_poster_number();
-    if constexpr (S == Sharing::Device) {
-      publication_ = PublicationSlots(queue);
-      ring_.open(load_relaxed(&queue->lock.serving) >> EFA_GDA_LOCK_STATE_BITS);
-    } else {
-      acquire_queue();
-    }
+    if constexpr (S != Sharing::Device) acquire_queue();
   }
 
   EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
   /* Completions that this handle read while it waited. Valid on rank 0. */
   EFA_GDA_FN Completions completions() const {
-    if constexpr (kCompact) return completions_.copy();
-    return ring_.completions();
+    return completions_.copy();
   }
 
   /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts
@@ -215,17 +199,14 @@ class Sender {
     if constexpr (S == Sharing::Device) {
       bool defers = (flags & kPostDefer) != 0;
       ring_.set(RingOf::kDeferred, defers);
-      if constexpr (kCompact) {
-        status = post_compact(count, make, !defers, first);
-      } else {
-        status = post_shared(count, make, !defers, first);
-      }
+      status = post_shared(count, make, !defers, first);
     } else {
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
       volatile uint32_t upper[16];
-      EntryShare share(upper, nullptr);
-      status = ring_.place_entries(share, 0, count, make, timeout_ns_);
+      EntryShare share(upper);
+      status = ring_.place_entries(share, count, make, timeout_ns_,
+                                   [&](const Completions &more) { add_completions(more); });
       if (EFA_GDA_LIKELY(status == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
     }
     if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ring_.set_status(status);
@@ -237,7 +218,7 @@ class Sender {
     if (status() != EFA_GDA_OK) return status();
     if constexpr (S == Sharing::Device) {
       ring_.set(RingOf::kDeferred, false);
-      ring_.set_status(own_lock(false));
+      ring_.set_status(empty_call(false));
     } else if (ring_.next() != ring_.doorbell_index()) {
       ring_.ring();
     }
@@ -257,7 +238,7 @@ class Sender {
     if (status != EFA_GDA_OK) return status;
     if constexpr (S == Sharing::Device) {
       status = wait_until_done(kIdleWaitNs);
-      if (status == kNotIdle) status = own_lock(true);
+      if (status == kNotIdle) status = empty_call(true);
     } else {
       status = wait_until_done(timeout_ns_);
     }
@@ -317,10 +298,11 @@ class Sender {
   }
 
  private:
-  using RingOf = Ring<Group, StoreBytes>;
-  static constexpr bool kCompact = Footprint<Group>::kCompact && S == Sharing::Device;
+  using RingGroup = typename GroupOfRing<S, Group>::Type;
+  using RingOf = Ring<RingGroup, StoreBytes>;
+  /* What a handle rarely uses; that of a shared handle is in the thread's memory. */
   template <class T>
-  using Rare = typename Footprint<Group>::template Rare<T>;
+  using Rare = typename RareOf<S, T>::Type;
 
   EFA_GDA_FN void take_poster_number() {
     uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
@@ -366,10 +348,11 @@ class Sender {
   /* Makes the group the queue's owner, if the lock is free (OWNED QUEUES above). The leader decides for the group. */
   EFA_GDA_FN void acquire_queue() {
     uint64_t serving = 0, indices = 0;
-    uint32_t status = EFA_GDA_OK;
+    uint32_t free_limit = 0, status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       serving = load_acquire(&queue_->lock.serving);
       indices = load_relaxed(lock_indices(queue_));
+      free_limit = load_relaxed(&queue_->reserve.free_limit);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
@@ -378,14 +361,17 @@ class Sender {
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }
-    Group group = ring_.group();
+    RingGroup group = ring_.group();
     serving = group.from_leader(serving);
     indices = group.from_leader(indices);
+    free_limit = group.from_leader(free_limit);
     ring_.set_status((efa_gda_status)group.from_leader(status));
     ring_.set(RingOf::kOwnsQueue, this->status() == EFA_GDA_OK);
     group.sync();
-    ring_.open(serving >> EFA_GDA_LOCK_STATE_BITS);
-    ring_.resume(serving >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices, (uint32_t)(indices >> 32));
+    ring_.resume((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS), (uint32_t)indices, (uint32_t)(indices >> 32),
+                 free_limit);
+    /* R2 (requests.h): before the poster words that the limit allows. */
+    if (ring_.poster() != 0) fence_device();
   }
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
@@ -418,116 +404,94 @@ class Sender {
     return more != 0;
   }
 
-  /* post() on a shared queue: the calls of a Ticket in the order that it requires. `rings`: does not defer. */
+  /* post() on a shared queue. `rings`: does not defer. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, count);
-    volatile uint32_t upper[16], parked[16];
-    EntryShare share(upper, parked);
+    ring_.forget();
+    Ticket<RingGroup, StoreBytes> ticket(queue_, ring_, count);
+    volatile uint32_t upper[16];
+    EntryShare share(upper);
     ring_.make(share, 0, ring_.end_of_round(0, count), make);
     ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
     if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
-    if (EFA_GDA_LIKELY(ticket.acquire_alone())) {
-      if (EFA_GDA_LIKELY(rings && ring_.is_usual(count))) {
-        ring_.place_usual(share.quads, count);
+    SharedCall call;
+    if (EFA_GDA_LIKELY(ticket.acquire_if_passed() && rings && ring_.is_usual(count))) {
+      ring_.place_usual(share.quads, count);
+      if (EFA_GDA_LIKELY(!ticket.must_combine())) {
         ring_.ring();
         ticket.pass();
         return EFA_GDA_OK;
       }
-    } else {
-      ticket.acquire_if_passed();
-    }
-    if (!ticket.owns_lock()) {
-      TicketOutcome outcome = ticket.wait(false, timeout_ns_);
-      if (outcome == TicketOutcome::MayPublish) {
-        ticket.publish(share, make);
-        outcome = ticket.wait(true, timeout_ns_);
-      }
-      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Ended ? EFA_GDA_OK : ticket.status();
-      /* The lock was passed to a published call. If it has several rounds, `share` has only the last. */
-      if (Group::kCombines && share.begin != 0) return ticket.release_published(timeout_ns_);
-    }
-    efa_gda_status status = ring_.place_entries(share, share.end, count, make, timeout_ns_);
-    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(rings, timeout_ns_) : status;
-  }
-
-  /* post_shared() for a compact group. A call that it does not complete (shared_call.h) goes on in continue_call(). */
-  template <class Make>
-  EFA_GDA_FN efa_gda_status post_compact(uint32_t count, Make make, bool rings, uint32_t *first) {
-    ring_.forget();
-    PublicationSlots publication;
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication, count);
-    publication = PublicationSlots(queue_);
-    volatile uint32_t words[32];
-    EntryShare share(words + 16, words);
-    ring_.make(share, 0, ring_.end_of_round(0, count), make);
-    ticket.collect();
-    if (first != nullptr) *first = ticket.first_slot();
-    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
-    if (EFA_GDA_LIKELY(ticket.acquire_alone() && rings && ring_.is_usual(count))) {
-      ring_.place_usual(share.quads, count);
+      PublicationSlots publication(queue_);
       ring_.ring();
-      ticket.pass();
-      return EFA_GDA_OK;
+      call.combining.ring = ring_.state();
+      call.combining.publication = publication;
+      call.combining.serving = ticket.next_ticket();
+      call.timeout_ns = timeout_ns_;
+      call.has_more = false;
+      efa_gda_status status = cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
+      if (call.has_more) add_completions(call.more);
+      return status;
     }
-    bool published = !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(share.quads);
+    PublicationSlots publication(queue_);
+    bool published =
+        !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(publication, share.quads);
     if (published && ticket.has_ended()) return EFA_GDA_OK;
-    SharedCall<Group, StoreBytes> call;
-    call.ring = ring_.state();
+    call.combining.ring = ring_.state();
+    call.combining.publication = publication;
     call.ticket = ticket.state();
-    call.publishes = call.is_published = published;
-    call.rings = rings;
     call.timeout_ns = timeout_ns_;
-    call.words = words;
-    call.own = 0;
+    call.has_more = call.holds = false;
+    call.is_published = published;
+    call.rings = rings;
+    call.upper = upper;
     efa_gda_status status;
     for (;;) {
-      share.park();
-      call.first = share.first;
-      call.begin = share.begin;
-      call.end = share.end;
-      status = cold_function<Group, continue_call<Group, StoreBytes>>()(queue_, &call);
+      call.set_round(share);
+      if (ticket.has_placed_ahead()) call.begin = call.end;
+      status = run(&call);
       if (status != kMoreRounds) break;
       ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
     }
-    if (status == kMustCombine) status = combine_call(&call);
-    ring_.continue_from(call.ring);
-    /* Not kept in registers for the call. */
-    ring_.read_geometry();
-    add_completions(call.more);
+    if (call.has_more) add_completions(call.more);
     return status;
   }
 
-  /* own_lock_apart() for this handle. */
-  EFA_GDA_FN efa_gda_status own_lock(bool waits) {
-    SharedCall<Group, StoreBytes> call;
-    call.more = unread_completions();
-    call.rings = !waits;
+  /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every request
+   * is done. No other group can serve this call, because it has nothing to publish. */
+  EFA_GDA_FN efa_gda_status empty_call(bool waits) {
+    SharedCall call;
+    call.holds = waits;
     call.timeout_ns = timeout_ns_;
-    auto own = cold_function<Group, own_lock_apart<Group, StoreBytes>>();
-    efa_gda_status status = own(queue_, ring_.group(), &call);
-    if (status == kMustCombine) status = combine_call(&call);
-    add_completions(call.more);
+    cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, &call);
+    efa_gda_status status = run(&call);
+    if (status == kHoldsLock) {
+      uint32_t done = EFA_GDA_OK;
+      auto wait = cold_function<RingGroup, leader_wait_until_done<true>>();
+      if (ring_.is_leader()) {
+        Completions *more = call.defined_more();
+        more->foreign = ring_.has(RingOf::kForeign);
+        done = wait(queue_, call.combining.ring.next_, timeout_ns_, more);
+      }
+      status = for_all(ring_.group(), done);
+      call.holds = false;
+      if (status == EFA_GDA_OK) status = run(&call);
+    }
+    if (call.has_more) add_completions(call.more);
     return status;
   }
 
-  /* Combines and passes the lock, after own_lock_apart() or continue_call() returned kMustCombine. */
-  EFA_GDA_FN efa_gda_status combine_call(SharedCall<Group, StoreBytes> *call) {
-    return Ticket<Group, StoreBytes>::combine_as(queue_, &call->ring, PublicationSlots(queue_), call->serving,
-                                                 call->own, timeout_ns_, &call->more);
+  EFA_GDA_FN efa_gda_status run(SharedCall *call) {
+    return cold_function<RingGroup, run_call<RingGroup, StoreBytes>>()(queue_, call);
   }
 
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
   static constexpr uint64_t kIdleWaitNs = 100 * 1000;
 
   EFA_GDA_FN void add_completions(const Completions &more) {
-    if constexpr (kCompact) {
-      completions_.add(more);
-      if (more.foreign) ring_.set(RingOf::kForeign, true);
-    } else {
-      ring_.add_completions(more);
-    }
+    completions_.add(more);
+    if (more.foreign) ring_.set(RingOf::kForeign, true);
   }
   /* No completions yet, but whether the handle has read one of another queue pair. */
   EFA_GDA_FN Completions unread_completions() {
@@ -542,7 +506,7 @@ class Sender {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       Completions more = unread_completions();
-      auto wait = cold_function<Group, leader_wait_until_done<S != Sharing::Device>>();
+      auto wait = cold_function<RingGroup, leader_wait_until_done<S != Sharing::Device>>();
       status = wait(queue_, ring_.next(), bound_ns, &more);
       add_completions(more);
     }
@@ -552,12 +516,10 @@ class Sender {
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   RingOf ring_;
-  PublicationSlots publication_;
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
   Rare<uint32_t> own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */
   Rare<uint32_t> reported_errors_ = 0;
-  /* A compact handle's on a shared queue. Others' are in ring_. */
   Rare<Completions> completions_;
 };
 

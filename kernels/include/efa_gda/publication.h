@@ -11,7 +11,8 @@
  * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The lock owner knows T.
  * So it expects a value, without kLastSlot, of each flag from T's first slot on: of the first (T + 1) << 2, of each
  * further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
- * this value matches. The lock owner combines the whole calls from T on whose flags match. A flag does not match
+ * this value matches if it has kPlacedAhead as T's first flag has. The lock owner combines the whole calls from T on
+ * whose flags match. A flag does not match
  *   - if its entry is not published yet: the flag is 0 or that of an earlier call in this slot,
  *   - if T or another ticket before its call is empty: an empty ticket has no slot and no flag, but it adds 2^32 to the
  *     flags of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
@@ -25,7 +26,7 @@
  *   The lock owner combines A. T is then the flush's ticket.
  *
  * A SCAN is one execution of scan_published(): the lock owner finds the published calls from T on. A reading
- * loads the flags of the flag window once (a compact group perhaps only its first parts, kFlagsAtOnce). The window is
+ * loads the flags of the flag window once, or only its first parts (kFlagsAtOnce). The window is
  * the first kFlagsPerThread * size slots from T on: 32 for a thread, 512 for a warp. (A block combines as its leader
  * alone, a thread.) A scan has 1 to 1 + kMaxRereadings readings, and finds calls in the last one only.
  */
@@ -39,18 +40,19 @@ namespace efa_gda {
 /* What a call adds to reserve.word besides its number of entries. */
 constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
-/* The low bit of a publication flag: the slot is its call's last. */
-constexpr uint64_t kLastSlot = 1;
+/* The low bits of a publication flag. kLastSlot: the slot is its call's last. kPlacedAhead: the call's entries are in
+ * the ring, and not in its publication slots. */
+constexpr uint64_t kLastSlot = 1, kPlacedAhead = 2;
 /* The most entries of a call that may return early: as many as the smallest flag window has slots. */
 constexpr uint32_t kMaxEarlyReturnEntries = 32;
 
 /* Flags that each thread of a lock owner loads in one reading. */
 template <class Group>
 constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-/* Of these, the flags that each thread has in flight at once. A compact group reads the flag window in parts of so many
- * flags for each thread, and reads a further part only if all flags before it match. */
+/* Of these, the flags that each thread has in flight at once: the flag window is read in parts of so many flags for each
+ * thread, a further part only if all flags before it match. */
 template <class Group>
-constexpr int kFlagsAtOnce = !Footprint<Group>::kCompact ? kFlagsPerThread<Group> : Group::kSingleThread ? 16 : 8;
+constexpr int kFlagsAtOnce = Group::kSingleThread ? 16 : 8;
 /* The most readings of one scan after the first, for calls that arrive or are not published yet. */
 constexpr int kMaxRereadings = 2;
 
@@ -69,17 +71,17 @@ struct PublicationSlots {
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
 };
 
-/* Ring::store_share() for a compact group's share, whose quads are parked. share.upper must follow share.parked in
- * memory. Stores quad by quad, for which few registers suffice. */
+/* Ring::store_share() for `quads`, and on queues with entries of 128 bytes `upper` (EntryShare), in the thread's
+ * memory: quad by quad, for which few registers suffice. */
 template <class Group, int StoreBytes, class Store>
-EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const EntryShare &share, uint32_t first,
-                             uint32_t count, uint32_t slot, uint32_t mask, Store store) {
-  const volatile uint32_t *words = share.parked;
+EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const Quad *quads, const volatile uint32_t *upper,
+                             uint32_t first, uint32_t count, uint32_t slot, uint32_t mask, Store store) {
   StoringGroup<Group, StoreBytes> group = ring.storing_group();
-  uint32_t quads = 1u << (ring.entry_shift() - 4);
-  EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < quads; k++, words += 4) {
+  uint32_t quads_per_entry = 1u << (ring.entry_shift() - 4);
+  EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < quads_per_entry; k++) {
     uint32_t i = entry_number(group, k & 3) - first, s = slot + i, number = quad_number(group, k & 3) + (k & 4);
-    Quad quad = {words[0], words[1], words[2], words[3]};
+    const volatile uint32_t *words = upper + 4 * (k & 3);
+    Quad quad = k < 4 ? quads[k] : Quad{words[0], words[1], words[2], words[3]};
     set_ring_fields(quad, number, (s & ring.num_entries()) != 0, s, ring.has_wide_ids());
     if (i < count) store(((s & mask) << ring.entry_shift()) + 16 * number, quad);
   }
@@ -97,6 +99,8 @@ struct MatchedFlags {
   /* Flags that have kLastSlot and the right number of slots, and whether all flags match. */
   uint32_t ended = 0;
   bool no_gap = true;
+  /* kPlacedAhead of T's first flag; the flags of calls that differ in it do not match. */
+  uint32_t ahead = 0;
 };
 
 /* Matches the flags of size * Count slots (FLAGS), from slot number `first` * size on, counted from T's first slot.
@@ -106,16 +110,17 @@ struct MatchedFlags {
 template <class Group, int Count>
 EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_t serving, uint32_t first,
                             MatchedFlags &found) {
-  /* A bit that is 0 in a number of calls, shifted as in a flag. */
-  constexpr uint32_t kNoMatch = 2;
-  static_assert(kNoMatch < 1u << EFA_GDA_LOCK_STATE_BITS && kNoMatch != kLastSlot, "the bit is free");
+  /* A word with this bit does not match: it is 0 in a number of calls, shifted as in a flag. */
+  constexpr uint32_t kNoMatch = kPlacedAhead;
   uint32_t rank = group.rank(), size = group.size(), words[Count];
+  if (first == 0) found.ahead = group.from_leader((uint32_t)flags[0] & (uint32_t)kPlacedAhead);
   /* From T on, a flag counts in its low half the slots up to this one, in its high half the calls before this one's. If
-   * the slots are right, the word is the high half, with kLastSlot: one register in place of two. */
+   * the slots are right, the word is the high half, with kLastSlot, and with kNoMatch if kPlacedAhead is not that of T's
+   * first flag: one register in place of two. */
   EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
     uint64_t from_t = flags[k] - serving;
     bool slots_match = (uint32_t)(from_t >> EFA_GDA_LOCK_STATE_BITS) == (first + k) * size + rank + 1;
-    words[k] = slots_match ? (uint32_t)(from_t >> 32) | (uint32_t)(from_t & kLastSlot) : kNoMatch;
+    words[k] = slots_match ? (uint32_t)(from_t >> 32) | (((uint32_t)from_t & 3) ^ found.ahead) : kNoMatch;
   }
   EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
     uint32_t last = group.vote((words[k] & kLastSlot) != 0);
@@ -181,15 +186,13 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
 }
 
 /* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
- * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2), or
- * its own group must have published them (then the syncs of publish_flags() order them). There must be room for them in
- * the ring and in the batch window. One iteration ends where the ring or the publication slots wrap. */
+ * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2). There
+ * must be room for them in the ring and in the batch window. One iteration ends where the ring or the publication slots wrap. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {
-  constexpr bool kCompact = Footprint<Group>::kCompact;
   /* Quads that each thread reads before it stores the first of them. */
-  constexpr uint32_t kQuads = !kCompact ? 16 : Group::kSingleThread ? 12 : 8;
+  constexpr uint32_t kQuads = Group::kSingleThread ? 12 : 8;
   uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
   while (count != 0) {
     uint32_t to_ring_end = ring.slots_to_end(slot),
@@ -199,30 +202,25 @@ EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const Public
     const uint8_t *from = publication.entries + ((slot & publication.mask) << ring.entry_shift()) + 16 * rank;
     uint8_t *to = ring.slot_address(slot) + 16 * rank;
     uint32_t bytes = n << ring.entry_shift();
-    /* If quads are read under a condition, the compiler keeps them from one iteration to the next, in registers that a
-     * compact group lacks. So a compact group copies without one while there are kQuads for each thread. */
-    if constexpr (kCompact) {
-      EFA_GDA_NO_UNROLL for (; bytes >= kQuads * stride; bytes -= kQuads * stride) {
-        Quad quads[kQuads];
-        EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) quads[k] = load_quad_local(from + k * stride);
-        EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
-          Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
-        }
-        from += kQuads * stride;
-        to += kQuads * stride;
+    /* If quads are read under a condition, the compiler keeps them from one iteration to the next, in registers. So they
+     * are read without one while there are kQuads for each thread. */
+    EFA_GDA_NO_UNROLL for (; bytes >= kQuads * stride; bytes -= kQuads * stride) {
+      Quad quads[kQuads];
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) quads[k] = load_quad_local(from + k * stride);
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
+        Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
       }
+      from += kQuads * stride;
+      to += kQuads * stride;
     }
     int32_t bytes_left = (int32_t)(bytes - 16 * rank);
-    for (; bytes_left > 0; bytes_left -= kQuads * stride, from += kQuads * stride, to += kQuads * stride) {
-      Quad quads[kQuads];
-      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
-        if constexpr (kCompact) quads[k] = Quad{0, 0, 0, 0};
-        if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
-      }
-      EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
-        if (bytes_left > (int32_t)(k * stride)) Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
-      }
-      if constexpr (kCompact) break;
+    Quad quads[kQuads];
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
+      quads[k] = Quad{0, 0, 0, 0};
+      if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
+    }
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) {
+      if (bytes_left > (int32_t)(k * stride)) Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
     }
     slot += n;
     count -= n;

@@ -216,11 +216,16 @@ struct efa_gda_requests {
   uint32_t reserved;
 };
 
-/* Engine: the reserve word. */
-struct efa_gda_reserve_words {
+/* Engine: the reserve word, and what the ticket lock's owner passes on besides efa_gda_lock_words. Alignment and order
+ * are fixed: device code loads all words in one instruction. */
+struct EFA_GDA_ALIGNED(16) efa_gda_reserve_words {
   /* 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
    * queue's present owner are missing: its close() adds them (post.h). */
   uint64_t word;
+  /* Free slots: the producer index up to which the last writer could place entries (free_slots.h). Used only if it is
+   * from the next entry's index to num_entries past that. */
+  uint32_t free_limit;
+  uint32_t reserved;
 };
 
 /* Tickets are shifted left by this many bits in lock.serving and in publication flags. */

@@ -31,27 +31,11 @@ struct EntryShare {
    * entry first + r, if that was to be made: the round, or of a later round the part for which there were free slots.
    * `first` is a multiple of the group's size, and stays the same while the round is placed in parts. */
   uint32_t first, begin, end;
-  /* 16 words each of this thread's memory. `upper`: four quads of the second 64 bytes of the same entries, on queues
-   * with entries of 128. `parked`: `quads` during a wait; null if the caller does not wait between make() and the
-   * stores. Volatile, so that the compiler keeps neither in registers. */
-  volatile uint32_t *upper, *parked;
+  /* 16 words of this thread's memory: four quads of the second 64 bytes of the same entries, on queues with entries of
+   * 128. Volatile, so that the compiler keeps them in no registers. */
+  volatile uint32_t *upper;
 
-  EFA_GDA_FN EntryShare(volatile uint32_t *upper_half, volatile uint32_t *parked_quads)
-      : upper(upper_half), parked(parked_quads) {}
-  /* Copies `quads` to `parked`, which must not be null; unpark() copies them back. */
-  EFA_GDA_FN void park() {
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
-      parked[4 * k] = quads[k].x;
-      parked[4 * k + 1] = quads[k].y;
-      parked[4 * k + 2] = quads[k].z;
-      parked[4 * k + 3] = quads[k].w;
-    }
-  }
-  EFA_GDA_FN void unpark() {
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
-      quads[k] = Quad{parked[4 * k], parked[4 * k + 1], parked[4 * k + 2], parked[4 * k + 3]};
-    }
-  }
+  EFA_GDA_FN explicit EntryShare(volatile uint32_t *upper_half) : upper(upper_half) {}
 };
 
 /* After make_quads(), the k-th of this thread's four quads is quad quad_number(group, k) of the entry that the thread

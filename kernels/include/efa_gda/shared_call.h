@@ -1,167 +1,192 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The calls on a shared queue that need no speed, as functions that are not inlined:
- *   - of each kind of group, flush(), and the wait of quiet() as lock owner (own_lock_apart() in post.h),
- *   - of a compact group (group.h), each post() that post_compact() (post.h) does not complete. It completes a usual
- *     post (sq.h) that rings if the group acquires the lock at once and need not combine; and a post for which
- *     is_usual_with_slots() holds if it publishes that at once and has_ended() (ticket_lock.h) then returns true.
+ * The calls on a shared queue that need no speed, as functions that are not inlined: each flush(), the wait of quiet()
+ * as lock owner, and each post() that post_shared() (post.h) does not complete. It completes a usual post (sq.h) that
+ * rings if the lock is passed to its ticket already, but for combine_as(); and a usual post that it publishes at once if
+ * has_ended() (ticket_lock.h) then returns true.
  *
- * TERMS. Call, round, place: see sq.h. Lock owner, publish, combine, served, return early: see ticket_lock.h.
+ * TERMS. Call, round, place: see sq.h. Lock owner, publish, place ahead, combine, served, return early: see
+ * ticket_lock.h, which also states the protocol.
  *
- * A SharedCall is in the thread's memory, and continue_call() goes on with it in steps. Each step is a function that is
- * not inlined. So it exists once for all calls of a kernel, and no value of a step is in a register during another one.
- * ticket_lock.h states the protocol. continue_call() does steps 3 to 5 of the order of calls in Ticket, with
- * publish_round() in place of publish(), release_alone() in place of release(), and begin_with_published() in place of
- * release_published(). If the group must combine, continue_call() and own_lock_apart() return kMustCombine, and Sender
- * calls combine_as(). So combine() is called from the kernel, and the stack of these two functions does not add to its
- * own.
+ * A SharedCall is in the thread's memory, and run_call() goes on with it in steps. Each step is a function that is not
+ * inlined. So it exists once for all calls of a kernel, no value of a step is in a register during another one, and the
+ * stack is as large as the largest step needs: a step that must wait for free slots returns kNeedsRoom, and run_call()
+ * calls the step again after the wait.
  */
 #ifndef EFA_GDA_SHARED_CALL_H
 #define EFA_GDA_SHARED_CALL_H
 
+#include "quiet.h"
 #include "ticket_lock.h"
 
 namespace efa_gda {
 
-/* A call after steps 1 and 2 of the order of calls in Ticket; so a post() may be published already (publish_usual()).
- * post_compact() sets every field but `serving`, `more` to no completions. Before each continue_call() it parks the
- * round in `words` (EntryShare::park) and sets `first`, `begin` and `end` to the round's. Sender::own_lock() sets
- * `more`, `rings` and `timeout_ns`, and own_lock_apart() the other fields that it uses. */
-template <class Group, int StoreBytes>
+/* A call in the thread's memory: after it has taken its ticket, each field but `more`; in combine_as(), `combining`,
+ * `has_more` and `timeout_ns`. Nothing is set before it is needed, because stores to the thread's memory delay the next
+ * fence. */
 struct SharedCall {
-  /* The group's ring: in post() a copy of the handle's, otherwise one of its own. wait(), place(), release() and
-   * combine_as() update it; publish() does not change a ring. What the call reads of completions is in `more`. */
-  RingState ring;
+  /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
+  Combining combining;
   TicketState ticket;
+  /* What the call reads of completions; undefined unless has_more. */
   Completions more;
-  /* The group publishes the call: all of its rounds, before it waits again for the lock. */
-  bool publishes;
-  /* All rounds are published. */
-  bool is_published;
-  /* The call rings at its end: a post() that does not defer, or a flush(). A quiet() has rung before its wait. */
-  bool rings;
   uint64_t timeout_ns;
-  /* Of a post(): the present round, as in EntryShare. Its entries are in 32 words: EntryShare::parked, then
-   * EntryShare::upper. */
+  bool has_more;
+  /* is_published: the whole call is published. rings: the call rings at its end; a flush() does, and a post() that does
+   * not defer. holds: the call keeps the lock, when it has rung; finish_call() then returns kHoldsLock. */
+  bool is_published, rings, holds;
+  /* Of a post(): the present round, as in EntryShare, but that `begin` becomes `end` when it is placed. */
   uint32_t first, begin, end;
-  volatile uint32_t *words;
-  /* Arguments of combine(), if the group must combine. continue_call() and release() set `serving`. */
-  uint32_t own;
-  uint64_t serving;
-};
+  Quad quads[4];
+  volatile uint32_t *upper;
 
-/* kMoreRounds: continue_call() and place() return it if post_compact() must make the next round and call
- * continue_call() again. kMustCombine: continue_call(), own_lock_apart(), place() and release() return it if the group
- * still owns the lock and must combine, from `serving` on. No caller of post() receives either. */
-constexpr efa_gda_status kMoreRounds = EFA_GDA_NOT_RUN, kMustCombine = (efa_gda_status)(EFA_GDA_NOT_RUN - 1);
-
-/* The steps of continue_call(). */
-template <class Group, int StoreBytes>
-struct SharedCallSteps {
-  using Call = SharedCall<Group, StoreBytes>;
-  using RingOf = Ring<Group, StoreBytes>;
-  using TicketOf = Ticket<Group, StoreBytes>;
-
-  EFA_GDA_FN static EntryShare share_of(Call *call) {
-    EntryShare share(call->words + 16, call->words);
-    share.first = call->first;
-    share.begin = call->begin;
-    share.end = call->end;
-    return share;
+  EFA_GDA_FN SharedCall() : more(Completions::kUndefined) {}
+  EFA_GDA_FN Completions *defined_more() {
+    if (!has_more) more = Completions();
+    has_more = true;
+    return &more;
   }
-
-  /* Places the round in `share`, whose quads are parked, in as many parts as the waits for free slots require. */
-  EFA_GDA_FN static efa_gda_status place_parked(efa_gda_queue *queue, RingOf &ring, EntryShare &share, Call *call) {
-    for (uint32_t begin = share.begin, end = share.end; begin < end; begin = share.end) {
-      uint32_t n = end - begin;
-      if (ring.free_limit() - ring.next() < n) {
-        call->ring = ring.state();
-        uint64_t room = make_room_apart<Group, StoreBytes>(queue, &call->ring, n, call->timeout_ns, &call->more);
-        ring.continue_from(call->ring);
-        if (room >> 32 != EFA_GDA_OK) return (efa_gda_status)(room >> 32);
-        n = (uint32_t)room;
-      }
-      share.begin = begin;
-      share.end = begin + n;
-      ring.place(n, [&](uint32_t done, uint32_t n, uint32_t slot) {
-        uint32_t first = share.begin - share.first + done;
-        ring.mark_posted(first, n, slot);
-        auto store = [&](uint32_t offset, const Quad &quad) {
-          RingOf::store_to_ring(ring.slot_address(0) + offset, quad);
-        };
-        store_parked(ring, share, first, n, slot, ring.num_entries() - 1, store);
-      });
-    }
-    return EFA_GDA_OK;
-  }
-
-  /* Acquires the lock if it is passed to the call, otherwise waits. Returns what Ticket::wait() returns. */
-  EFA_GDA_COLD static TicketOutcome wait(efa_gda_queue *queue, Call *call) {
-    PublicationSlots publication(queue);
-    RingOf ring(queue, Group(), call->ring);
-    TicketOf ticket(queue, ring, publication, call->ticket);
-    if (!call->is_published) ticket.acquire_if_passed();
-    TicketOutcome outcome =
-        ticket.owns_lock() ? TicketOutcome::Owner : ticket.wait(call->is_published, call->timeout_ns);
-    call->ticket = ticket.state();
-    call->ring = ring.state();
-    return outcome;
-  }
-
-  /* Publishes the round. Returns whether it is the call's last. */
-  EFA_GDA_COLD static bool publish(efa_gda_queue *queue, Call *call) {
-    PublicationSlots publication(queue);
-    RingOf ring(queue, Group(), call->ring);
-    TicketOf ticket(queue, ring, publication, call->ticket);
-    return ticket.publish_round(share_of(call));
-  }
-
-  /* Places the round. After the last: release(). */
-  EFA_GDA_COLD static efa_gda_status place(efa_gda_queue *queue, Call *call) {
-    RingOf ring(queue, Group(), call->ring);
-    EntryShare share = share_of(call);
-    bool is_last = share.end == call->ticket.count_;
-    efa_gda_status status = place_parked(queue, ring, share, call);
-    if (status == EFA_GDA_OK && is_last) return release(queue, ring, call);
-    call->ring = ring.state();
-    return status == EFA_GDA_OK ? kMoreRounds : status;
-  }
-
-  /* Ticket::release_alone(): rings if it is due and, unless the group must combine, passes the lock. `ring` is the
-   * group's. */
-  EFA_GDA_FN static efa_gda_status release(efa_gda_queue *queue, RingOf &ring, Call *call) {
-    PublicationSlots none;
-    TicketOf ticket(queue, ring, none, call->ticket);
-    call->serving = ticket.next_ticket();
-    efa_gda_status status = ticket.release_alone(call->rings) ? EFA_GDA_OK : kMustCombine;
-    call->ring = ring.state();
-    return status;
+  EFA_GDA_FN void set_round(const EntryShare &share) {
+    first = share.first;
+    begin = share.begin;
+    end = share.end;
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) quads[k] = share.quads[k];
   }
 };
 
-/* Publishes or places the present round of `call`. If it is not the last, and no wait failed, returns kMoreRounds.
- * Otherwise goes on until the call is served, may return early, has failed, its group has passed the lock, or must
- * combine; returns how the call ended, or kMustCombine. */
+/* Statuses that no caller of Sender receives. kMoreRounds: the caller must make the next round, set_round(), and call
+ * again. kMustCombine: the group still owns the lock and must combine, from combining.serving on. */
+constexpr efa_gda_status kMoreRounds = (efa_gda_status)(kNeedsRoom - 1), kMustCombine = (efa_gda_status)(kNeedsRoom - 2),
+                         kHoldsLock = (efa_gda_status)(kNeedsRoom - 3);
+
+/* Takes a ticket for no entries, for a flush() or a quiet(), which has set `holds` and `timeout_ns`. */
 template <class Group, int StoreBytes>
-EFA_GDA_COLD efa_gda_status continue_call(efa_gda_queue *queue, SharedCall<Group, StoreBytes> *call) {
-  using Steps = SharedCallSteps<Group, StoreBytes>;
-  while (!call->ticket.owns_lock_) {
-    if (call->publishes && !call->is_published) {
-      call->is_published = Steps::publish(queue, call);
-      if (!call->is_published) return kMoreRounds;
+EFA_GDA_COLD void begin_empty_call(efa_gda_queue *queue, SharedCall *call) {
+  Ring<Group, StoreBytes> ring(queue, Group());
+  Ticket<Group, StoreBytes> ticket(queue, ring, 0);
+  ticket.collect();
+  call->combining.ring = ring.state();
+  call->combining.publication = PublicationSlots(queue);
+  call->ticket = ticket.state();
+  call->has_more = call->is_published = false;
+  call->rings = true;
+  call->first = call->begin = call->end = 0;
+}
+
+/* The part of finish_call() that places what is not placed of a round, as far as there are free slots. Returns
+ * EFA_GDA_OK after the call's last round. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN efa_gda_status place_round(Ring<Group, StoreBytes> &ring, SharedCall *call) {
+  uint32_t left = call->end - call->begin, room = ring.free_limit() - ring.next(), n = left < room ? left : room;
+  uint32_t first = call->begin - call->first;
+  if (n != 0) {
+    ring.place(n, [&](uint32_t done, uint32_t m, uint32_t slot) {
+      ring.mark_posted(first + done, m, slot);
+      store_parked(ring, call->quads, call->upper, first + done, m, slot, ring.num_entries() - 1,
+                   [&](uint32_t offset, const Quad &quad) {
+                     Ring<Group, StoreBytes>::store_to_ring(ring.slot_address(0) + offset, quad);
+                   });
+    });
+  }
+  call->begin += n;
+  if (n != left) return kNeedsRoom;
+  return call->end == call->ticket.count_ ? EFA_GDA_OK : kMoreRounds;
+}
+
+/* The part of finish_call() for the lock owner: places what is not placed, and ends the call. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN efa_gda_status end_as_owner(Ring<Group, StoreBytes> &ring, Ticket<Group, StoreBytes> &ticket,
+                                       SharedCall *call) {
+  efa_gda_status status = place_round(ring, call);
+  if (status != EFA_GDA_OK) return status;
+  if (call->holds) {
+    if (ring.next() != ring.doorbell_index()) ring.ring();
+    return kHoldsLock;
+  }
+  call->combining.serving = ticket.next_ticket();
+  return ticket.release_alone(call->rings) ? EFA_GDA_OK : kMustCombine;
+}
+
+/* Goes on with a call: waits for the lock, publishes, places, and ends the call. Returns how it ended, or kNeedsRoom,
+ * kMoreRounds, kMustCombine or kHoldsLock. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) {
+  Ring<Group, StoreBytes> ring(queue, Group(), call->combining.ring);
+  Ticket<Group, StoreBytes> ticket(queue, ring, call->ticket);
+  efa_gda_status status = EFA_GDA_OK;
+  if (!ticket.owns_lock()) ticket.acquire_if_passed();
+  EFA_GDA_NO_UNROLL for (;;) {
+    const PublicationSlots publication = call->combining.publication;
+    TicketOutcome outcome = TicketOutcome::Owner;
+    if (!ticket.owns_lock()) outcome = ticket.wait(call->is_published, publication.mask + 1, call->timeout_ns);
+    if (outcome == TicketOutcome::MayPublish) {
+      ticket.resume();
+      store_parked(ring, call->quads, call->upper, 0, call->end, ticket.first_slot(), publication.mask,
+                   [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); });
+      ticket.publish(publication, false);
+      call->is_published = true;
+      continue;
     }
-    TicketOutcome outcome = Steps::wait(queue, call);
-    if (outcome == TicketOutcome::Ended) return EFA_GDA_OK;
-    if (outcome == TicketOutcome::Failed) return call->ticket.status_;
-    if (outcome == TicketOutcome::MayPublish) call->publishes = true;
+    if (outcome == TicketOutcome::Failed) status = ticket.status();
+    if (outcome == TicketOutcome::Owner) status = end_as_owner(ring, ticket, call);
+    break;
   }
-  /* A published call of several rounds: `words` hold only the last. */
-  if (Group::kCombines && call->is_published && call->begin != 0) {
-    call->own = call->ticket.count_;
-    call->serving = begin_with_published(Group(), call->ticket);
-    return kMustCombine;
+  call->combining.ring = ring.state();
+  call->ticket = ticket.state();
+  return status;
+}
+
+/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*ring` is the ring's state. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
+                                            Completions *all) {
+  Ring<Group, StoreBytes> ring(queue, Group(), *state);
+  efa_gda_status status = ring.make_room(&count, timeout_ns, all);
+  *state = ring.state();
+  return status;
+}
+
+/* Combines until it is done, and waits for free slots where combine() requires it. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN efa_gda_status combine_with_waits(efa_gda_queue *queue, SharedCall *call) {
+  Combining *c = &call->combining;
+  efa_gda_status status = combine<Group, StoreBytes>(queue, c, false);
+  while (status == kNeedsRoom) {
+    status = make_room_apart<Group, StoreBytes>(queue, &c->ring, c->left, call->timeout_ns, call->defined_more());
+    if (status == EFA_GDA_OK) status = combine<Group, StoreBytes>(queue, c, true);
   }
-  return Steps::place(queue, call);
+  return status;
+}
+
+/* Combines, as the lock owner after its own call. If the group is a block, its leader alone combines, as a one-thread
+ * group. Returns the status on all threads. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status combine_as(efa_gda_queue *queue, SharedCall *call) {
+  if constexpr (Group::kCombines) {
+    return combine_with_waits<Group, StoreBytes>(queue, call);
+  } else {
+    Group group;
+    uint32_t status = EFA_GDA_OK;
+    group.sync();
+    if (group.rank() == 0) {
+      call->combining.ring.confirmed_index_ = call->combining.ring.leader_confirmed_index_;
+      status = combine_with_waits<Shared<ThreadGroup>, StoreBytes>(queue, call);
+    }
+    return (efa_gda_status)group.from_leader(status);
+  }
+}
+
+/* Goes on with a call until it has ended, and returns how; or until kMoreRounds or kHoldsLock. */
+template <class Group, int StoreBytes>
+EFA_GDA_COLD efa_gda_status run_call(efa_gda_queue *queue, SharedCall *call) {
+  for (;;) {
+    efa_gda_status status = finish_call<Group, StoreBytes>(queue, call);
+    if (status == kMustCombine) return combine_as<Group, StoreBytes>(queue, call);
+    if (status != kNeedsRoom) return status;
+    status = make_room_apart<Group, StoreBytes>(queue, &call->combining.ring, call->end - call->begin,
+                                                call->timeout_ns, call->defined_more());
+    if (status != EFA_GDA_OK) return status;
+  }
 }
 
 }  // namespace efa_gda

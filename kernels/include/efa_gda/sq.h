@@ -15,16 +15,16 @@
  *                   num_entries of the ring (sq.buffer), with the phase bit (s / num_entries) modulo 2. Its request id
  *                   is s with EFA_GDA_SQ_REQ_ID_64, otherwise the low 16 bits of s. A parameter named `slot` is the
  *                   producer index of the entry in that slot. Indices are compared by their difference modulo 2^32.
- *                   Those that are compared are less than 2^31 apart, so a wrap changes nothing. Exception:
- *                   free_limit_ of a handle whose last time as the writer is long past (resume()).
+ *                   Those that are compared are less than 2^31 apart, so a wrap changes nothing.
  *   next            producer index of the next entry to place.
  *   ticket          what a call takes from reserve.word: its position in the order of calls, and the slots of its
  *                   entries. The ticket lock passes to tickets in ascending order, past those of combined calls; the
  *                   group that receives the lock is the lock owner (ticket_lock.h).
  *   owner           a group that has a queue for itself from Sender's constructor to close() (post.h). All that time
  *                   it has the ticket lock, with a ticket for no entries. A queue without an owner is shared.
- *   writer          the only group that may write ring slots and the doorbell at this time: a shared queue's lock
- *                   owner, or the queue's owner.
+ *   writer          the only group that may ring at this time, and write the ring's slots from `next` on: a shared
+ *                   queue's lock owner, or the queue's owner. Groups that wait for the lock may write slots of their
+ *                   own tickets (PLACING AHEAD in ticket_lock.h).
  *   call            a post() of at least one entry, a flush(), the wait of a quiet() that acquires the lock, or the
  *                   constructor of an owner's handle. It takes one ticket, but for an owner's post() and flush(), and a
  *                   constructor that fails.
@@ -48,12 +48,13 @@
  *
  * WORDS
  *   word                 | written by                   | read by              | ordered by
- *   ring slots           | writer, each thread a share  | adapter or proxy     | step 3 of RINGING. Reuse: `completed`
+ *   ring slots           | writer, each thread a share; | adapter or proxy     | step 3 of RINGING. Reuse: `completed`
+ *                        | groups that place ahead      |                      |
  *   doorbell             | writer's leader              | adapter or proxy     | the same
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
- *   lock.confirmed_index | it passes the lock           |                      |   follows; the reader may see older
- *                        |                              |                      |   values, which do no harm (A1 in
- *                        |                              |                      |   ticket_lock.h)
+ *   lock.confirmed_index,| it passes the lock; when it  |   and leaders that   |   follows; the reader may see older
+ *   reserve.free_limit   | combines, after each ring    |   wait for the lock  |   values, which do no harm (A1 in
+ *                        | (of a warp)                  |                      |   ticket_lock.h)
  *   completion.completed | pollers (cq.h)               | writer's leader      | B2 (cq.h): its load_acquire, then a
  *                        |                              |                      |   group sync, before a thread writes a
  *                        |                              |                      |   slot again. With counters whose wrap
@@ -65,8 +66,7 @@
  *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
  *   tracking.oldest      | them (R2, R3)
  * post.h states when a leader poisons the queue (WAITS THAT RUN OUT, OWNED QUEUES). While a group is the writer, it
- * keeps the two lock words in registers (doorbell_index_, confirmed_index_), and stores them only when it passes the
- * lock.
+ * keeps the three words that it passes on in registers (doorbell_index_, confirmed_index_, free_limit_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
  *   1. writes the entries, each thread its share: with plain stores of 16 bytes, or with st.mmio.relaxed.sys of 8
@@ -79,7 +79,8 @@
  *   - the entries of all threads of the group, by step 2,
  *   - what earlier writers stored, doorbells included: each passed the lock with a release, and the next one acquired
  *     it, at the latest by this fence (A1 in ticket_lock.h),
- *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself.
+ *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself,
+ *   - entries that other groups placed ahead: the lock owner acquired their flags, which follow them (A2).
  * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. To ring, the
  * writer executes no fence after the doorbell: only the next doorbell has to come after this one, and step 3 of the
  * next ring orders the two.
@@ -129,30 +130,33 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* What a Ring keeps, except what it can read of the queue again, and its completions. SharedCall (shared_call.h) has it
- * in the thread's memory. */
+/* What a Ring keeps. SharedCall (shared_call.h) has it in the thread's memory. */
 struct RingState {
   /* Bits of Ring, the handle's status and poster number, and the queue's hints. */
   uint32_t options_ = 0;
   uint32_t next_ = 0, doorbell_index_ = 0, confirmed_index_ = 0;
   /* Equal to confirmed_index_ if all threads of the group fence. */
   uint32_t leader_confirmed_index_ = 0;
-  /* `free_limit_`: see Ring::free_limit(). `call_number_`: the high half of the ticket of the last Ring::resume(). */
-  uint32_t free_limit_ = 0, call_number_ = 0;
+  /* See Ring::free_limit(). */
+  uint32_t free_limit_ = 0;
+  /* `batch_window_`: max_batch, or kNoBatchWindow. */
+  uint32_t num_entries_ = 0, batch_window_ = 0;
+  uint8_t *buffer_ = nullptr;
+  volatile uint32_t *doorbell_ = nullptr;
 };
 
 /* The ring as its writer sees it. Each thread of the group has a copy. While the group is the writer all copies are
- * equal, but for the rank in group_, and for completions_ and the bit kForeign of options_, which only the leader's
- * copy holds, and but for the time in which the leader of a block combines (combine_as() in ticket_lock.h).
+ * equal, but for the rank in group_, and for the bit kForeign of options_, which only the leader's copy holds, and but
+ * for the time in which the leader of a block combines (combine_as() in shared_call.h).
  * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
- * mark_posted(); the leader also add_completions() and, for kForeign, set(). Only the writer may call functions that
- * place, ring or wait: from resume() until it passes the lock, or until one of its waits has failed. A ring made from
- * the state() of the writer's ring goes on in its place; the writer must take over its state (continue_from()) before
- * it uses its own ring again.
+ * mark_posted(); the leader also, for kForeign, set(). Only the writer may call functions that ring or wait: from
+ * resume() until it passes the lock, or until one of its waits has failed; and functions that place, but for a group that
+ * places ahead (ticket_lock.h). A ring made from the state() of the writer's ring goes on in its place; of a shared queue
+ * the handle's ring is not used again before its next resume().
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
- * that is not inlined adds to what the function uses (cold_function() in group.h avoids that for compact groups).
- * Therefore an owner waits for free slots before it makes entries; after a wait the geometry is read again; small
+ * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
+ * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
  * values share options_; and the functions on the way to a poll keep what they can in the thread's memory. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
@@ -173,9 +177,7 @@ class Ring : private RingState {
   /* A ring of the same queue as the one whose state() was `state`, and of the same group; or of a block's leader as a
    * one-thread group, for which combine_as() adapts the state. */
   EFA_GDA_FN Ring(efa_gda_queue *queue, Group group, const RingState &state)
-      : RingState(state), group_(group), queue_(queue) {
-    read_geometry();
-  }
+      : RingState(state), group_(group), queue_(queue) {}
   EFA_GDA_FN const RingState &state() const { return *this; }
 
   EFA_GDA_FN void read_geometry() {
@@ -186,41 +188,20 @@ class Ring : private RingState {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
-  /* Prepares a new handle for resume(). `word` is a ticket that lock.serving holds or held. Until its first poll the
-   * handle knows of no free slot. */
-  EFA_GDA_FN void open(uint64_t word) {
-    next_ = free_limit_ = (uint32_t)word;
-    call_number_ = (uint32_t)(word >> 32);
-  }
-
-  /* To be called when this group becomes the writer, with the ticket `word` and the lock words that the previous writer
-   * left. Since the handle's last call, other groups may have posted past its cached limit on free slots. The limit is
-   * kept only if it is from next_ to next_ + num_entries_, and if fewer than kMaxCallsOfLimit tickets were taken since
-   * the last resume(): these have fewer than 2^32 entries, so producer indices have not wrapped. Otherwise it becomes
-   * next_. In two cases a limit that is too high is kept nevertheless:
-   *   - The handle was idle during about 2^30 calls (up to kMaxCallsOfLimit more) that posted about 2^32 entries (up to
-   *     num_entries_ more or fewer), or during multiples of these numbers. `word` has no bits to tell. The writer may
-   *     then overwrite entries of requests in flight. The library accepts that.
-   *   - An owner posts any number of entries with one ticket. So the caller must not use a shared handle again after an
-   *     owner that posted 2^31 entries or more (docs/kernels.md). */
-  EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
-    next_ = (uint32_t)word;
+  /* To be called when this group becomes the writer, or places ahead (ticket_lock.h): with the producer index of its
+   * first entry, and the words that the previous writer left. A limit on free slots that is not from next to
+   * next + num_entries_ is an old one, and becomes next. */
+  EFA_GDA_FN void resume(uint32_t next, uint32_t doorbell_index, uint32_t confirmed_index, uint32_t free_limit) {
+    next_ = next;
     doorbell_index_ = doorbell_index;
     confirmed_index_ = leader_confirmed_index_ = confirmed_index;
-    uint32_t call_number = (uint32_t)(word >> 32);
-    if (free_limit_ - next_ > num_entries_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
-    call_number_ = call_number;
+    free_limit_ = free_limit - next <= num_entries_ ? free_limit : next;
   }
 
   /* Zeroes what the next resume() overwrites, so that no register keeps it until then. */
-  EFA_GDA_FN void forget() { next_ = doorbell_index_ = confirmed_index_ = leader_confirmed_index_ = 0; }
-  /* Takes over the state of a ring that went on in this one's place, but for the options. */
-  EFA_GDA_FN void continue_from(const RingState &copy) {
-    uint32_t options = options_;
-    RingState::operator=(copy);
-    options_ = options;
+  EFA_GDA_FN void forget() {
+    next_ = doorbell_index_ = confirmed_index_ = leader_confirmed_index_ = free_limit_ = 0;
   }
-
   EFA_GDA_FN uint32_t next() const { return next_; }
   EFA_GDA_FN uint32_t doorbell_index() const { return doorbell_index_; }
   EFA_GDA_FN uint32_t leader_confirmed_index() const {
@@ -228,7 +209,6 @@ class Ring : private RingState {
   }
   /* The cached limit on free slots (free_slots.h): next() may grow up to it. */
   EFA_GDA_FN uint32_t free_limit() const { return free_limit_; }
-  EFA_GDA_FN void set_free_limit(uint32_t limit) { free_limit_ = limit; }
   EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
   EFA_GDA_FN bool has_wide_ids() const { return has(kWideIds); }
   EFA_GDA_FN bool has_publication_slots() const { return has(kPublicationSlots); }
@@ -257,13 +237,6 @@ class Ring : private RingState {
   using StoringGroupOf = StoringGroup<Group, StoreBytes>;
   EFA_GDA_FN StoringGroupOf storing_group() const { return StoringGroupOf(group_); }
   EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
-  /* Completions that the leader read while it waited. Valid on the leader. */
-  EFA_GDA_FN const Completions &completions() const { return completions_; }
-  EFA_GDA_FN void add_completions(const Completions &more) {
-    completions_.add(more);
-    if (more.foreign) options_ |= kForeign;
-  }
-
   /* Step 1 of RINGING for one quad, by the calling thread. */
   EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
@@ -320,9 +293,8 @@ class Ring : private RingState {
   /* Waits until there are free slots for `*count` entries, and returns the status. If the cached limit allows them, it
    * does nothing, even if they exceed the batch window: place() splits them. Otherwise it reduces `*count` to the batch
    * window and to the capacity (free_slots.h), rings for everything placed, and waits for that many. If the status is
-   * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`, or if that is null to
-   * completions(). A compact group must pass `all`, because its ring has no completions(). */
-  EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all = nullptr) {
+   * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`. */
+  EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     uint32_t most = capacity_of(queue_);
     if (most > batch_window_) most = batch_window_;
@@ -334,14 +306,6 @@ class Ring : private RingState {
   /* Whether `count` more entries fit the batch window without a further fence. */
   EFA_GDA_FN bool fits_batch_window(uint32_t count) const {
     return next_ + count - confirmed_index_ <= batch_window_;
-  }
-
-  /* place() for entries of which the caller knows that they fit the batch window: code of its own, because one loop for
-   * both cases is a tenth slower. */
-  template <class Write>
-  EFA_GDA_FN void place_at_once(uint32_t count, Write write) {
-    write(0u, count, next_);
-    next_ += count;
   }
 
   /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes the n entries from the
@@ -375,28 +339,20 @@ class Ring : private RingState {
     });
   }
 
-  /* Places the `count` entries of a post(). `share` holds the round [0, made), which the caller has made; `made` may be
-   * 0. Each further round is made when there are free slots for it. If make_room() allows only a part of a round, that
-   * part is placed before the next wait. Each wait, also the first, parks the round [0, made) if a part of it is not
-   * placed; so share.parked must not be null unless `made` is 0. */
-  template <class Make>
-  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t made, uint32_t count, Make make,
-                                          uint64_t timeout_ns) {
+  /* Makes and places the `count` entries of a post(), round by round, each when there are free slots for it. If
+   * make_room() allows only a part of a round, that part is made and placed before the next wait. Calls `add` with the
+   * completions that a wait has read. */
+  template <class Make, class Add>
+  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns, Add add) {
     for (uint32_t begin = 0; begin < count;) {
       uint32_t n = end_of_round(begin, count) - begin;
       if (!EFA_GDA_LIKELY(free_limit_ - next_ >= n)) {
-        bool parks = begin < made;
-        if (parks) share.park();
-        efa_gda_status status = make_room(&n, timeout_ns);
+        Completions more;
+        efa_gda_status status = make_room(&n, timeout_ns, &more);
+        add(more);
         if (status != EFA_GDA_OK) return status;
-        if (parks) share.unpark();
       }
-      if (begin < made) {
-        share.begin = begin;
-        share.end = begin + n;
-      } else {
-        this->make(share, begin, begin + n, make);
-      }
+      this->make(share, begin, begin + n, make);
       place_share(share);
       begin += n;
     }
@@ -437,6 +393,18 @@ class Ring : private RingState {
     } else {
       place_in_windows(quads, count);
     }
+  }
+
+  /* Whether `count` entries from next() on fit the free slots and the batch window, without a wait or a fence. */
+  EFA_GDA_FN bool has_room(uint32_t count) const {
+    return fits_batch_window(count) && free_limit_ - next_ >= count;
+  }
+
+  /* Goes past the next `count` entries, which are in the ring. */
+  EFA_GDA_FN void advance(uint32_t count) {
+    next_ += count;
+    /* They were placed in free slots, so the limit is not below. */
+    if (free_limit_ - next_ > num_entries_) free_limit_ = next_;
   }
 
   /* Steps 2 and 3 of a ring, for a writer that passes the lock without ringing: orders the stores of placed entries
@@ -486,11 +454,6 @@ class Ring : private RingState {
   static_assert(EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK >> (kPosterShift - kHintsShift) == 0 &&
                     (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kForeign < 1 << kStatusShift,
                 "the fields of options_ do not overlap");
-  /* See resume(). */
-  static constexpr uint32_t kMaxCallsOfLimit = 1 << 16;
-  static_assert((uint64_t)kMaxCallsOfLimit * kMaxEntriesPerCall <= (uint64_t)1 << 32,
-                "producer indices do not wrap while the limit is used");
-
   EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
   /* The threads that execute fences have confirmed the doorbell value `index`. */
   EFA_GDA_FN void confirm_for_leader(uint32_t index) {
@@ -524,12 +487,10 @@ class Ring : private RingState {
   EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns, Completions *all) {
     uint64_t result = 0;
     if (is_leader()) {
-      if constexpr (Footprint<Group>::kCompact) {
+      if constexpr (kIsShared<Group>) {
         result = poll_until_free(queue_, next_, n, timeout_ns, all);
       } else {
-        Completions more;
-        result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all != nullptr ? all : &more);
-        if (all == nullptr) add_completions(more);
+        result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all);
       }
     }
     result = group_.from_leader(result);
@@ -538,17 +499,12 @@ class Ring : private RingState {
     /* R2 (requests.h): before the poster words that the new limit allows. */
     if (poster() != 0) fence_device();
     free_limit_ = next_ + (uint32_t)result;
-    read_geometry();
+    if (!kIsShared<Group>) read_geometry();
     return (efa_gda_status)(result >> 32);
   }
 
   Group group_;
   efa_gda_queue *queue_;
-  uint8_t *buffer_;
-  volatile uint32_t *doorbell_;
-  /* `batch_window_`: max_batch, or kNoBatchWindow. */
-  uint32_t num_entries_, batch_window_;
-  typename Footprint<Group>::template OfRing<Completions> completions_;
 };
 
 }  // namespace efa_gda

@@ -5,7 +5,7 @@
  * them and rings for them. publication.h states how the lock owner finds published calls, combine.h how it combines
  * them and why a published call may return early.
  *
- * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, writer, poison, abort flag: see sq.h. The low
+ * TERMS. Group, leader, handle, call, entry, round, place, ring, writer, poison, abort flag: see sq.h. The low
  * and the high half of a 64-bit word are its low and its high 32 bits.
  *   ticket         of a call of n entries: the value of reserve.word before the call's leader adds 2^32 + n to that
  *                  word. Tickets are unique and ascend. The low half is the producer index of the call's first entry.
@@ -18,11 +18,12 @@
  *   queue's owner  a group that opened its handle with Sharing::Thread, Warp or Block (post.h). It owns the lock from
  *                  the constructor to close(), and neither publishes nor combines.
  *   lock owner     the group that owns the lock. Below, it shares the queue unless the text names a queue's owner.
- *   publish        to write a call's entries, complete with phase and request id, and then their flags to publication
- *                  slots (publication.h). A group publishes only its own call, and only before it owns the lock.
- *   combine        to place calls from their publication slots and to ring for them. Only the lock owner combines. It
- *                  combines calls of other groups, and its own only if that was published in several rounds (THE
- *                  LOCK OWNER).
+ *   publish        to write a call's entries, complete with phase and request id, to publication slots, and then their
+ *                  flags (publication.h). A group publishes only its own call, of one round, and only before it owns the
+ *                  lock.
+ *   place ahead    to write the entries of a published call to the ring in place of publication slots (PLACING AHEAD).
+ *   combine        to place published calls, unless they are placed ahead, and to ring for them. Only the lock owner
+ *                  combines, and only calls of other groups.
  *   return early   of a published call: to return EFA_GDA_OK although its group has not seen it served. The group must
  *                  have read the state Open (STATES) after it published.
  *   end            the value of reserve.word that a combining lock owner loads after it has stored Closing. Each call
@@ -35,16 +36,17 @@
  *                         | queue's owners, by CAS        |                     |   data. F1, F2 (combine.h) order it
  *   lock.serving          | the lock owner; a queue's     | leaders; all        | A1, A3
  *                         | owner, in close()             | threads in Sender() |
- *   lock.doorbell_index,  | the same, just before it      | leaders; used by    | relaxed: may be older than serving
- *   lock.confirmed_index  | passes the lock               | the next writer     |   (A1)
+ *   lock.doorbell_index,  | the same, before it stores    | leaders; used by    | relaxed: may be older than serving
+ *   lock.confirmed_index, | serving                       | the next writer and |   or newer (A1)
+ *   reserve.free_limit    |                               | by PLACING AHEAD    |
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
  *   error.poison          | a leader, by CAS from 0; the  | all groups          | relaxed; it carries no data
  *                         | host, if words are lost       |                     |
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
- *   A1  The lock owner passes the lock: its group synchronises, then its leader stores the two indices relaxed, and
- *       serving with a release (pass_lock; release_queue() in post.h). The leader of the next lock owner loads serving
+ *   A1  The lock owner passes the lock: its group synchronises, then its leader stores the two indices and the limit on
+ *       free slots relaxed, and serving with a release (pass_lock; release_queue() in post.h). The leader of the next lock owner loads serving
  *       with an acquire, then its group synchronises (wait; acquire_queue() in post.h).
  *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
  *       (requests.h). Completion words have pairs of their own (cq.h).
@@ -52,24 +54,27 @@
  *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
  *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release() fences if
  *       it does not ring. The other threads have acquired at the next sync that follows this fence; ring() and confirm()
- *       of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two indices,
- *       stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
+ *       of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two indices and
+ *       the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
  *       R3). The stores depend on the load of serving by a branch. That they therefore follow it is an assumption about
  *       the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest` precedes it, the
  *       limit only becomes stricter (R3).
+ *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
+ *       the limit, which may be newer than the serving that it acquired.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
  *       on: the host then counts too many entries as not rung for. With an older confirmed_index it fences earlier than
- *       it must. The protocol needs neither to be exact.
+ *       it must; with an older limit it polls earlier than it must. The protocol needs none of them to be exact.
  *       If release() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX does not
  *       require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps it until a
  *       real adapter has been tested without it.
  *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
- *       store executes fence_device() and stores it relaxed (publish_flags). The fence makes that store a release; R2
+ *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release; R2
  *       of requests.h uses it too. On a queue with a request table the thread stores its poster word after that fence,
  *       and fences again before the flag. The threads of the lock owner load flags relaxed and fence, then their group
  *       synchronises (scan_published).
- *       Visible: the published entries, and their poster words.
+ *       Visible: the published entries, also those placed ahead, and their poster words. The owner's ring passes
+ *       entries that are placed ahead on to the adapter: fences are cumulative, so the poster's needs no system scope.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
@@ -77,7 +82,7 @@
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
  *       past the call's ticket lets the slots be used again.
  * Only the leader of the group that owns the lock stores serving. The second column makes each store a release:
- *   Open at its own ticket                     | the fence just before, in acquire() or begin_with_published()
+ *   Open at its own ticket                     | the fence just before, in acquire()
  *   Open at the next ticket (combine)          | the fence of the ring before, or that of release()
  *   Open or Closing, with T advanced (combine) | the fence of the ring before
  *   Closing (close_lock)                       | that of the store of serving before it
@@ -111,13 +116,11 @@
  *      block the leader combines alone, as a one-thread group. Otherwise: rings, unless the call defers its doorbell,
  *      and passes the lock in Passed to the next ticket.
  * Where it rings, it rings for all entries in the ring; if they are rung for already, it does not ring again.
- *   A call of several rounds that was published before its group owned the lock is only in its slots. Instead of
- * steps 2 and 3 the group then combines, its own call first (release_published; for a compact group continue_call() in
- * shared_call.h and its caller).
+ *   If the call is placed ahead, step 2 only goes past its entries.
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
  * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
- * (wait; a compact group first in publish_usual and has_ended): the leader loads it with an acquire, then the group
+ * (publish_usual, has_ended, wait): the leader loads it with an acquire, then the group
  * synchronises. The group acts on the first of these cases that applies. After cases 4 and 5 it begins again at case 1.
  * outcome() decides which case it is.
  *   1. T is past the call's ticket: the call is served, and the group returns.
@@ -127,10 +130,18 @@
  *      scan after F2 that begins at its ticket must find it, whichever kind of group scans: hence the limit on its
  *      entries. The limit on slots bounds how many entries are ahead of it.
  *   4. The call has entries and is not published, the queue has publication slots, the call's slots are among the
- *      first publication.num_entries slots from T on, and the group is not a block or the call has one round: the group
- *      publishes the call, its leader executes F1 (combine.h), and the group loads serving. The calls that last used
+ *      first publication.num_entries slots from T on, and the call has one round: the group publishes the call, its
+ *      leader executes F1 (combine.h), and the group loads serving. The calls that last used
  *      these publication slots have tickets before T, and no group reads the slots for them any more (A3).
  *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
+ *
+ * PLACING AHEAD. A group that publishes a usual call (sq.h) places it ahead if, by the words that it has read, its
+ * entries fit the batch window and the free slots (Ring::has_room):
+ *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
+ * Both limits are on positions in the ring, and both words only grow. So it does not matter which group writes the slots,
+ * nor that slots before them are not written yet, and the lock owner need not check them again. No other group writes
+ * these slots: they are those of the ticket. The flags have kPlacedAhead, and the publication slots keep older entries.
+ * The lock owner, which would otherwise copy the entries, only rings for them.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
@@ -179,45 +190,38 @@ enum class TicketOutcome { Owner, Ended, MayPublish, Failed, None };
 
 /* The lock as a leader last read it; share_lock_words() copies it to the other threads. */
 struct LockReading {
-  uint64_t serving = 0;
+  uint64_t serving;
   /* doorbell_index in the low half, confirmed_index in the high half. */
-  uint64_t indices = 0;
+  uint64_t indices;
   /* Low half of reserve.word. Valid on all threads if Group::kCombines, otherwise on the leader. */
-  uint32_t reserved = 0;
+  uint32_t reserved;
+  uint32_t free_limit;
 };
 
 /* What a Ticket keeps between its functions. SharedCall (shared_call.h) keeps it in the thread's memory. */
 struct TicketState {
   /* Entries of the call. */
-  uint32_t count_ = 0;
+  uint32_t count_;
   /* From collect() on shifted, as lock.serving holds it; before that, on the leader, as reserve.word held it. */
-  uint64_t ticket_ = 0;
+  uint64_t ticket_;
   LockReading lock_;
-  /* must_combine_: the group received the lock in PassedMustCombine. */
-  bool owns_lock_ = false, must_combine_ = false;
+  /* must_combine_: the group received the lock in PassedMustCombine. placed_ahead_: the group has placed the call
+   * ahead. */
+  bool owns_lock_, must_combine_, placed_ahead_;
   /* Not EFA_GDA_OK: the ticket must not be used. */
-  efa_gda_status status_ = EFA_GDA_OK;
+  efa_gda_status status_;
 };
-
-/* The first half of Ticket::release_published(). Returns the ticket with which combine() must begin. */
-template <class Group>
-EFA_GDA_FN uint64_t begin_with_published(Group group, const TicketState &ticket) {
-  /* So that groups that acquire the Open of combine() see what the previous lock owner released. */
-  if (group.rank() == 0) fence_device();
-  return ticket.ticket_;
-}
 
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
  *   1. Ticket(), collect().
- *   2. In a post(), acquire_alone(). If it returns false in a post() of a compact group for which
- *      Ring::is_usual_with_slots() holds, publish_usual(); if that returns true, has_ended(); if that returns true, the
- *      call ends.
- *   3. acquire_if_passed(), unless the group owns the lock or has published.
- *   4. Unless owns_lock(), wait(). If it returns MayPublish, publish() and wait() again. If it returns Ended or
- *      Failed, the call ends.
- *   5. The lock owner calls release_published() if it has published more than one round. Otherwise it places the call's
- *      entries and calls release(); or pass(), if acquire_alone() returned true and the group has rung for the entries.
- * continue_call() (shared_call.h) does steps 3 to 5 with parts of these functions. */
+ *   2. acquire_if_passed().
+ *   3. In a post() for which Ring::is_usual_with_slots() holds, unless the group owns the lock, publish_usual(); if that
+ *      returns true, has_ended(); if that returns true, the call ends.
+ *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(); the group may place the call ahead; publish(), and
+ *      wait() again. If it returns Ended or Failed, the call ends.
+ *   5. The lock owner places what it has not placed yet, and calls release_alone().
+ * finish_call() (shared_call.h) does steps 4 and 5. If the lock owner has placed all entries and rung for them, it may
+ * also pass(), unless it must_combine(). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket : private TicketState {
  public:
@@ -228,19 +232,19 @@ class Ticket : private TicketState {
 
   /* Takes a ticket for `count` entries, at most kMaxEntriesPerCall, and reads the lock. The accesses are in flight
    * together, for one round trip; collect() waits for them. */
-  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, uint32_t count)
-      : queue_(queue), ring_(ring), publication_(publication) {
+  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, uint32_t count)
+      : TicketState(), queue_(queue), ring_(ring) {
     count_ = count;
     if (ring.is_leader()) {
       ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + zero_by_thread());
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
-      lock_.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
+      leader_read_reserve(queue, lock_);
       load_relaxed_pair(&queue->lock.serving, lock_.serving, lock_.indices);
     }
   }
   /* Continues with a ticket whose state() was `state`. */
-  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, const TicketState &state)
-      : TicketState(state), queue_(queue), ring_(ring), publication_(publication) {}
+  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const TicketState &state)
+      : TicketState(state), queue_(queue), ring_(ring) {}
   EFA_GDA_FN const TicketState &state() const { return *this; }
 
   /* Gives all threads what the leader read. */
@@ -250,18 +254,46 @@ class Ticket : private TicketState {
     share_lock_words(group, lock_);
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
   }
-  /* acquire_if_passed() for the usual case, with few branches: acquires the lock only if it is passed to this ticket in
-   * Passed and others_wait() is false. Returns whether it did. */
-  EFA_GDA_FN bool acquire_alone() {
-    if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && lock_.serving == ticket_ && !others_wait())) return false;
-    owns_lock_ = true;
+  /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
+  EFA_GDA_FN bool acquire_if_passed() {
+    if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving))) acquire();
+    return owns_lock_;
+  }
+
+  /* For a call for which Ring::is_usual_with_slots() holds, whose only round is in `quads`: reads the lock and, if case 4
+   * applies, publishes the call; ahead, if it can. Returns whether it did. */
+  EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, const Quad (&quads)[4]) {
+    if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
+    read_lock();
+    if (outcome(false, publication.mask + 1) != TicketOutcome::MayPublish) return false;
     resume();
+    bool ahead = ring_.has_room(count_);
+    uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
+    store_quads(ring_.storing_group(), quads, 0, count_, first_slot(),
+                ahead ? ring_.num_entries() - 1 : publication.mask, 6, ring_.num_entries(), ring_.has_wide_ids(),
+                [&](uint32_t offset, const Quad &quad) {
+                  if (ahead) {
+                    RingOf::store_to_ring(memory + offset, quad);
+                  } else {
+                    store_quad_local(memory + offset, quad);
+                  }
+                });
+    publish(publication, ahead);
     return true;
   }
-  /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
-  EFA_GDA_FN void acquire_if_passed() {
-    if (status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving)) acquire();
+  /* Reads the lock until case 1, 2 or 3 of A CALL THAT WAITS applies, at most kLoadsWithoutClock times. Returns whether
+   * the published call is served, or may return early. */
+  EFA_GDA_FN bool has_ended() {
+    TicketOutcome now = TicketOutcome::None;
+    EFA_GDA_NO_UNROLL for (uint32_t n = 0; now == TicketOutcome::None && n != kLoadsWithoutClock; n++) {
+      read_lock();
+      now = outcome(true, 0);
+      if (now == TicketOutcome::None) pause();
+    }
+    return now == TicketOutcome::Ended;
   }
+  /* The group has placed the call, before it owned the lock. */
+  EFA_GDA_FN bool has_placed_ahead() const { return placed_ahead_; }
 
   EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
   /* Passes the lock to the next ticket, in Passed. The lock owner's leader must have fenced since Ticket() (A1). */
@@ -271,16 +303,18 @@ class Ticket : private TicketState {
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
   /* Waits until case 1, 2, 3 or 4 of A CALL THAT WAITS applies. In case 2 it makes the group the lock owner. If it
-   * fails, the queue is poisoned. `published`: the group has published the whole call. */
-  EFA_GDA_FN TicketOutcome wait(bool published, uint64_t timeout_ns) {
+   * fails, the queue is poisoned. `published`: the group has published the call. `publication_slots`: those of the
+   * queue. */
+  EFA_GDA_FN TicketOutcome wait(bool published, uint32_t publication_slots, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
     Group group = ring_.group();
-    bool can_publish = !published && count_ != 0 && ring_.has_publication_slots() &&
-                       (Group::kCombines || count_ <= group.size());
+    /* Not a call without entries, nor one of several rounds. */
+    bool can_publish = !published && count_ - 1 < group.size() && ring_.has_publication_slots();
+    if (!can_publish) publication_slots = 0;
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     EFA_GDA_NO_UNROLL for (;;) {
-      TicketOutcome now = outcome(published, can_publish);
+      TicketOutcome now = outcome(published, publication_slots);
       if (now == TicketOutcome::Owner) acquire();
       if (now != TicketOutcome::None) return now;
       uint32_t status = group.rank() == 0 ? leader_wait_for_change(lock_.serving, timeout_ns) : EFA_GDA_OK;
@@ -294,69 +328,41 @@ class Ticket : private TicketState {
     }
   }
 
-  /* Publishes the call if case 4 applies now, and returns whether it did. Ring::is_usual_with_slots() must hold for the
-   * call, whose only round is in `quads`. */
-  EFA_GDA_FN bool publish_usual(const Quad (&quads)[4]) {
-    if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
-    read_lock();
-    if (outcome(false, true) != TicketOutcome::MayPublish) return false;
-    store_quads(ring_.storing_group(), quads, 0, count_, first_slot(), publication_.mask, 6, ring_.num_entries(),
-                ring_.has_wide_ids(),
-                [&](uint32_t offset, const Quad &quad) { store_quad_local(publication_.entries + offset, quad); });
-    publish_flags(0, count_);
-    return true;
-  }
-  /* Reads the lock until case 1, 2 or 3 of A CALL THAT WAITS applies, at most kLoadsWithoutClock times. Returns whether
-   * the published call is served, or may return early. */
-  EFA_GDA_FN bool has_ended() {
-    TicketOutcome now = TicketOutcome::None;
-    EFA_GDA_NO_UNROLL for (uint32_t n = 0; now == TicketOutcome::None && n != kLoadsWithoutClock; n++) {
-      read_lock();
-      now = outcome(true, false);
-      if (now == TicketOutcome::None) pause();
-    }
-    return now == TicketOutcome::Ended;
+  /* To be called after wait() returned MayPublish, before the group places ahead or publishes. */
+  EFA_GDA_FN void resume() {
+    ring_.resume(first_slot(), (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32), lock_.free_limit);
+    /* R2: before the poster words that the limit allows. */
+    if (ring_.poster() != 0) fence_device();
+    if (placed_ahead_) ring_.advance(count_);
   }
 
-  /* Publishes the call: the first round, which `share` holds, and further rounds as it makes them. Not for a compact
-   * group, because make() does not park. */
-  template <class Make>
-  EFA_GDA_FN void publish(EntryShare &share, Make make) {
-    while (!EFA_GDA_LIKELY(publish_round(share))) {
-      ring_.make(share, share.end, ring_.end_of_round(share.end, count_), make);
+  /* Publishes the call: stores the flags of its only round, whose entries the group has stored to the publication slots
+   * or, if it `placed` them ahead, to the ring. Then executes F1. */
+  EFA_GDA_FN void publish(const PublicationSlots &publication, bool placed) {
+    Group group = ring_.group();
+    uint32_t i = group.rank();
+    placed_ahead_ = placed;
+    /* A thread's release below covers what all threads stored before this sync. */
+    group.sync();
+    if (i < count_) {
+      /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
+      fence_device();
+      if (ring_.mark_posted(0, count_, first_slot())) fence_device();
+      uint64_t bits = (i + 1 == count_ ? kLastSlot : 0) | (placed ? kPlacedAhead : 0);
+      store_relaxed(publication.flag(first_slot() + i), flag_of(ticket_, i) | bits);
     }
-  }
-  /* Publishes the round in `share`; a compact group must have parked it. If it is the call's last, executes F1 and
-   * returns true. The group must publish a call's rounds in order, the first after wait() returned MayPublish. */
-  EFA_GDA_FN bool publish_round(const EntryShare &share) {
-    const PublicationSlots &publication = publication_;
-    uint32_t slot = first_slot() + share.first, n = share.end - share.first;
-    auto store = [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); };
-    if constexpr (Footprint<Group>::kCompact) {
-      store_parked(ring_, share, 0, n, slot, publication.mask, store);
-    } else {
-      ring_.store_share(share, 0, n, slot, publication.mask, store);
-    }
-    return publish_flags(share.first, n);
+    group.sync();
+    /* F1. */
+    if (ring_.is_leader()) fence_device_ordered();
   }
 
-  /* Places the call that the group published before it owned the lock, from its publication slots, rings, combines, and
-   * passes the lock. A block never calls this: it publishes no call of several rounds. */
-  EFA_GDA_FN efa_gda_status release_published(uint64_t timeout_ns) {
-    return combine_from(begin_with_published(ring_.group(), *this), count_, timeout_ns);
-  }
-
-  /* Step 3 of THE LOCK OWNER: ends the group's time as lock owner. The group must have placed the call's entries.
-   * `rings`: the call does not defer its doorbell. */
-  EFA_GDA_FN efa_gda_status release(bool rings, uint64_t timeout_ns) {
-    if (EFA_GDA_LIKELY(release_alone(rings))) return EFA_GDA_OK;
-    return combine_from(next_ticket(), 0, timeout_ns);
-  }
-  /* The same if the group does not have to combine, and returns true. Otherwise rings for all entries in the ring and
-   * returns false; the group still owns the lock, and the caller must combine from next_ticket() on. */
+  EFA_GDA_FN bool must_combine() const { return must_combine_ || others_wait(); }
+  /* Step 3 of THE LOCK OWNER: ends the group's time as lock owner, if it does not have to combine, and returns true.
+   * Otherwise rings for all entries in the ring and returns false; the group still owns the lock, and the caller must
+   * combine from next_ticket() on. The group must have placed the call's entries. `rings`: the call does not defer its
+   * doorbell. */
   EFA_GDA_FN bool release_alone(bool rings) {
-    bool combines = must_combine_ || others_wait(),
-         rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
+    bool combines = must_combine(), rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
     if (!rang) {
       /* A1: makes the relaxed load of serving an acquire, and passes on entries that are not rung for. */
@@ -371,58 +377,10 @@ class Ticket : private TicketState {
   }
   EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
-  /* Calls combine(); if the group is a block, its leader alone calls it, as a one-thread group. `ring`, in the thread's
-   * memory, must be the state of the group's ring, and becomes its state after the call. Of a block, next_ and the
-   * doorbell and confirmed indices then differ between the leader's and the others', until the next resume(). Returns
-   * combine()'s status on all threads. */
-  EFA_GDA_FN static efa_gda_status combine_as(efa_gda_queue *queue, RingState *ring,
-                                              const PublicationSlots &publication, uint64_t serving, uint32_t own,
-                                              uint64_t timeout_ns, Completions *more) {
-    if constexpr (Group::kCombines) {
-      auto combine = cold_function<Group, efa_gda::combine<Group, StoreBytes>>();
-      return combine(queue, ring, publication, serving, own, timeout_ns, more);
-    } else {
-      Group group;
-      uint32_t status = EFA_GDA_OK;
-      group.sync();
-      if (group.rank() == 0) {
-        /* Each thread keeps the limit on free slots: the other threads have not fenced for a new one (R2). */
-        uint32_t free_limit = ring->free_limit_;
-        ring->confirmed_index_ = ring->leader_confirmed_index_;
-        ring->free_limit_ = ring->next_;
-        auto combine = cold_function<Group, efa_gda::combine<typename Footprint<Group>::Leader, StoreBytes>>();
-        status = combine(queue, ring, publication, serving, own, timeout_ns, more);
-        ring->free_limit_ = free_limit;
-      }
-      return (efa_gda_status)group.from_leader(status);
-    }
-  }
-
  private:
-  /* Stores the flags of the `n` entries from entry `first` on, one round, whose entries the group has stored. If they
-   * are the call's last, executes F1 and returns true. */
-  EFA_GDA_FN bool publish_flags(uint32_t first, uint32_t n) {
-    Group group = ring_.group();
-    uint32_t slot = first_slot() + first;
-    /* A thread's release below covers what all threads stored before this sync. */
-    group.sync();
-    if (group.rank() < n) {
-      uint32_t i = first + group.rank();
-      /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
-      fence_device();
-      if (ring_.mark_posted(0, n, slot)) fence_device();
-      store_relaxed(publication_.flag(slot + group.rank()), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
-    }
-    if (!EFA_GDA_LIKELY(first + n == count_)) return false;
-    group.sync();
-    /* F1. */
-    if (ring_.is_leader()) fence_device_ordered();
-    return true;
-  }
-
-  /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `can_publish`: what case 4
-   * requires applies, except for the limit on slots. */
-  EFA_GDA_FN TicketOutcome outcome(bool published, bool can_publish) const {
+  /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `publication_slots`: the limit
+   * of case 4, or 0 if the group must not publish. */
+  EFA_GDA_FN TicketOutcome outcome(bool published, uint32_t publication_slots) const {
     uint64_t serving = lock_.serving;
     if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Ended;
     if (is_passed_to(ticket_, serving)) return TicketOutcome::Owner;
@@ -432,17 +390,25 @@ class Ticket : private TicketState {
         ahead <= kMaxEntriesAhead * ring_.group().size()) {
       return TicketOutcome::Ended;
     }
-    return can_publish && ahead <= publication_.mask + 1 ? TicketOutcome::MayPublish : TicketOutcome::None;
+    /* A call without entries may have none ahead. */
+    return ahead - 1 < publication_slots ? TicketOutcome::MayPublish : TicketOutcome::None;
   }
 
+  EFA_GDA_FN static void leader_read_reserve(const efa_gda_queue *queue, LockReading &lock) {
+    uint64_t word, limit;
+    load_relaxed_pair(&queue->reserve.word, word, limit);
+    lock.reserved = (uint32_t)word;
+    lock.free_limit = (uint32_t)limit;
+  }
   EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
-    lock.reserved = (uint32_t)load_relaxed(&queue->reserve.word);
+    leader_read_reserve(queue, lock);
     load_acquire_pair(&queue->lock.serving, lock.serving, lock.indices);
   }
   /* Copies what the leader read to all threads. If the leader read it with an acquire, completes that for them. */
   EFA_GDA_FN static void share_lock_words(Group group, LockReading &lock) {
     lock.serving = group.from_leader(lock.serving);
     lock.indices = group.from_leader(lock.indices);
+    lock.free_limit = group.from_leader(lock.free_limit);
     if constexpr (Group::kCombines) lock.reserved = group.from_leader(lock.reserved);
     group.sync();
   }
@@ -490,10 +456,6 @@ class Ticket : private TicketState {
     return Group::kCombines && lock_.reserved != first_slot() + count_ && ring_.has_publication_slots();
   }
 
-  EFA_GDA_FN void resume() {
-    ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32));
-  }
-
   /* Makes the group the lock owner, and stores Open if others_wait(). The lock must be passed to this ticket. */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
@@ -506,18 +468,8 @@ class Ticket : private TicketState {
     }
   }
 
-  EFA_GDA_FN efa_gda_status combine_from(uint64_t serving, uint32_t own, uint64_t timeout_ns) {
-    Completions more;
-    RingState ring = ring_.state();
-    efa_gda_status status = combine_as(queue_, &ring, publication_, serving, own, timeout_ns, &more);
-    ring_.add_completions(more);
-    ring_.set_free_limit(ring.free_limit_);
-    return status;
-  }
-
   efa_gda_queue *queue_;
   RingOf &ring_;
-  const PublicationSlots &publication_;
 };
 
 }  // namespace efa_gda
