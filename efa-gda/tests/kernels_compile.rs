@@ -261,7 +261,7 @@ fn files_with_different_register_limits_link() {
     let Some(toolkit) = toolkit() else { return };
     let folder = efa_gda_test_support::TempDir::new("limits");
     let files = [
-        ("compact", "WarpGroup", "__launch_bounds__(1024)", "-maxrregcount=64"),
+        ("bounded", "WarpGroup", "__launch_bounds__(1024)", "-maxrregcount=64"),
         ("plain", "WarpGroup", "", "-maxrregcount=255"),
         ("block", "BlockGroup", "__launch_bounds__(512)", "-maxrregcount=128"),
     ];

@@ -26,7 +26,7 @@ never! {
 
     a1_doorbells_ascend_past_an_owner_that_does_not_ring:
         "owner:    st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
-         second:   ld.relaxed serving 1; fence.acq_rel @ fence of release(); st.release serving 2 @ release of serving
+         second:   ld.relaxed serving 1; fence.acq_rel @ fence of release_alone(); st.release serving 2 @ release of serving
          third:    ld.acquire serving 2 @ acquire of serving; st.relaxed.sys doorbell 3
          adapter:  ld.relaxed.sys doorbell 3; ld.relaxed.sys doorbell 1";
 

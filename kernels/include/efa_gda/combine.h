@@ -16,7 +16,8 @@
  *      and repeats step 4.
  * One execution of step 2 or 4 is a round of combine(). It has nothing to do with the rounds of a call (sq.h).
  *   A scan finds a call if all flags of the calls from T's to this one, both included, match in the scan's last
- * reading; so all calls that it finds are placed ahead, or none is. It does not find T's call if that is not published,
+ * reading. A flag matches only if its kPlacedAhead is that of T's first flag, so all calls that a scan finds are placed
+ * ahead, or none is. It does not find T's call if that is not published,
  * is empty, or has more entries than the flag window has slots.
  *   On a queue without publication slots no group combines, and the lock is only passed in Passed.
  *
@@ -113,15 +114,16 @@ struct Combining {
   /* What step 3 loads, shifted as lock.serving is. */
   uint64_t end;
   /* Undefined until combine() returns kNeedsRoom. Then `left` are the entries that the present round has found and not
-   * placed, `after` the ticket after them, `rounds` the rounds before it. */
+   * placed, `after` is T after this round, as `serving`, and `rounds` are the rounds before it. */
   LockState state;
   uint32_t left, rounds;
   uint64_t after;
 };
 
 /* Combines, and passes the lock; or returns kNeedsRoom. All threads of the lock owner call it, of a block the leader
- * alone. First, with `resumes` false, c->serving must be the next ticket, c->ring.next_ its low half, everything placed
- * rung for, and the leader must have executed the fence that the store of Open needs (ticket_lock.h). */
+ * alone. In the first call `resumes` is false, c->serving must be the next ticket, c->ring.next_ its low half, everything
+ * placed rung for, and the leader must have executed the fence that the store of Open needs (ticket_lock.h). After
+ * kNeedsRoom the caller waits for c->left entries, and calls with `resumes` true. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool resumes) {
   Ring<Group, StoreBytes> ring(queue, Group(), c->ring);
@@ -160,7 +162,7 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
       serving = after;
       /* The ring's fence orders the copies before this store (A3). */
       if (ring.is_leader()) {
-        /* Groups that place ahead use them; of one thread, that is no faster. */
+        /* For groups that place ahead. A lock owner of one thread does without: that is no slower. */
         if (!Group::kSingleThread) store_indices(queue, ring);
         store_relaxed(&queue->lock.serving, serving | state);
       }

@@ -62,9 +62,10 @@
  *       before the phase.
  *   B2  Without counters: the reader executes fence_system() after it has loaded completions, and then stores
  *       `completed` and `received`. With counters and wrap not 0: the poller executes it after it has loaded the
- *       counters, and then advances `completed`. A writer that reuses slots, and a group that reuses buffers after a
- *       quiet(), first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
- *       requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
+ *       counters, and then advances `completed`. A writer that reuses slots first loads `completed` with an acquire, or
+ *       takes over the limit of a writer that did (A1 in ticket_lock.h); a group that places ahead does the latter. A
+ *       group that reuses buffers after a quiet() first loads `completed` with an acquire; wait(), wait_own() and test()
+ *       load done words instead (R1 in requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
  *   B3  The reader executes fence_system() after it has loaded a completion's head, copies the completion to the inbox,
  *       and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy; that the
@@ -338,8 +339,8 @@ EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index
  * those of successful requests. Reads none while another thread is the reader. Returns the number of completions of
  * requests, which it also adds to `completed` on a queue without counters. */
 EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, Completions *all) {
-  /* Copies: an access with an order makes the compiler load the queue's fields anew, and one with an acquire the GPU as
-   * well, for a round trip to L2 each. */
+  /* Copies: an access with an order makes the compiler load the queue's fields anew, and an acquire makes the GPU load
+   * them from L2. */
   const efa_gda_cq cq = queue->cq;
   const efa_gda_requests table = queue->requests;
   const uint32_t qpn = queue->qpn;

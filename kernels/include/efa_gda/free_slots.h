@@ -13,10 +13,11 @@
  * count (wqe_posted - wqe_completed).
  *
  * THE CACHED LIMIT. The writer does not poll for each post: `next` may grow up to free_limit_. A poll for free slots
- * sets it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). The writer passes it
- * on in reserve.free_limit, also the owner of a queue that closes its handle. `completed` only grows, so a limit is not
- * too high until the producer index wraps, and each writer stores the newest one. resume() (sq.h) drops a limit that is
- * not from `next` to next + num_entries: then no free slot is known. The host does the same when it changes how the
+ * sets it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). The writer, and an
+ * owner that closes its handle, pass it on in reserve.free_limit. `completed` only grows, so the limit of an earlier
+ * writer is not too high until the producer index wraps; it may be older than the newest (A1 in ticket_lock.h), and is
+ * then only stricter. resume() (sq.h) drops a limit that is not from `next` to next + num_entries: then no free slot is
+ * known. The host does the same when it changes how the
  * queue is rung, because capacity depends on that (set_send_queue() in efa-gda/src/queue/mapped.rs).
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for

@@ -244,9 +244,9 @@ struct BlockGroup {
 
 #endif
 
-/* The group `Base` on a shared queue, as the library's own classes are compiled for it. Posting to a shared queue has
- * many paths, and kernels have few registers: 64 for blocks of 1,024 threads. So its rare paths are functions that are
- * not inlined (shared_call.h). */
+/* `Base` on a shared queue: the group of the Ring and the Ticket of a shared Sender. Posts to a shared queue have many
+ * paths, and kernels have few registers: 64 for blocks of 1,024 threads. So the rare paths of these posts are functions
+ * that are not inlined (shared_call.h). */
 template <class Base>
 struct Shared : Base {};
 template <class Group>

@@ -15,12 +15,12 @@
  *
  * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, done, quiet, poison, abort
  * flag: see sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To
- * post is to place entries, or to publish them for a lock owner that places them. post() also rings, or leaves that to
+ * post is to place entries, or to publish them for a lock owner, which rings for them. post() also rings, or leaves that to
  * the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the constructor's
  * `timeout_ns`.
  *
- * A kernel that shares a queue fits 64 registers, as many as one for blocks of 1,024 threads has: the rare paths of its
- * posts are functions that are not inlined (shared_call.h).
+ * A kernel that shares a queue can be compiled for 64 registers, as many as blocks of 1,024 threads have, with few spills:
+ * the rare paths of its posts are functions that are not inlined (shared_call.h).
  *
  * MAKE. The group's thread of rank (i modulo size) calls make(i) to make entry i, at most once, so a thread can post
  * what it has in registers. make(i) may be called although post() then fails. On a shared queue it runs after the call
@@ -58,8 +58,8 @@
  * A wait that fails ends the call. The call returns one of these statuses, and its leader poisons the queue with it (a
  * queue keeps its first poison):
  *   - the status of the table, at the bound,
- *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. The wait for the lock first reads
- *     it later than the others (ticket_lock.h),
+ *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. A wait first reads it 100 us after it
+ *     first read the clock, or at its bound (Deadline in platform.h),
  *   - EFA_GDA_BAD_COMPLETION: in quiet(), wait(), wait_own() and test(), if a poll leaves the call waiting and the
  *     handle has ever read a completion of another queue pair; in a wait for free slots, and in quiet() as the writer,
  *     if more requests completed than were posted, or more are in flight than the ring holds.
@@ -300,7 +300,7 @@ class Sender {
  private:
   using RingGroup = typename GroupOfRing<S, Group>::Type;
   using RingOf = Ring<RingGroup, StoreBytes>;
-  /* What a handle rarely uses; that of a shared handle is in the thread's memory. */
+  /* Members that a handle rarely uses; those of a shared handle are in the thread's memory. */
   template <class T>
   using Rare = typename RareOf<S, T>::Type;
 

@@ -8,8 +8,8 @@
  * a call is the i-th, from 0; its producer index is s = (low half of the ticket) + i. Its publication slot and the
  * flag of that have the number s modulo publication.num_entries.
  *
- * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The lock owner knows T.
- * So it expects a value, without kLastSlot, of each flag from T's first slot on: of the first (T + 1) << 2, of each
+ * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry, and kPlacedAhead on each
+ * entry of a call that is placed ahead. The lock owner knows T. So it expects a value, without these bits, of each flag from T's first slot on: of the first (T + 1) << 2, of each
  * further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
  * this value matches if it has kPlacedAhead as T's first flag has. The lock owner combines the whole calls from T on
  * whose flags match. A flag does not match
@@ -87,7 +87,7 @@ EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const Quad *qu
   }
 }
 
-/* The flag of entry i of the call with this ticket (shifted, low bits 0), without kLastSlot. */
+/* The flag of entry i of the call with this ticket (shifted, low bits 0), without kLastSlot and kPlacedAhead. */
 EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
   return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS);
 }
@@ -110,7 +110,7 @@ struct MatchedFlags {
 template <class Group, int Count>
 EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_t serving, uint32_t first,
                             MatchedFlags &found) {
-  /* A word with this bit does not match: it is 0 in a number of calls, shifted as in a flag. */
+  /* No number of calls, shifted as in a flag, has this bit, so a word with it does not match. */
   constexpr uint32_t kNoMatch = kPlacedAhead;
   uint32_t rank = group.rank(), size = group.size(), words[Count];
   if (first == 0) found.ahead = group.from_leader((uint32_t)flags[0] & (uint32_t)kPlacedAhead);
@@ -187,7 +187,7 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
 
 /* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
  * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2). There
- * must be room for them in the ring and in the batch window. One iteration ends where the ring or the publication slots wrap. */
+ * must be room for them in the ring and in the batch window. Each iteration ends where the ring or the publication slots wrap. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {

@@ -2,8 +2,8 @@
 /*
  * The calls on a shared queue that need no speed, as functions that are not inlined: each flush(), the wait of quiet()
  * as lock owner, and each post() that post_shared() (post.h) does not complete. It completes a usual post (sq.h) that
- * rings if the lock is passed to its ticket already, but for combine_as(); and a usual post that it publishes at once if
- * has_ended() (ticket_lock.h) then returns true.
+ * rings if the lock is passed to its ticket already, and calls only combine_as() for it; and a post that publish_usual()
+ * (ticket_lock.h) publishes, if has_ended() then returns true.
  *
  * TERMS. Call, round, place: see sq.h. Lock owner, publish, place ahead, combine, served, return early: see
  * ticket_lock.h, which also states the protocol.
@@ -21,21 +21,21 @@
 
 namespace efa_gda {
 
-/* A call in the thread's memory: after it has taken its ticket, each field but `more`; in combine_as(), `combining`,
- * `has_more` and `timeout_ns`. Nothing is set before it is needed, because stores to the thread's memory delay the next
- * fence. */
+/* A call in the thread's memory. When it has taken its ticket, each field is defined but `more` and, without entries,
+ * `quads` and `upper`; for combine_as() only `combining`, `has_more` and `timeout_ns` must be. Nothing is set before it is
+ * needed, because stores to the thread's memory delay the next fence. */
 struct SharedCall {
   /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
   Combining combining;
   TicketState ticket;
-  /* What the call reads of completions; undefined unless has_more. */
+  /* Completions that the call has read; undefined unless has_more. */
   Completions more;
   uint64_t timeout_ns;
   bool has_more;
   /* is_published: the whole call is published. rings: the call rings at its end; a flush() does, and a post() that does
    * not defer. holds: the call keeps the lock, when it has rung; finish_call() then returns kHoldsLock. */
   bool is_published, rings, holds;
-  /* Of a post(): the present round, as in EntryShare, but that `begin` becomes `end` when it is placed. */
+  /* Of a post(): the present round, as in EntryShare; `begin` is the first entry that is not placed. */
   uint32_t first, begin, end;
   Quad quads[4];
   volatile uint32_t *upper;
@@ -136,7 +136,7 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
   return status;
 }
 
-/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*ring` is the ring's state. */
+/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is the ring's. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
                                             Completions *all) {

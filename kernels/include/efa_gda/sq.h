@@ -22,9 +22,9 @@
  *                   group that receives the lock is the lock owner (ticket_lock.h).
  *   owner           a group that has a queue for itself from Sender's constructor to close() (post.h). All that time
  *                   it has the ticket lock, with a ticket for no entries. A queue without an owner is shared.
- *   writer          the only group that may ring at this time, and write the ring's slots from `next` on: a shared
- *                   queue's lock owner, or the queue's owner. Groups that wait for the lock may write slots of their
- *                   own tickets (PLACING AHEAD in ticket_lock.h).
+ *   writer          the only group that may ring at this time: a shared queue's lock owner, or the queue's owner. Only
+ *                   it writes ring slots, but for groups that place ahead: they write those of their own tickets
+ *                   (ticket_lock.h).
  *   call            a post() of at least one entry, a flush(), the wait of a quiet() that acquires the lock, or the
  *                   constructor of an owner's handle. It takes one ticket, but for an owner's post() and flush(), and a
  *                   constructor that fails.
@@ -33,8 +33,8 @@
  *   place           to write an entry to its slot in the ring.
  *   ring (verb)     to store a producer index into the doorbell. The doorbell covers each entry before that producer
  *                   index: these entries are rung for.
- *   publish         to write a call's entries to publication slots, from which the lock owner, usually another group,
- *                   copies them to the ring (ticket_lock.h).
+ *   publish         to write a call's entries to publication slots, from which the lock owner copies them to the ring,
+ *                   or ahead to the ring (ticket_lock.h).
  *   done            of a request: its completion is counted (cq.h); for wait(), wait_own() and test(): its done word is
  *                   stored (requests.h).
  *   in flight       of a request: posted (post.h), and not done.
@@ -130,7 +130,7 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* What a Ring keeps. SharedCall (shared_call.h) has it in the thread's memory. */
+/* The state of a Ring. SharedCall (shared_call.h) has it in the thread's memory. */
 struct RingState {
   /* Bits of Ring, the handle's status and poster number, and the queue's hints. */
   uint32_t options_ = 0;
@@ -150,10 +150,10 @@ struct RingState {
  * for the time in which the leader of a block combines (combine_as() in shared_call.h).
  * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
- * mark_posted(); the leader also, for kForeign, set(). Only the writer may call functions that ring or wait: from
- * resume() until it passes the lock, or until one of its waits has failed; and functions that place, but for a group that
- * places ahead (ticket_lock.h). A ring made from the state() of the writer's ring goes on in its place; of a shared queue
- * the handle's ring is not used again before its next resume().
+ * mark_posted(); the leader also, for kForeign, set(). Only the writer may call functions that ring or wait, from
+ * resume() until it passes the lock, or until one of its waits has failed. Only the writer, and a group that places ahead
+ * (ticket_lock.h), may call functions that place. A ring made from the state() of the writer's ring goes on in its
+ * place; on a shared queue the indices of the handle's ring are then not valid until its next resume().
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small

@@ -18,10 +18,10 @@
  *   queue's owner  a group that opened its handle with Sharing::Thread, Warp or Block (post.h). It owns the lock from
  *                  the constructor to close(), and neither publishes nor combines.
  *   lock owner     the group that owns the lock. Below, it shares the queue unless the text names a queue's owner.
- *   publish        to write a call's entries, complete with phase and request id, to publication slots, and then their
- *                  flags (publication.h). A group publishes only its own call, of one round, and only before it owns the
- *                  lock.
- *   place ahead    to write the entries of a published call to the ring in place of publication slots (PLACING AHEAD).
+ *   publish        to write a call's entries, complete with phase and request id, to publication slots or ahead to the
+ *                  ring, and then their flags to publication slots (publication.h). A group publishes only its own call,
+ *                  of one round, and only before it owns the lock.
+ *   place ahead    of a group that publishes: to write its entries to the ring (PLACING AHEAD).
  *   combine        to place published calls, unless they are placed ahead, and to ring for them. Only the lock owner
  *                  combines, and only calls of other groups.
  *   return early   of a published call: to return EFA_GDA_OK although its group has not seen it served. The group must
@@ -46,26 +46,27 @@
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
  *   A1  The lock owner passes the lock: its group synchronises, then its leader stores the two indices and the limit on
- *       free slots relaxed, and serving with a release (pass_lock; release_queue() in post.h). The leader of the next lock owner loads serving
- *       with an acquire, then its group synchronises (wait; acquire_queue() in post.h).
+ *       free slots relaxed, and serving with a release (pass_lock; release_queue() in post.h). The leader of the next
+ *       lock owner loads serving with an acquire, then its group synchronises (wait; acquire_queue() in post.h).
  *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
  *       (requests.h). Completion words have pairs of their own (cq.h).
  *       The exception: if the lock is passed to a group already when it takes its ticket, its leader has loaded serving
  *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
- *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release() fences if
- *       it does not ring. The other threads have acquired at the next sync that follows this fence; ring() and confirm()
- *       of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two indices and
- *       the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences before it stores that:
- *       R3). The stores depend on the load of serving by a branch. That they therefore follow it is an assumption about
- *       the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest` precedes it, the
- *       limit only becomes stricter (R3).
+ *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release_alone()
+ *       fences if it does not ring. The other threads have acquired at the next sync that follows this fence; ring() and
+ *       confirm() of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two
+ *       indices and the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences
+ *       before it stores that: R3). The stores depend on the load of serving by a branch. That they therefore follow it
+ *       is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest`
+ *       precedes it, the limit only becomes stricter (R3).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
  *       the limit, which may be newer than the serving that it acquired.
- *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes. With an older
+ *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
+ *       loaded before serving. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
  *       on: the host then counts too many entries as not rung for. With an older confirmed_index it fences earlier than
  *       it must; with an older limit it polls earlier than it must. The protocol needs none of them to be exact.
- *       If release() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX does not
+ *       If release_alone() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX does not
  *       require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps it until a
  *       real adapter has been tested without it.
  *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
@@ -83,7 +84,7 @@
  *       past the call's ticket lets the slots be used again.
  * Only the leader of the group that owns the lock stores serving. The second column makes each store a release:
  *   Open at its own ticket                     | the fence just before, in acquire()
- *   Open at the next ticket (combine)          | the fence of the ring before, or that of release()
+ *   Open at the next ticket (combine)          | the fence of the ring before, or that of release_alone()
  *   Open or Closing, with T advanced (combine) | the fence of the ring before
  *   Closing (close_lock)                       | that of the store of serving before it
  *   Passed, PassedMustCombine                  | the store is a release (pass_lock; release_queue() in post.h)
@@ -120,9 +121,8 @@
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
  * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
- * (publish_usual, has_ended, wait): the leader loads it with an acquire, then the group
- * synchronises. The group acts on the first of these cases that applies. After cases 4 and 5 it begins again at case 1.
- * outcome() decides which case it is.
+ * (publish_usual, has_ended, wait): the leader loads it with an acquire, then the group synchronises. The group acts on
+ * the first of these cases that applies. After cases 4 and 5 it begins again at case 1. outcome() decides which it is.
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
@@ -131,16 +131,16 @@
  *      entries. The limit on slots bounds how many entries are ahead of it.
  *   4. The call has entries and is not published, the queue has publication slots, the call's slots are among the
  *      first publication.num_entries slots from T on, and the call has one round: the group publishes the call, its
- *      leader executes F1 (combine.h), and the group loads serving. The calls that last used
- *      these publication slots have tickets before T, and no group reads the slots for them any more (A3).
+ *      leader executes F1 (combine.h), and the group loads serving. The calls that last used these publication slots
+ *      have tickets before T, and no group reads the slots for them any more (A3).
  *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
  *
- * PLACING AHEAD. A group that publishes a usual call (sq.h) places it ahead if, by the words that it has read, its
- * entries fit the batch window and the free slots (Ring::has_room):
+ * PLACING AHEAD. In publish_usual() a group places its call ahead if, by the words that it has read, the entries fit the
+ * batch window and the free slots (Ring::has_room):
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
- * Both limits are on positions in the ring, and both words only grow. So it does not matter which group writes the slots,
- * nor that slots before them are not written yet, and the lock owner need not check them again. No other group writes
- * these slots: they are those of the ticket. The flags have kPlacedAhead, and the publication slots keep older entries.
+ * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
+ * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
+ * the lock owner need not check them again. No other group writes these slots: they are those of the ticket. The flags have kPlacedAhead, and the publication slots keep older entries.
  * The lock owner, which would otherwise copy the entries, only rings for them.
  *
  * WAITS THAT RUN OUT
@@ -152,21 +152,21 @@
  * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
- * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 32 to 66
- * loads of serving without a change, and the abort flag at least kAbortPollNs (100 us) later. While serving changes
+ * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 40 to 74
+ * loads of serving without a change, and the abort flag kAbortPollNs (100 us) later, or at the bound. While serving changes
  * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
  * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
  * only for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in
  * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must take
  * no tickets meanwhile: a group that does waits until its bound runs out after the last completion, or until the
  * owner's close() poisons the queue.
- *   A waiting group looks for a poison after 32 to 66 loads of serving without a change, and after each further 32.
+ *   A waiting group looks for a poison after 40 to 74 loads of serving without a change, and after each further 32.
  * Between these looks it acts on cases 1 to 4 as without a poison. A call that returned early before the poison is
  * perhaps never rung for. Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these
  * requests; close() of a shared handle looks at the poison only if it has to ring for deferred entries.
  *   A group whose wait for the lock failed must not use its ticket again. If it had published the call, a lock owner
- * may still place and ring for its entries. If combine() fails in release(), the lock owner's own entries are all rung
- * for, although the call returns the failure; if the group combined its own call, they may not be.
+ * may still place and ring for its entries. If a wait for free slots fails while the lock owner combines, its own
+ * entries are all rung for, although the call returns the failure.
  *
  * WRAP-AROUNDS. Entries carry from reserve.word's low half into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, and tickets are
@@ -217,8 +217,7 @@ struct TicketState {
  *   2. acquire_if_passed().
  *   3. In a post() for which Ring::is_usual_with_slots() holds, unless the group owns the lock, publish_usual(); if that
  *      returns true, has_ended(); if that returns true, the call ends.
- *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(); the group may place the call ahead; publish(), and
- *      wait() again. If it returns Ended or Failed, the call ends.
+ *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(), store the entries, publish(), and wait() again. If it returns Ended or Failed, the call ends.
  *   5. The lock owner places what it has not placed yet, and calls release_alone().
  * finish_call() (shared_call.h) does steps 4 and 5. If the lock owner has placed all entries and rung for them, it may
  * also pass(), unless it must_combine(). */
@@ -328,7 +327,7 @@ class Ticket : private TicketState {
     }
   }
 
-  /* To be called after wait() returned MayPublish, before the group places ahead or publishes. */
+  /* To be called before the group places ahead, publishes, or acts as the lock owner. */
   EFA_GDA_FN void resume() {
     ring_.resume(first_slot(), (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32), lock_.free_limit);
     /* R2: before the poster words that the limit allows. */
