@@ -78,19 +78,25 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 3: {
-      /* A group posts to the queue while another group owns it. */
+      /* A group posts to the queue while another group owns it. The ring has free slots, as the last writer found it. The
+       * owner rings for its entries when the other group has published its own. */
+      efa_gda_queue *q = a.queue;
       if (warp == 0) {
-        Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
-        uint64_t word = efa_gda::load_relaxed(&a.queue->reserve.word);
+        if (WarpGroup().rank() == 0) efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)q->sq.num_entries);
+        WarpGroup().sync();
+        Sender<Sharing::Warp> sender(q, a.timeout_ns);
+        log.add(post(a, sender, 4, kPostDefer));
         block.sync();
-        await(a, [&] { return efa_gda::load_relaxed(&a.queue->reserve.word) != word; });
-        log.add(post(a, sender, 4));
+        if (WarpGroup().rank() == 0) await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[3]) != 0; });
+        WarpGroup().sync();
         log.add(sender.quiet());
         log.add(sender.close());
       } else {
         block.sync();
-        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
-        log.add(post(a, sender, 4));
+        Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
+        log.add(sender.post(4, [&](uint32_t i) {
+          return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, 100 + i, 1);
+        }));
       }
       return;
     }
@@ -175,7 +181,7 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       uint64_t ticket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
       if (leads) {
         efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
-        efa_gda::store_relaxed(&q->reserve.free_limit, q->sq.num_entries);
+        efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)q->sq.num_entries);
         efa_gda::store_relaxed(&q->lock.serving, ticket | efa_gda::kOpen);
       }
       block.sync();

@@ -66,11 +66,15 @@ constexpr uint32_t kMaxOpenRounds = 16;
 EFA_GDA_FN uint64_t *lock_indices(efa_gda_queue *queue) {
   return reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index);
 }
+/* reserve.free_limit, with `reserved`, which is 0, in the high half: each access has 64 bits, as above. */
+EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
+  return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
+}
 /* Stores what the next writer continues with. Called by the leader. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void store_indices(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring) {
   store_relaxed(lock_indices(queue), (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
-  store_relaxed(&queue->reserve.free_limit, ring.free_limit());
+  store_relaxed(limit_word(queue), (uint64_t)ring.free_limit());
 }
 
 /* Passes the lock (A1). `serving`: the ticket to which it passes, shifted, and the state. */

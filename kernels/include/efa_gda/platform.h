@@ -358,16 +358,20 @@ inline void pause() { host::yield(); }
  * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
  * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
- * and `*progress`: most waits end before that. The abort flag is in host memory, and reading it delays the fences of all
- * groups. These calls read it when the bound is over, and at most every kAbortPollNs before, first kAbortPollNs after
- * they first read the clock. */
+ * and `*progress`: most waits end before that. So that a kernel of short waits ends too, on a GPU about one wait in 16,
+ * and on the host each wait, does so in the first call already. The abort flag is in host memory, and reading it delays
+ * the fences of all groups: these calls read it first when the clock is at `first_abort_poll`, then every kAbortPollNs,
+ * and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many groups wait there,
+ * and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
 
   /* `progress` may be null. */
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr)
-      : queue_(queue), progress_(progress), bound_ns_(bound_ns), start_(0), next_abort_poll_(0), calls_(24), seen_(0) {}
+  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr,
+                      uint64_t first_abort_poll = 0)
+      : queue_(queue), progress_(progress), bound_ns_(bound_ns), start_(0), next_abort_poll_(first_abort_poll),
+        calls_(looks_at_once() ? 0 : 24), seen_(0) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
@@ -383,7 +387,6 @@ class Deadline {
     if (start_ == 0 || seen != seen_) start_ = now;
     seen_ = seen;
     bool is_over = now - start_ >= bound_ns_;
-    if (next_abort_poll_ == 0) next_abort_poll_ = now + kAbortPollNs;
     if ((is_over || now >= next_abort_poll_) && queue_->abort != nullptr) {
       next_abort_poll_ = now + kAbortPollNs;
       uint32_t stop = load_system(queue_->abort);
@@ -398,6 +401,10 @@ class Deadline {
   EFA_GDA_FN void restart() { start_ = 0; }
 
  private:
+  /* Whether the first call looks. The clock's low bits choose, of which a GPU's clock moves in steps of 32 ns. On the
+   * host a look is cheap, and a test repeats a run. */
+  EFA_GDA_FN static bool looks_at_once() { return EFA_GDA_ON_GPU == 0 || (clock_ns() >> 5 & 15) == 0; }
+
   /* In calls_: the bound was over when the clock was last read. */
   static constexpr uint32_t kLastLook = 0x80000000u;
 

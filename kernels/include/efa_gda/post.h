@@ -42,6 +42,7 @@
  * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
  * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
  * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
+ * Before the CAS the leader sets reserve.free_limit to the owner's first slot, so that no other group places ahead.
  *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
  * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
  * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
@@ -58,8 +59,8 @@
  * A wait that fails ends the call. The call returns one of these statuses, and its leader poisons the queue with it (a
  * queue keeps its first poison):
  *   - the status of the table, at the bound,
- *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. A wait first reads it 100 us after it
- *     first read the clock, or at its bound (Deadline in platform.h),
+ *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) says when a
+ *     wait reads it; the wait for the lock does so later than the others,
  *   - EFA_GDA_BAD_COMPLETION: in quiet(), wait(), wait_own() and test(), if a poll leaves the call waiting and the
  *     handle has ever read a completion of another queue pair; in a wait for free slots, and in quiet() as the writer,
  *     if more requests completed than were posted, or more are in flight than the ring holds.
@@ -352,12 +353,15 @@ class Sender {
     if (ring_.is_leader()) {
       serving = load_acquire(&queue_->lock.serving);
       indices = load_relaxed(lock_indices(queue_));
-      free_limit = load_relaxed(&queue_->reserve.free_limit);
+      free_limit = (uint32_t)load_relaxed(limit_word(queue_));
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
         bool free = word << EFA_GDA_LOCK_STATE_BITS == serving;
+        /* A group that wrongly takes a ticket while this one owns the queue must place nothing ahead: the ticket's slots
+         * are the owner's. If the CAS fails, the limit is only too strict. */
+        if (free) store_relaxed(limit_word(queue_), (uint64_t)(uint32_t)word);
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }

@@ -152,7 +152,7 @@
  * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
- * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 40 to 74
+ * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 33 to 74
  * loads of serving without a change, and the abort flag kAbortPollNs (100 us) later, or at the bound. While serving changes
  * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
  * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
@@ -160,7 +160,7 @@
  * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must take
  * no tickets meanwhile: a group that does waits until its bound runs out after the last completion, or until the
  * owner's close() poisons the queue.
- *   A waiting group looks for a poison after 40 to 74 loads of serving without a change, and after each further 32.
+ *   A waiting group looks for a poison after 33 to 74 loads of serving without a change, and after each further 32.
  * Between these looks it acts on cases 1 to 4 as without a poison. A call that returned early before the poison is
  * perhaps never rung for. Its group sees the poison in its next post(), flush() or quiet(), or in a wait for these
  * requests; close() of a shared handle looks at the poison only if it has to ring for deferred entries.
@@ -442,7 +442,7 @@ class Ticket : private TicketState {
    * to that slow; so the first loads do without. */
   EFA_GDA_COLD static efa_gda_status leader_wait_long(const efa_gda_queue *queue, uint64_t before,
                                                       uint64_t timeout_ns) {
-    Deadline deadline(queue, timeout_ns, &queue->completion.completed);
+    Deadline deadline(queue, timeout_ns, &queue->completion.completed, clock_ns() + Deadline::kAbortPollNs);
     efa_gda_status status = EFA_GDA_OK;
     EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
       status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
