@@ -9,8 +9,8 @@
  * flag of that have the number s modulo publication.num_entries.
  *
  * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry, and kPlacedAhead on each
- * entry of a call that is placed ahead. The lock owner knows T. So it expects a value, without these bits, of each flag from T's first slot on: of the first (T + 1) << 2, of each
- * further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
+ * entry of a call that is placed ahead. The lock owner knows T. So it expects a value, without these bits, of each flag
+ * from T's first slot on: of the first (T + 1) << 2, of each further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
  * this value matches if it has kPlacedAhead as T's first flag has. The lock owner combines the whole calls from T on
  * whose flags match. A flag does not match
  *   - if its entry is not published yet: the flag is 0 or that of an earlier call in this slot,
@@ -187,7 +187,8 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
 
 /* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
  * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2). There
- * must be room for them in the ring and in the batch window. Each iteration ends where the ring or the publication slots wrap. */
+ * must be room for them in the ring and in the batch window. Each iteration ends where the ring or the publication slots
+ * wrap. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {

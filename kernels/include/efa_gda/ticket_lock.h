@@ -140,7 +140,9 @@
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
  * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
- * the lock owner need not check them again. No other group writes these slots: they are those of the ticket. The flags have kPlacedAhead, and the publication slots keep older entries.
+ * the lock owner need not check them again. No other group writes these slots: they are those of the ticket. (An owner
+ * of the queue takes the limit away first: acquire_queue() in post.h.) The flags have kPlacedAhead, and the publication
+ * slots keep older entries.
  * The lock owner, which would otherwise copy the entries, only rings for them.
  *
  * WAITS THAT RUN OUT
@@ -217,7 +219,8 @@ struct TicketState {
  *   2. acquire_if_passed().
  *   3. In a post() for which Ring::is_usual_with_slots() holds, unless the group owns the lock, publish_usual(); if that
  *      returns true, has_ended(); if that returns true, the call ends.
- *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(), store the entries, publish(), and wait() again. If it returns Ended or Failed, the call ends.
+ *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(), store the entries, publish(), and wait() again.
+ *      If it returns Ended or Failed, the call ends.
  *   5. The lock owner places what it has not placed yet, and calls release_alone().
  * finish_call() (shared_call.h) does steps 4 and 5. If the lock owner has placed all entries and rung for them, it may
  * also pass(), unless it must_combine(). */
