@@ -67,7 +67,7 @@ compile_ours() {
   done
 }
 
-# A group on a shared queue: compact, but for headers of a revision without Compact.
+# A group on a shared queue: compact with the headers of an earlier revision that has Compact.
 shared_group() {
   if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then echo "Compact<$1>"; else echo "$1"; fi
 }

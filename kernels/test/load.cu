@@ -46,21 +46,21 @@ EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
   switch (a.group) {
     case 0:
       if (shared) {
-        load<efa_gda::Sharing::Device>(a, BlockGroup(), index);
+        load<Sharing::Device>(a, BlockGroup(), index);
       } else {
         load<Sharing::Block>(a, BlockGroup(), index);
       }
       break;
     case 1:
       if (shared) {
-        load<efa_gda::Sharing::Device>(a, ThreadGroup(), index);
+        load<Sharing::Device>(a, ThreadGroup(), index);
       } else if (thread_index() == 0) {
         load<Sharing::Thread>(a, ThreadGroup(), index);
       }
       break;
     default:
       if (shared) {
-        load<efa_gda::Sharing::Device>(a, WarpGroup(), index);
+        load<Sharing::Device>(a, WarpGroup(), index);
       } else if (thread_index() < 32) {
         load<Sharing::Warp>(a, WarpGroup(), index);
       }
@@ -75,10 +75,10 @@ EFA_GDA_KERNEL efa_gda_load_mixed_kernel(struct efa_gda_load_args a) {
   uint32_t index = block_index() * block_threads();
   switch (block_index() % 3) {
     case 0:
-      return load<efa_gda::Sharing::Device>(a, BlockGroup(), index);
+      return load<Sharing::Device>(a, BlockGroup(), index);
     case 1:
-      return load<efa_gda::Sharing::Device>(a, WarpGroup(), index + thread_index() / 32 * 32);
+      return load<Sharing::Device>(a, WarpGroup(), index + thread_index() / 32 * 32);
     default:
-      return load<efa_gda::Sharing::Device>(a, ThreadGroup(), index + thread_index());
+      return load<Sharing::Device>(a, ThreadGroup(), index + thread_index());
   }
 }

@@ -138,8 +138,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 7: {
-      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call. Warp 0
-       * also logs how often it made an entry. */
+      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call. Warp 0 also logs
+       * how often it made an entry. */
       efa_gda_queue *q = a.queue;
       constexpr uint32_t kCount = 32;
       constexpr uint64_t kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
@@ -165,8 +165,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 10: {
-      /* Warp 1 acts as a lock owner, leaves free slots, and passes the lock to warp 0 when that has published its calls,
-       * one that fits the batch window and one that does not. It logs whether each is in the ring by then. */
+      /* Warp 1 acts as a lock owner with free slots. Warp 0 publishes two calls, one that fits the batch window and one
+       * that does not, and returns early. Warp 1 logs whether each is in the ring, and combines them. */
       efa_gda_queue *q = a.queue;
       constexpr uint32_t kCounts[2] = {12, 6};
       if (warp == 0) {
@@ -195,7 +195,6 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         log.add(in_ring == is_ahead ? is_ahead ? EFA_GDA_OK : EFA_GDA_IN_FLIGHT : EFA_GDA_BAD_ARGUMENT);
       }
       if (!leads) return;
-      /* Both calls returned early. The owner combines. */
       efa_gda::SharedCall call;
       call.timeout_ns = a.timeout_ns;
       call.has_more = false;

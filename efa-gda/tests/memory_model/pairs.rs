@@ -42,11 +42,6 @@ never! {
          owner's leader:   ld.relaxed flag 1; fence.acq_rel @ fence after the scan; bar @ sync after the scan
          owner's lane 1:   bar @ sync after the scan; ld.weak entry 0";
 
-    /// A group that published its call and then received the lock copies the call from its publication slots.
-    a2_an_owners_lane_copies_what_its_other_lanes_published:
-        "leader:  st.weak entry 7; bar @ sync before the flags
-         lane 1:  bar @ sync before the flags; ld.weak entry 0";
-
     /// An entry that a waiting group placed ahead in the ring, as another lane than the one that stores the flag.
     a2_an_entry_placed_ahead_arrives_before_the_owners_doorbell:
         "poster's lane 1:  st.weak slot 7; bar @ sync before the flags

@@ -17,8 +17,8 @@
  * One execution of step 2 or 4 is a round of combine(). It has nothing to do with the rounds of a call (sq.h).
  *   A scan finds a call if all flags of the calls from T's to this one, both included, match in the scan's last
  * reading. A flag matches only if its kPlacedAhead is that of T's first flag, so all calls that a scan finds are placed
- * ahead, or none is. It does not find T's call if that is not published,
- * is empty, or has more entries than the flag window has slots.
+ * ahead, or none is. It does not find T's call if that is not published, is empty, or has more entries than the flag
+ * window has slots.
  *   On a queue without publication slots no group combines, and the lock is only passed in Passed.
  *
  * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,

@@ -468,7 +468,7 @@ EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
 
 /* Polls. `posted` is the number of requests so far: without counters, no more completions of requests are read than are
  * in flight, because a read past the last completion may cost a round trip over PCIe. With none in flight, or more than
- * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. */
+ * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. Adds what it counted to `all`. */
 EFA_GDA_FN void poll_in_flight(efa_gda_queue *queue, uint32_t posted, Completions *all) {
   uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
   poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all);

@@ -17,8 +17,8 @@
  * owner that closes its handle, pass it on in reserve.free_limit. `completed` only grows, so the limit of an earlier
  * writer is not too high until the producer index wraps; it may be older than the newest (A1 in ticket_lock.h), and is
  * then only stricter. resume() (sq.h) drops a limit that is not from `next` to next + num_entries: then no free slot is
- * known. The host does the same when it changes how the
- * queue is rung, because capacity depends on that (set_send_queue() in efa-gda/src/queue/mapped.rs).
+ * known. The host does the same when it changes how the queue is rung, because capacity depends on that
+ * (set_send_queue() in efa-gda/src/queue/mapped.rs).
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
  * requests that are with the adapter or that the doorbell record covers. The bound is the timeout of the handle; it
