@@ -31,30 +31,30 @@ struct Local {
     saved: u32,
 }
 
-/// Second halves of entries, and what polls and waits keep, lie in the thread's memory.
-const PUT: Local = Local { stack: 256, spilled: 0, saved: 0 };
+/// Entries that a post does not place at once, and what polls and waits keep, lie in the thread's memory.
+const PUT: Local = Local { stack: 288, spilled: 0, saved: 0 };
 /// Each kernel contains every kind of group.
 const LOAD: [Local; 3] = [
-    Local { stack: 1224, spilled: 0, saved: 280 },
-    Local { stack: 1272, spilled: 0, saved: 228 },
-    Local { stack: 1024, spilled: 0, saved: 216 },
+    Local { stack: 1208, spilled: 0, saved: 280 },
+    Local { stack: 1216, spilled: 0, saved: 228 },
+    Local { stack: 1008, spilled: 0, saved: 216 },
 ];
 /// The kernel puts with a signal: two posts of a warp and a wait, whose calls lie in the thread's memory; and it waits for
 /// a signal.
 const EXAMPLE: [Local; 3] = [
-    Local { stack: 1032, spilled: 0, saved: 280 },
-    Local { stack: 1080, spilled: 0, saved: 228 },
-    Local { stack: 1264, spilled: 0, saved: 216 },
+    Local { stack: 952, spilled: 0, saved: 280 },
+    Local { stack: 952, spilled: 0, saved: 228 },
+    Local { stack: 1144, spilled: 0, saved: 216 },
 ];
 /// The kernel contains four operations in four scopes. The engine's calls on shared queues, and what polls and waits
 /// keep, lie in the thread's memory.
 const FI_XPU: [Local; 3] = [
-    Local { stack: 1104, spilled: 0, saved: 220 },
-    Local { stack: 1176, spilled: 0, saved: 224 },
-    Local { stack: 1200, spilled: 0, saved: 204 },
+    Local { stack: 992, spilled: 0, saved: 220 },
+    Local { stack: 1056, spilled: 0, saved: 224 },
+    Local { stack: 1096, spilled: 0, saved: 204 },
 ];
 /// The kernel's waits and polls keep their state in the thread's memory.
-const RECEIVE: Local = Local { stack: 240, spilled: 0, saved: 0 };
+const RECEIVE: Local = Local { stack: 104, spilled: 0, saved: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);
@@ -175,22 +175,20 @@ fn bytes_of_local(line: &str, kind: &str) -> u32 {
 const COMPAT_ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
 
 /// The most bytes of registers that a function of the compatibility layer stores: those that it saves for its caller.
-const SAVED: u32 = 184;
+const SAVED: u32 = 208;
 
-/// The most bytes of these that a function may load a second time: `ibgda_post` for sm_120, where it waits for free slots.
-const LOADED_TWICE: u32 = 24;
+/// The most bytes of registers that a function may store or load a second time: `ibgda_post` for sm_120, where it waits
+/// for free slots, and `wait_for_requests`.
+const TWICE: u32 = 24;
 
-/// Checks that a function of `report` stores no register but those that it saves for its caller: each is stored once, at
-/// its beginning, and loaded once. A register that is spilled for lack of others is usually loaded more often.
+/// Checks that a function of `report` stores no registers but those that it saves for its caller, and up to `TWICE` bytes:
+/// each is stored once, at its beginning, and loaded once. A register that is spilled for lack of others is usually loaded
+/// more often.
 fn check_saved(report: &str, case: &str) {
     for line in report.lines().filter(|line| line.contains("bytes stack frame")) {
         let [stores, loads] =
             [" bytes spill stores", " bytes spill loads"].map(|kind| bytes_of_local(line, kind));
-        let loaded_twice = loads.checked_sub(stores);
-        assert!(
-            stores <= SAVED && loaded_twice.is_some_and(|bytes| bytes <= LOADED_TWICE),
-            "{case} spills: {line}\n{report}"
-        );
+        assert!(stores <= SAVED && stores.abs_diff(loads) <= TWICE, "{case} spills: {line}\n{report}");
     }
 }
 

@@ -71,7 +71,7 @@ fn run_and_check(shape: Shape, load: Waits, blocks: u32, lanes: u32, seeds: std:
 #[test]
 fn each_kind_of_wait_returns_when_the_requests_are_done() {
     for mode in [EACH_CALL, OWN_EVERY_THIRD, TEST_EACH, DEFER, LATE, MIXED] {
-        for (group, lanes) in [(1, 3), (32, 64), (0, 40)] {
+        for (group, lanes) in [(1, 3), (32, 64), (0, 40), (0, 20)] {
             run_and_check(tracked(), calls(group, 30, 7, mode), 2, lanes, 0..1);
             run_and_check(tracked(), Waits { owned: 1, ..calls(group, 30, 7, mode) }, 1, group.max(1), 0..1);
         }
@@ -80,7 +80,7 @@ fn each_kind_of_wait_returns_when_the_requests_are_done() {
 
 #[test]
 fn a_wait_that_returns_early_is_called_again_for_the_same_requests() {
-    for (group, lanes) in [(1, 1), (32, 32), (0, 40)] {
+    for (group, lanes) in [(1, 1), (32, 32), (0, 40), (0, 20)] {
         let load = Waits { owned: 1, timeout_ns: 0, ..calls(group, 1, 40, POLL_OWN) };
         run_and_check(tracked(), load, 1, lanes, 0..20);
     }

@@ -52,7 +52,8 @@ EFA_GDA_FN efa_gda_status wait_for_block(const soft_adapter_args &a, WarpGroup g
                                          uint64_t value) {
   uint32_t status = EFA_GDA_OK;
   if (group.rank() == 0) {
-    Deadline deadline(a.queue, kDefaultTimeoutNs);
+    Deadline::State state(kDefaultTimeoutNs);
+    Deadline deadline(state, a.queue);
     while (load_acquire(word) != value && status == EFA_GDA_OK) status = deadline.expired(EFA_GDA_TIMEOUT_SIGNAL);
   }
   status = group.from_leader(status);

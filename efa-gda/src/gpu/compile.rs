@@ -52,7 +52,7 @@ const HEADERS: [([&str; 2], &str); 30] = [
     header!("publication.h"),
     header!("put.h"),
     header!("queue.h"),
-    header!("quiet.h"),
+    header!("waits.h"),
     header!("requests.h"),
     header!("round.h"),
     header!("rq.h"),

@@ -39,7 +39,8 @@ EFA_GDA_FN efa_gda_status post(const handles_args &a, AnySender &sender, uint32_
 /* Waits, with the default bound, until `condition` holds by the actions of another warp. */
 template <class Condition>
 EFA_GDA_FN void await(const handles_args &a, Condition condition) {
-  efa_gda::Deadline deadline(a.queue, efa_gda::kDefaultTimeoutNs);
+  efa_gda::Deadline::State state(efa_gda::kDefaultTimeoutNs);
+  efa_gda::Deadline deadline(state, a.queue);
   while (!condition() && deadline.expired(EFA_GDA_TIMEOUT_LOCK) == EFA_GDA_OK) {
   }
 }

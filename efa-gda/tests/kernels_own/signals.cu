@@ -103,7 +103,8 @@ EFA_GDA_FN efa_gda_status send(const signals_args &a, Group group) {
     group.sync();
     status = send_round(a, sender, round);
     /* The receiver must have read the data before the next round overwrites it. */
-    Deadline deadline(a.queue, a.timeout_ns);
+    Deadline::State state(a.timeout_ns);
+    Deadline deadline(state, a.queue);
     bool finished = false;
     while (status == EFA_GDA_OK && !finished) {
       status = (efa_gda_status)group.from_leader((uint32_t)deadline.expired(EFA_GDA_TIMEOUT_SIGNAL));

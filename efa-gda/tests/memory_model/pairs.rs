@@ -64,19 +64,23 @@ never! {
         "adapter:  st.weak body 7; st.release.sys head 1
          reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence after the head; ld.relaxed.sys body 0";
 
+    /// Another lane of the reader than its leader has loaded the completion.
     b2_the_adapters_data_is_visible_once_its_request_is_counted:
-        "adapter:         st.weak buffer 7; st.release.sys head 1
-         reader:          ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+        "adapter:          st.weak buffer 7; st.release.sys head 1
+         reader's lane 1:  ld.acquire.sys head 1 @ acquire of the head; bar @ sync of the poll
+         reader's leader:  bar @ sync of the poll; fence.acq_rel @ fence of B2; cas.relaxed completed 0 1
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; ld.weak buffer 0";
 
     b2_the_adapter_has_read_a_slot_before_it_is_written_again:
-        "adapter:         ld.weak slot 2; st.release.sys head 1
-         reader:          ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+        "adapter:          ld.weak slot 2; st.release.sys head 1
+         reader's lane 1:  ld.acquire.sys head 1 @ acquire of the head; bar @ sync of the poll
+         reader's leader:  bar @ sync of the poll; fence.acq_rel @ fence of B2; cas.relaxed completed 0 1
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; st.weak slot 2";
 
-    /// The next owner, or a group that places ahead, takes over the limit on free slots of an earlier writer.
+    /// A reader of one thread. The next owner, or a group that places ahead, takes over the limit on free slots of an
+    /// earlier writer.
     b2_the_adapter_has_read_a_slot_that_an_earlier_writer_found_free:
         "adapter:      ld.weak slot 2; st.release.sys head 1
          reader:       ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
@@ -113,6 +117,13 @@ never! {
         "adapter:  st.relaxed.sys error 1; st.release.sys success 1
          poller:   ld.relaxed.sys success 1; fence.acq_rel.sys @ fence of B5; ld.relaxed.sys error 0";
 
+    b6_a_lane_finds_no_older_completion_than_the_reader_before:
+        "adapter:         st.relaxed.sys entry 1; st.relaxed.sys entry 2
+         first reader:    ld.relaxed.sys entry 2; fence.acq_rel @ fence of B2; cas.relaxed lock 0 1
+         second reader:   cas.relaxed lock 1 2; cas.relaxed lock 2 3
+         third's leader:  cas.acquire lock 3 4 @ acquire of the lock; bar @ sync after the acquire
+         third's lane 1:  bar @ sync after the acquire; ld.relaxed.sys entry 1";
+
     /// The store of reported must have system scope, as the fence has: the host is outside of the GPU's scope.
     the_host_sees_the_report_of_the_first_error:
         "reader:  st.relaxed report 7; fence.acq_rel.sys @ fence before reported; st.relaxed.sys reported 1
@@ -120,7 +131,7 @@ never! {
 
     r1_the_adapters_data_is_visible_once_a_request_is_done:
         "adapter:  st.weak buffer 7; st.release.sys head 1
-         reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed done 1
+         reader:   ld.acquire.sys head 1 @ acquire of the head; fence.acq_rel @ fence of B2; st.relaxed done 1
          leader:   ld.relaxed done 1; fence.acq_rel @ fence of the wait; bar @ sync after the wait
          lane 1:   bar @ sync after the wait; ld.weak buffer 0";
 
@@ -183,11 +194,4 @@ fn batch_window_an_entry_of_the_next_owner_arrives_after_the_confirmed_doorbell(
          next owner:  ld.relaxed confirmed_index 1; branch @ branch on confirmed_index; st.relaxed.sys slot 7",
         the_entry_overtakes,
     );
-}
-
-#[test]
-fn completion_lock_the_next_reader_begins_where_the_last_one_ended() {
-    let locks = "cas.acquire lock 0 1 @ acquire of the lock";
-    let reads = "ld.relaxed consumed 0; st.relaxed consumed 1; st.release lock 0 @ release of the lock";
-    never(&format!("one: {locks}; {reads}\n two: {locks}; {reads}"));
 }

@@ -14,10 +14,12 @@
  *            take_received() (rq.h).
  *   receiver a thread in take_received() (rq.h).
  *   poster of receives: a thread in post_receives() (rq.h).
- *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits for free slots or
- *            completions, or tests (one that waits for the ticket lock does not poll), a receiver, a poster of
- *            receives, or a thread in post_transfer() (fi_xpu_post.h).
- *   reader   the thread that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
+ *   poller   the threads that poll together (CompletionReader): of a group that waits for free slots or completions, or
+ *            tests, the lanes of Group::Poller (group.h; one that waits for the ticket lock does not poll); or a
+ *            receiver, a poster of receives, or a thread in post_transfer() (fi_xpu_post.h).
+ *   reader   the poller that holds completion.lock. Only the reader reads the completion queue or writes `consumed`. Each
+ *            of its lanes loads a part of the completions; its leader does everything else, but for the done words of
+ *            successful requests, which the lane stores that loaded the completion.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
  *   N        sq.num_entries.
@@ -27,19 +29,19 @@
  *   completion entries       | adapter: the body, then the  | reader                | B1
  *                            | 8 bytes that hold the phase  |                       |
  *   counters.success, .error | adapter                      | pollers               | B2, B5; wrap 0: COUNTERS
- *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
- *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
- *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | leaders that wait for | B2; counters, wrap 0: not read,
- *                            | With counters: any poller,   |   free slots or in    |   completed_now() returns the
- *                            | by CAS; if wrap is 0, by a   |   quiet() (quiet.h)   |   sum that it stores
- *                            | store                        | completed_now(); the  | relaxed: an estimate of what is
- *                            |                              |   waits of the send   |   in flight; progress (Deadline)
- *                            |                              |   side; ibgda.h       |
+ *   completion.lock, and in  | pollers: fetch_or 1, acquire;| pollers               | B6. A poll that finds 1 ends
+ *   the high half of the     | reader: fetch_add, which     |                       |
+ *   word .consumed           | clears lock, advances        |                       |
+ *                            | consumed                     |                       |
+ *   completion.completed     | without counters: reader,    | leaders that wait for | B2; counters, wrap 0: not read,
+ *                            | by fetch_add. With counters: |   free slots or in    |   completed_now() returns the
+ *                            | any poller, by CAS; if wrap  |   quiet() (waits.h)   |   sum that it stores
+ *                            | is 0, by a store             | the waits of the send | relaxed: an estimate of what is
+ *                            |                              |   side; ibgda.h       |   in flight; progress (Deadline)
  *                            |                              | wrap not 0: pollers   | acquire: poll() adds to it what
  *                            |                              |   and reader          |   the counters are ahead by;
  *                            |                              |                       |   oldest_unread()
- *   completion.received      | reader                       | posters of receives   | B2
+ *   completion.received      | reader, by fetch_add         | posters of receives   | B2
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
  *   completion.lost          | reader                       | host                  | relaxed
@@ -60,9 +62,12 @@
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's and
  *       it needs the rest, it executes fence_system() and then loads that. Visible: the rest, as the adapter wrote it
  *       before the phase.
- *   B2  Without counters: the reader executes fence_system() after it has loaded completions, and then stores
- *       `completed` and `received`. With counters and wrap not 0: the poller executes it after it has loaded the
- *       counters, and then advances `completed`. A writer that reuses slots first loads `completed` with an acquire, or
+ *   B2  Without counters: each lane of the reader loads its completion with an acquire of system scope, the reader
+ *       synchronises, each lane executes fence_device(), and then the leader adds to `completed`. A reader of one thread
+ *       loads several completions, relaxed, and then executes fence_system() instead; so does a reader that tells the
+ *       adapter its consumer index. A reader that has read other completions than those of successful requests executes
+ *       fence_system() once more, before it adds to `received` and `completed`. With counters and wrap not 0: the poller
+ *       executes fence_system() after it has loaded the counters, and then advances `completed`. A writer that reuses slots first loads `completed` with an acquire, or
  *       takes over the limit of a writer that did (A1 in ticket_lock.h); a group that places ahead does the latter. A
  *       group that reuses buffers after a quiet() first loads `completed` with an acquire; wait(), wait_own() and test()
  *       load done words instead (R1 in requests.h). post_receives() loads `received` with an acquire before it reuses
@@ -73,8 +78,8 @@
  *       adapter no longer writes the receive's buffer; and the message, where a completion shows it (signal.h,
  *       RECEIVING SIDE, step 2). In return the receiver copies the entry out, then stores `taken` with a release; the
  *       reader loads it with an acquire. Visible: that the inbox entry may be written again.
- *   B4  The reader stores the report (of the first error), fences, adds to error.count, executes a system fence (B2's;
- *       before a failed request's done word, one of its own), and then stores done words and, without counters,
+ *   B4  The reader stores the report (of the first error), fences, adds to error.count, executes a system fence, and
+ *       then stores the failed request's done word; after a further system fence (B2) it adds, without counters, to
  *       `completed`. With counters and wrap not 0, a poller loads error.count with an acquire, executes B2's fence, and
  *       then advances `completed`. So a group that loads a `completed` that counts a failed request, or finds the
  *       request failed in the request table, also sees its error in error.count, and the report. On a queue with
@@ -82,6 +87,11 @@
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
  *       again, and advances `completed` only if both values of `error` are equal. So its `error` includes each error
  *       that the adapter counted before the last success in its `success`.
+ *   B6  The reader's fence of B2 precedes the fetch_add that releases completion.lock, and makes it a release. If there
+ *       were no new completions, there is no fence; the fetch_add then passes on what the reader before released. The
+ *       next reader's fetch_or is an acquire, and its lanes load completions after a sync. Visible: that the reader
+ *       before has loaded its completions, so that no lane finds a completion in an entry which is older than the one
+ *       that was read there last. (An entry of two laps ago has the phase of this lap.)
  *
  * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
  * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
@@ -103,7 +113,8 @@
  *
  * KINDS OF QUEUES, and what a poll does on each.
  *   counters      | cq.buffer | a poll
- *   none          | set       | reads new completions; adds the completed requests to `completed`
+ *   none          | set       | reads new completions, as many as its lanes load at once (kHeadsPerLane), of one lap;
+ *                 |           | adds the completed requests to `completed`
  *   wrap not 0    | set       | without unread errors, advances `completed` to the counters' sum; otherwise reads
  *                 |           | completions, and leaves `completed` as it is (COUNTERS)
  *   wrap not 0    | null      | the same, but reads no completion: after an error `completed` stands still
@@ -144,7 +155,7 @@
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
  * errors: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress
  * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
- * fences before it returns (quiet.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an inbox, or
+ * fences before it returns (waits.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an inbox, or
  * runs to its bound.
  *
  * WAITS. There are none here. A poller that finds nothing, or finds completion.lock held, returns; its caller repeats
@@ -218,13 +229,18 @@ struct CompletionHead {
   EFA_GDA_FN uint32_t status() const { return (uint32_t)(bits >> 16) & 0xff; }
   EFA_GDA_FN uint32_t flags() const { return (uint32_t)(bits >> 24) & 0xff; }
   EFA_GDA_FN uint32_t qpn() const { return (uint32_t)(bits >> 32) & 0xffff; }
-  EFA_GDA_FN bool phase() const { return (flags() & EFA_IO_CDESC_COMMON_PHASE_MASK) != 0; }
   EFA_GDA_FN bool is_send() const {
     return (flags() & EFA_IO_CDESC_COMMON_Q_TYPE_MASK) == (uint32_t)EFA_IO_SEND_QUEUE << 1;
   }
-  EFA_GDA_FN bool is_good_send(uint32_t qpn_of_queue) const {
-    return is_send() && status() == EFA_IO_COMP_STATUS_OK && qpn() == qpn_of_queue;
+  /* `phase`: that of the entry's lap, shifted as in `bits`. */
+  EFA_GDA_FN bool is_new(uint32_t phase) const { return (((uint32_t)bits ^ phase) & kPhase) == 0; }
+  /* Whether it is new, and of a successful request. */
+  EFA_GDA_FN bool is_good_send(uint32_t phase, uint32_t qpn_of_queue) const {
+    constexpr uint32_t kMask = 0xff0000 | kPhase | (uint32_t)EFA_IO_CDESC_COMMON_Q_TYPE_MASK << 24;
+    constexpr uint32_t kGood = (uint32_t)EFA_IO_COMP_STATUS_OK << 16 | (uint32_t)EFA_IO_SEND_QUEUE << 25;
+    return (((uint32_t)bits ^ (kGood | phase)) & kMask) == 0 && qpn() == qpn_of_queue;
   }
+  static constexpr uint32_t kPhase = (uint32_t)EFA_IO_CDESC_COMMON_PHASE_MASK << 24;
 };
 
 /* Counts an error, and records the queue's first one for the host. Called by the reader. */
@@ -251,15 +267,19 @@ EFA_GDA_FN void mark_done(const efa_gda_requests &table, uint32_t id, uint32_t s
   store_relaxed(&table.done[id & (table.num_entries - 1)], (uint16_t)(table_phase(table, id) | status));
 }
 
+/* The most heads that one lane of a poller loads at once. A GPU's read of host memory takes 1.3 us, and several take
+ * hardly longer. */
+template <class Poller>
+constexpr uint32_t kHeadsPerLane = Poller::kSingleThread ? 8 : 1;
+
 EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
   return cq.buffer + (index & (cq.num_entries - 1)) * cq.entry_size;
 }
-EFA_GDA_FN CompletionHead head_at(const efa_gda_cq &cq, uint32_t index) {
-  return {load_system(reinterpret_cast<const volatile uint64_t *>(completion_at(cq, index)))};
-}
-/* Whether `head`, loaded from entry `index`, is of this lap. */
-EFA_GDA_FN bool is_new(const efa_gda_cq &cq, uint32_t index, CompletionHead head) {
-  return head.phase() == ((index & cq.num_entries) == 0);
+/* A lane that loads one head loads it with an acquire, which is faster than a fence of system scope. */
+template <class Poller>
+EFA_GDA_FN CompletionHead load_head(const uint8_t *entry) {
+  const uint64_t *head = reinterpret_cast<const uint64_t *>(entry);
+  return {kHeadsPerLane<Poller> == 1 ? load_system_acquire(head) : load_system(head)};
 }
 
 /* Copies the receive completion at `index`, whose head is new, to the inbox. A full inbox drops it and counts it in
@@ -283,31 +303,37 @@ EFA_GDA_FN void copy_to_inbox(efa_gda_queue *queue, uint32_t index) {
   store_release(&queue->completion.inboxed, inboxed + 1);
 }
 
-/* The most heads that the reader loads at once. A GPU's read of host memory takes 1.3 us, and this many take hardly
- * longer. */
-constexpr uint32_t kHeadsPerRead = 10;
+/* completion.lock and, in the high half, completion.consumed. Device code accesses them together. */
+EFA_GDA_FN uint64_t *completion_word(efa_gda_queue *queue) {
+  return reinterpret_cast<uint64_t *>(&queue->completion.lock);
+}
+/* Takes completion.lock if it is free. Returns whether it was, and sets `consumed`. */
+EFA_GDA_FN bool try_to_read(efa_gda_queue *queue, uint32_t &consumed) {
+  uint64_t word = fetch_or_acquire(completion_word(queue), 1);
+  consumed = (uint32_t)(word >> 32);
+  return (word & 1) == 0;
+}
+/* Advances `consumed` by `count`, and releases completion.lock. */
+EFA_GDA_FN void end_reading(efa_gda_queue *queue, uint32_t count) {
+  fetch_add_relaxed(completion_word(queue), ((uint64_t)count << 32) - 1);
+}
 
-/* The index at which a reader must begin if completion.consumed is `consumed`. */
+/* What a caller asks for if it does not know how many requests are in flight. */
+constexpr uint32_t kMaxPoll = 32;
+
+/* The index at which the reader of a queue with counters must begin if completion.consumed is `consumed`. */
 EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed) {
-  if (queue->counters.success == nullptr) return consumed;
   uint32_t depth = queue->sq.num_entries, oldest = load_acquire(&queue->completion.completed) - depth;
   return consumed - oldest > 2 * depth ? oldest : consumed;
 }
 
-/* The most completions of requests that a caller asks poll() for (with counters poll() reads up to 2 N), and the most
- * other completions of one poll. */
-constexpr uint32_t kMaxPoll = 64;
-/* The most completions of requests of one poll on a queue with a request table: the reader keeps their ids until its
- * fence. */
-constexpr uint32_t kMaxTrackedPoll = 32;
-
 /* What take_completion() found: a request of this queue, a receive that used a posted receive, neither. */
 enum CompletionKind : uint32_t { kOtherCompletion = 0, kSendCompletion = 1, kPostedReceive = 2 };
 
-/* Takes the completion at `index`, whose head is new and not that of a successful request of this queue, and adds it to
- * `all`. Called by the reader. */
-EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index, CompletionHead head,
-                                            Completions *all) {
+/* Takes the completion at `index`, which is new and not of a successful request of this queue, and adds it to `all`.
+ * Called by the reader. */
+EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index, Completions *all) {
+  CompletionHead head = load_head<ThreadGroup>(completion_at(queue->cq, index));
   if (head.qpn() != queue->qpn) {
     all->foreign = true;
     return kOtherCompletion;
@@ -336,78 +362,6 @@ EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index
   return kSendCompletion;
 }
 
-/* Reads the new completions, at most `sends` of requests and at most kMaxPoll others, and adds them to `all`, but for
- * those of successful requests. Reads none while another thread is the reader. Returns the number of completions of
- * requests, which it also adds to `completed` on a queue without counters. */
-EFA_GDA_FN uint32_t poll_completion_queue(efa_gda_queue *queue, uint32_t sends, Completions *all) {
-  /* Copies: an access with an order makes the compiler load the queue's fields anew, and an acquire makes the GPU load
-   * them from L2. */
-  const efa_gda_cq cq = queue->cq;
-  const efa_gda_requests table = queue->requests;
-  const uint32_t qpn = queue->qpn;
-  if (cq.buffer == nullptr) return 0;
-  /* The ids of the successful requests of this poll; used if the queue has a request table. */
-  uint16_t ids[kMaxTrackedPoll];
-  uint32_t sends_read = 0;
-  /* In bits 15:0 completions that are not of requests, in bits 23:16 those of them that used a posted receive, and in
-   * bits 31:24 failed requests, modulo 256. */
-  uint32_t others = 0;
-  if (table.num_entries != 0 && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
-  if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return 0;
-  uint32_t consumed = load_relaxed(&queue->completion.consumed), completed = load_relaxed(&queue->completion.completed),
-           index = oldest_unread(queue, consumed);
-  EFA_GDA_NO_UNROLL while ((others & 0xffff) < kMaxPoll && sends_read < sends) {
-    uint32_t want = sends - sends_read < kHeadsPerRead ? sends - sends_read : kHeadsPerRead;
-    CompletionHead heads[kHeadsPerRead];
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
-      heads[k].bits = 0;
-      if (k < want) heads[k] = head_at(cq, index + k);
-    }
-    /* Takes the successful requests in front: without a loop over them, whose iterations would wait for each other. */
-    uint32_t fresh = 0, good = 0, first_id = sends_read - (others >> 24);
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
-      uint32_t bit = is_new(cq, index + k, heads[k]) ? 1u << k : 0;
-      fresh |= bit;
-      if (heads[k].is_good_send(qpn)) good |= bit;
-      /* Ids that are not taken are overwritten, or not used. */
-      if (table.num_entries != 0 && k < want) ids[first_id + k] = (uint16_t)heads[k].id();
-    }
-    uint32_t taken = low_ones(good);
-    if (taken > want) taken = want;
-    sends_read += taken;
-    index += taken;
-    if (taken == want) continue;
-    if ((fresh >> taken & 1) == 0) break;
-    CompletionKind kind = take_completion(queue, index, head_at(cq, index), all);
-    sends_read += kind == kSendCompletion;
-    others += kind == kSendCompletion ? 1 << 24 : kind == kPostedReceive ? 0x10001 : 1;
-    index++;
-  }
-  if (index != consumed) {
-    volatile uint32_t *doorbell = queue->cq.doorbell;
-    /* B2, and R1 for the ids. */
-    fence_system();
-    if (table.num_entries != 0) {
-      /* Four at once, so that the loads of their ids overlap. */
-      uint32_t good = sends_read - (others >> 24);
-      EFA_GDA_NO_UNROLL for (uint32_t i = 0; i < good; i += 4) {
-        EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-          if (i + k < good) mark_done(table, ids[i + k], EFA_IO_COMP_STATUS_OK);
-        }
-      }
-    }
-    store_relaxed(&queue->completion.consumed, index);
-    uint32_t receives = others >> 16 & 0xff;
-    if (receives != 0) {
-      store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + receives);
-    }
-    if (queue->counters.success == nullptr) store_relaxed(&queue->completion.completed, completed + sends_read);
-    if (doorbell != nullptr) store_doorbell(doorbell, index & 0xffff);
-  }
-  store_release(&queue->completion.lock, 0u);
-  return sends_read;
-}
-
 /* Errors that are counted, `counted` being counters.error, and whose completions have not been read. */
 EFA_GDA_FN uint32_t unread_errors(const efa_gda_queue *queue, uint64_t counted) {
   uint32_t unread = ((uint32_t)counted - load_acquire(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
@@ -433,60 +387,182 @@ EFA_GDA_FN uint32_t advance_completed(efa_gda_queue *queue, Counts counts, uint3
   if (load_error_counter(queue->counters) != counts.error) return 0;
   if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
   /* Brings `consumed` forward about every 2^30 completions (COUNTERS above). */
-  if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
-    store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));
-    store_release(&queue->completion.lock, 0u);
+  uint32_t consumed;
+  if (((known ^ (known + more)) >> 30) != 0 && try_to_read(queue, consumed)) {
+    end_reading(queue, oldest_unread(queue, consumed) - consumed);
   }
   return more;
 }
 
-/* Polls. Without counters: reads new completions, at most `sends` of requests and at most kMaxPoll others. With
- * counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
- * `completed` by the difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does
- * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller was
- * first. If errors are unread, it reads up to 2 N completions for them, and leaves `completed` as it is. Adds what it
- * counted to `all`. Called by one thread of a group. */
-EFA_GDA_COLD void poll(efa_gda_queue *queue, uint32_t sends, Completions *all) {
+/* The leader's part of poll() on a queue with counters. Returns how many completions must be read, if the queue has a
+ * completion queue. */
+EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue, Completions *all) {
   const efa_gda_counters &c = queue->counters;
-  if (c.success != nullptr && c.wrap == 0) return;
-  if (c.success != nullptr) {
-    /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. If one is
-     * older (Wraps above), the difference below is larger than N modulo `wrap`, and is discarded. */
-    uint32_t known = load_acquire(&queue->completion.completed);
-    Counts counts = {load_system(c.success), load_error_counter(c)};
-    if (unread_errors(queue, counts.error) == 0) {
-      uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
-      if (more <= queue->sq.num_entries) all->sends += advance_completed(queue, counts, known, more);
-      return;
+  if (c.wrap == 0) return 0;
+  /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. If one is
+   * older (Wraps above), the difference below is larger than N modulo `wrap`, and is discarded. */
+  uint32_t known = load_acquire(&queue->completion.completed);
+  Counts counts = {load_system(c.success), load_error_counter(c)};
+  if (unread_errors(queue, counts.error) != 0) return 2 * queue->sq.num_entries;
+  uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
+  if (more <= queue->sq.num_entries) all->sends += advance_completed(queue, counts, known, more);
+  return 0;
+}
+
+/* Requests with the ids from `first` on, of which the low 16 bits count, that a poller waits for. */
+struct RequestIds {
+  uint32_t first = 0, count = 0;
+};
+
+/* The completion queue as a poller sees it. Its fields are copies: an access with an order makes the compiler load the
+ * queue's fields anew, and an acquire makes the GPU load them from L2. All lanes of the poller call each function
+ * together; the arguments and the result are the leader's. */
+template <class Poller>
+class CompletionReader {
+ public:
+  EFA_GDA_FN explicit CompletionReader(efa_gda_queue *queue)
+      : queue_(queue), cq_(queue->cq), table_(queue->requests), qpn_(queue->qpn),
+        has_counters_(queue->counters.success != nullptr) {}
+
+  /* Polls. Without counters: reads new completions, at most `most` and not more than its lanes load at once. With
+   * counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
+   * `completed` by the difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does
+   * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
+   * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
+   * `all`.
+   *   A poll that has not found all requests of `ids` reads again at once, up to kMaxReads times: for the round trip
+   * alone, without the lock, the fence and a look at the request table.
+   *   Returns whether it read completions other than those of successful requests. */
+  template <bool kHasIds = false>
+  EFA_GDA_FN bool poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
+    const bool leads = poller_.rank() == 0;
+    uint32_t consumed = 0, index = 0, want = 0;
+    if (leads) {
+      if (has_counters_) most = poll_counters(queue_, all);
+      if (cq_.buffer != nullptr && most != 0 && try_to_read(queue_, consumed)) {
+        index = has_counters_ ? oldest_unread(queue_, consumed) : consumed;
+        /* Heads of one lap. */
+        uint32_t to_end = cq_.num_entries - (index & (cq_.num_entries - 1)), at_once = kHeads * poller_.lanes();
+        want = most < to_end ? most : to_end;
+        if (want > at_once) want = at_once;
+      }
     }
-    sends = 2 * queue->sq.num_entries;
+    want = poller_.from_leader(want);
+    index = poller_.from_leader(index);
+    if (kHasIds) {
+      ids.first = poller_.from_leader(ids.first);
+      ids.count = poller_.from_leader(ids.count);
+    }
+    /* The lanes' loads of heads come after the acquire of the lock. */
+    poller_.sync();
+    if (want == 0) return false;
+    bool has_others = false;
+    uint32_t count = read<kHasIds>(index, want, ids, all, has_others);
+    if (leads) end_reading(queue_, index + count - consumed);
+    return has_others;
   }
-  uint32_t sends_read = poll_completion_queue(queue, sends, all);
-  /* With counters, a later poll counts these requests, when it advances `completed`. */
-  if (c.success == nullptr) all->sends += sends_read;
-}
 
-/* Polls. `posted` is the number of requests so far: without counters, no more completions of requests are read than are
- * in flight, because a read past the last completion may cost a round trip over PCIe. With none in flight, or more than
- * kMaxPoll, it asks for kMaxPoll: with none in flight, receives may have completed. Adds what it counted to `all`. */
-EFA_GDA_FN void poll_in_flight(efa_gda_queue *queue, uint32_t posted, Completions *all) {
-  uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
-  poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all);
-}
+  /* Polls. `posted` is the number of requests so far, and `completed` that of completed ones, perhaps of some time ago:
+   * without counters, no more completions are read than requests are in flight, because a read past the last completion
+   * may cost a round trip over PCIe. With none in flight it reads all the same: receives may have completed. */
+  template <bool kHasIds = false>
+  EFA_GDA_FN bool poll_in_flight(uint32_t posted, uint32_t completed, Completions *all,
+                                 RequestIds ids = RequestIds()) {
+    uint32_t in_flight = posted - completed;
+    return poll<kHasIds>(in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all, ids);
+  }
 
-/* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. On a queue with
- * counters whose wrap is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. Called
- * by one thread of a group. */
-EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions *all) {
-  const efa_gda_counters &c = queue->counters;
-  if (c.success != nullptr && c.wrap == 0) {
-    uint32_t completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
+  /* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. On a queue with
+   * counters whose wrap is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. */
+  EFA_GDA_FN uint32_t completed_now(uint32_t posted, uint32_t completed, Completions *all) {
+    const efa_gda_counters &c = queue_->counters;
+    bool is_sum = has_counters_ && c.wrap == 0;
+    if (!is_sum) poll_in_flight(posted, completed, all);
+    if (poller_.rank() != 0) return 0;
+    if (!is_sum) return load_acquire(&queue_->completion.completed);
+    completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
     /* Waits see by it that requests complete (Deadline). */
-    store_relaxed(&queue->completion.completed, completed);
+    store_relaxed(&queue_->completion.completed, completed);
     return completed;
   }
-  poll_in_flight(queue, posted, all);
-  return load_acquire(&queue->completion.completed);
+
+ private:
+  static constexpr uint32_t kHeads = kHeadsPerLane<Poller>;
+  /* The most times that a poll reads the same entries. */
+  static constexpr uint32_t kMaxReads = 3;
+
+  /* Reads the new completions from `index` on, at most `want`, and returns their number. */
+  template <bool kHasIds>
+  EFA_GDA_FN uint32_t read(uint32_t index, uint32_t want, RequestIds ids, Completions *all, bool &has_others) {
+    const uint8_t *first = completion_at(cq_, index + poller_.lane());
+    uint32_t phase = (index & cq_.num_entries) == 0 ? CompletionHead::kPhase : 0;
+    CompletionHead heads[kHeads];
+    /* Bit i: completion index + i is new; it is new and of a successful request. */
+    uint32_t fresh, good;
+    EFA_GDA_NO_UNROLL for (uint32_t reads = 1;; reads++) {
+      uint32_t found = 0;
+      fresh = good = 0;
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
+        heads[k].bits = ~phase;
+        if (poller_.lane() + k < want) heads[k] = load_head<Poller>(first + k * cq_.entry_size);
+      }
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
+        bool is_good = heads[k].is_good_send(phase, qpn_);
+        fresh |= poller_.vote(heads[k].is_new(phase)) << k;
+        good |= poller_.vote(is_good) << k;
+        if (kHasIds) found += bits_in(poller_.vote(is_good && (uint16_t)(heads[k].id() - ids.first) < ids.count));
+      }
+      if (!kHasIds || found >= ids.count || low_ones(fresh) == want || reads == kMaxReads) break;
+    }
+    uint32_t count = low_ones(fresh);
+    /* The lanes' loads happen before the leader's fence. */
+    poller_.sync();
+    if (count == 0) return 0;
+    /* B2; R1 for each lane's requests. */
+    if (kHeads == 1 && cq_.doorbell == nullptr) {
+      fence_device();
+    } else {
+      fence_system();
+    }
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
+      uint32_t i = poller_.lane() + k;
+      bool is_done = i < count && (good >> i & 1) != 0;
+      if (table_.num_entries != 0 && is_done) mark_done(table_, heads[k].id(), EFA_IO_COMP_STATUS_OK);
+    }
+    /* The leader's later loads see the done words. */
+    poller_.sync();
+    if (poller_.rank() == 0) {
+      uint32_t others = low_bits(count) & ~good, receives = 0, sends = count;
+      has_others = others != 0;
+      if (!EFA_GDA_LIKELY(!has_others)) {
+        EFA_GDA_NO_UNROLL for (; others != 0; others &= others - 1) {
+          CompletionKind kind = take_completion(queue_, index + low_zeros(others), all);
+          sends -= kind != kSendCompletion;
+          receives += kind == kPostedReceive;
+        }
+        /* B2 for receives, and B4. */
+        fence_system();
+        fetch_add_relaxed(&queue_->completion.received, receives);
+      }
+      /* With counters, a later poll counts these requests, when it advances `completed`. */
+      if (!has_counters_) fetch_add_relaxed(&queue_->completion.completed, sends);
+      if (!has_counters_) all->sends += sends;
+      if (cq_.doorbell != nullptr) store_doorbell(cq_.doorbell, (index + count) & 0xffff);
+    }
+    return count;
+  }
+
+  Poller poller_;
+  efa_gda_queue *queue_;
+  efa_gda_cq cq_;
+  efa_gda_requests table_;
+  uint32_t qpn_;
+  bool has_counters_;
+};
+
+/* CompletionReader::poll() of one thread, not inlined. */
+EFA_GDA_COLD void poll(efa_gda_queue *queue, Completions *all) {
+  CompletionReader<ThreadGroup>(queue).poll(kMaxPoll, all);
 }
 
 }  // namespace efa_gda

@@ -51,38 +51,12 @@ EFA_GDA_FN uint32_t capacity_of(const efa_gda_queue *queue) {
   return (sq.flags & EFA_GDA_SQ_RECORD) != 0 && sq.max_batch < sq.num_entries ? sq.max_batch : sq.num_entries;
 }
 
-/* What poll_free_slots() returns if next - completed is more than num_entries. */
-constexpr uint32_t kInvalidSlots = ~0u;
-
-/* Polls, and returns the free slots from the writer's `next` on: capacity - (next - completed), or 0 if that is
- * negative, or fewer if the request table allows fewer; or kInvalidSlots. Adds what it read to `all`. Called by the
- * writer's leader. */
-EFA_GDA_FN uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, Completions *all) {
-  uint32_t in_flight = next - completed_now(queue, next, all), capacity = capacity_of(queue);
-  if (in_flight > queue->sq.num_entries) return kInvalidSlots;
+/* The free slots from the writer's `next` on: capacity - (next - completed), or 0 if that is negative, or fewer if the
+ * request table allows fewer. Called by the writer's leader. */
+EFA_GDA_FN uint32_t free_slots_of(efa_gda_queue *queue, uint32_t next, uint32_t completed) {
+  uint32_t in_flight = next - completed, capacity = capacity_of(queue);
   uint32_t free_slots = in_flight < capacity ? capacity - in_flight : 0;
   return queue->requests.num_entries == 0 ? free_slots : limit_by_table(queue, next, free_slots);
-}
-
-/* Waits for `n` free slots (THE WAIT above). `n` must be at most capacity. Returns the free slots from `next` on in the
- * low half and the status in the high half, and adds what it read to `all`. Unless the status is EFA_GDA_OK, the queue
- * is poisoned. Called by the writer's leader, when everything placed is rung for. */
-EFA_GDA_FN uint64_t poll_until_free(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
-                                    Completions *all) {
-  Deadline deadline(queue, timeout_ns, &queue->completion.completed);
-  uint32_t status = EFA_GDA_OK, free_slots;
-  EFA_GDA_NO_UNROLL while ((free_slots = poll_free_slots(queue, next, all)) < n) {
-    status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
-    if (status != EFA_GDA_OK) break;
-  }
-  if (free_slots == kInvalidSlots) status = EFA_GDA_BAD_COMPLETION;
-  if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
-  return (uint64_t)status << 32 | free_slots;
-}
-/* poll_until_free() as a function that is not inlined. */
-EFA_GDA_COLD uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t n, uint64_t timeout_ns,
-                                                 Completions *all) {
-  return poll_until_free(queue, next, n, timeout_ns, all);
 }
 
 }  // namespace efa_gda

@@ -260,7 +260,8 @@ struct Ring {
   EFA_GDA_FN void write(const Group &group, const Quad (&quads)[4], uint32_t first, uint32_t count,
                         uint32_t slot) const {
     uint32_t mask = mask_and_wide & ~kWide, shift = (mask_and_wide & kWide) != 0 ? 7 : 6;
-    store_quads_of_lap(group, quads, first, count, slot, (slot & (mask + 1)) != 0, buffer, mask, shift,
+    Quad with_slots[4] = {quads[0], quads[1], quads[2], quads[3]};
+    store_quads_of_lap(group, with_slots, first, count, slot, (slot & (mask + 1)) != 0, buffer, mask, shift,
                        [&](uint8_t *to, const Quad &quad) {
                          store_to_ring(to, quad);
                          if (shift == 7) store_to_ring(to + 64, Quad{0, 0, 0, 0});

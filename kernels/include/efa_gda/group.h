@@ -16,8 +16,13 @@
  *   transpose(q)      rearranges the quads of a full warp (Transpose). All lanes of a full warp call it, and no others.
  *   kSingleThread     the group is one thread.
  *   kCombines         all threads of the group combine (ticket_lock.h), which needs vote(); otherwise the leader alone.
+ *   Combiner          the group of the threads that combine.
  *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
  *                     The fences of functions that the leader alone calls are the leader's.
+ *   Poller            the group of the threads that poll the completion queue for the group (cq.h): the thread, the warp,
+ *                     or of a block the first warp, which may have fewer than 32 threads. It has the functions above but
+ *                     size(), is_whole(), in_full_warp() and transpose(); its leader is the group's.
+ *   polls()           whether the calling thread is of that group.
  * Only sync() orders accesses to memory. from_leader(), vote(), is_whole() and transpose() exchange values and promise
  * no more, whatever the kind of group does within them.
  */
@@ -69,10 +74,14 @@ struct ThreadGroup {
   static constexpr bool kSingleThread = true;
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
+  using Poller = ThreadGroup;
+  using Combiner = ThreadGroup;
+  EFA_GDA_FN bool polls() const { return true; }
   EFA_GDA_FN uint32_t rank() const { return 0; }
   EFA_GDA_FN uint32_t size() const { return 1; }
   EFA_GDA_FN uint32_t lane() const { return 0; }
   EFA_GDA_FN uint32_t lanes() const { return 1; }
+  EFA_GDA_FN bool leads() const { return true; }
   EFA_GDA_FN bool is_whole() const { return true; }
   EFA_GDA_FN bool in_full_warp() const { return false; }
   template <class Part>
@@ -134,10 +143,14 @@ struct WarpGroup {
   static constexpr bool kSingleThread = false;
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
+  using Poller = WarpGroup;
+  using Combiner = WarpGroup;
+  EFA_GDA_FN bool polls() const { return true; }
   EFA_GDA_FN uint32_t rank() const { return threadIdx.x & 31; }
   EFA_GDA_FN uint32_t size() const { return 32; }
   EFA_GDA_FN uint32_t lane() const { return rank(); }
   EFA_GDA_FN uint32_t lanes() const { return 32; }
+  EFA_GDA_FN bool leads() const { return (thread_index_once() & 31) == 0; }
   /* Lanes that have ended, or do not exist, vote false. */
   EFA_GDA_FN bool is_whole() const { return vote(true) == ~0u; }
   EFA_GDA_FN bool in_full_warp() const { return true; }
@@ -151,10 +164,18 @@ struct WarpGroup {
   EFA_GDA_FN uint32_t vote(bool holds) const { return __ballot_sync(~0u, holds); }
 };
 
+/* The first warp of a block. Lanes that do not exist count as ended. */
+struct FirstWarp : WarpGroup {
+  EFA_GDA_FN uint32_t lanes() const { return blockDim.x < 32 ? blockDim.x : 32; }
+};
+
 struct BlockGroup {
   static constexpr bool kSingleThread = false;
   static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
+  using Poller = FirstWarp;
+  using Combiner = ThreadGroup;
+  EFA_GDA_FN bool polls() const { return rank_ < 32; }
   EFA_GDA_FN BlockGroup() : rank_(thread_index_once()) {}
   EFA_GDA_FN uint32_t rank() const { return rank_; }
   EFA_GDA_FN uint32_t size() const { return blockDim.x; }
@@ -163,6 +184,7 @@ struct BlockGroup {
     uint32_t rest = blockDim.x - (rank_ & ~31u);
     return rest < 32 ? rest : 32;
   }
+  EFA_GDA_FN bool leads() const { return rank_ == 0; }
   /* Threads that have ended are not counted. */
   EFA_GDA_FN bool is_whole() const { return __syncthreads_count(1) == (int)blockDim.x; }
   EFA_GDA_FN bool in_full_warp() const { return lanes() == 32; }
@@ -203,10 +225,14 @@ struct WarpGroup {
   static constexpr bool kSingleThread = false;
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
+  using Poller = WarpGroup;
+  using Combiner = WarpGroup;
+  bool polls() const { return true; }
   uint32_t rank() const { return host::lane() % 32; }
   uint32_t size() const { return 32; }
   uint32_t lane() const { return rank(); }
   uint32_t lanes() const { return 32; }
+  bool leads() const { return rank() == 0; }
   bool is_whole() const { return vote(true) == ~0u; }
   bool in_full_warp() const { return true; }
   template <class Part>
@@ -221,14 +247,22 @@ struct WarpGroup {
   uint32_t vote(bool holds) const { return host::ballot_warp(holds); }
 };
 
+struct FirstWarp : WarpGroup {
+  uint32_t lanes() const { return host::warp_size(); }
+};
+
 struct BlockGroup {
   static constexpr bool kSingleThread = false;
   static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
+  using Poller = FirstWarp;
+  using Combiner = ThreadGroup;
+  bool polls() const { return host::lane() < 32; }
   uint32_t rank() const { return host::lane(); }
   uint32_t size() const { return host::lanes(); }
   uint32_t lane() const { return host::lane() % 32; }
   uint32_t lanes() const { return host::warp_size(); }
+  bool leads() const { return rank() == 0; }
   bool is_whole() const { return host::sync_block() == host::lanes(); }
   bool in_full_warp() const { return lanes() == 32; }
   template <class Part>

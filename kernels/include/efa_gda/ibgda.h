@@ -169,7 +169,8 @@ EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, IbgdaWrite *write
   uint32_t number = ibgda_queue_number(s, write->qp);
   efa_gda_ibgda_queue *queue = s->queues + number;
   write->to = s->peers + (uint64_t)number * s->num_pes + write->pe;
-  Deadline deadline(queue->queue, s->timeout_ns, &queue->queue->completion.completed);
+  Deadline::State state(s->timeout_ns);
+  Deadline deadline(state, queue->queue, &queue->queue->completion.completed);
   uint32_t status = EFA_GDA_OK;
   bool done = false;
   while (!done && status == EFA_GDA_OK) {
@@ -197,7 +198,7 @@ EFA_GDA_COLD uint32_t ibgda_drain(efa_gda_ibgda_queue *of, uint64_t timeout_ns) 
   if (is_before(start, end)) {
     RequestWait wait(start, end - start, 0, 0, timeout_ns);
     Completions completions;
-    status = wait_for_requests(queue, &wait, &completions);
+    status = wait_for_requests<ThreadGroup>(queue, &wait, &completions);
   }
   /* Also errors of requests that an earlier drain covered. */
   if (status == EFA_GDA_OK && load_acquire(&queue->error.count) != 0) status = EFA_GDA_COMPLETION_ERROR;
@@ -275,7 +276,8 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
   if (!ibgda_begin(s, remote, ibgda_flag_bytes(flag), pe, qp)) return;
   efa_gda_ibgda_channel *channel = ibgda_channel(s, pe, qp);
   efa_gda_queue *queue = s->queues[ibgda_queue_number(s, (uint32_t)qp)].queue;
-  Deadline deadline(queue, s->timeout_ns, &queue->completion.completed);
+  Deadline::State state(s->timeout_ns);
+  Deadline deadline(state, queue, &queue->completion.completed);
   uint32_t status = EFA_GDA_OK, completed = 0;
   bool done = false;
   while (!done && status == EFA_GDA_OK) {

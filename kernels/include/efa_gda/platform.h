@@ -138,6 +138,11 @@ EFA_GDA_FN uint32_t fetch_add_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
   return old;
 }
+EFA_GDA_FN uint64_t fetch_or_acquire(uint64_t *p, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.or.acquire.gpu.global.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+  return old;
+}
 EFA_GDA_FN uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_t v) {
   uint32_t old;
   asm volatile("atom.cas.acquire.gpu.global.b32 %0, [%1], %2, %3;"
@@ -146,6 +151,8 @@ EFA_GDA_FN uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_
                : "memory");
   return old;
 }
+/* Has the compiler keep `v` in a register, instead of computing it again where it is used. */
+EFA_GDA_FN void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 /* Returns 0 in a form that the compiler takes for a different number in each thread. The addend of an atomic add
  * contains it: for an addend that is equal in all threads the compiler adds up the warp's addends first, and waits for
  * the result at once to distribute it. Blocks must be one-dimensional. */
@@ -283,8 +290,12 @@ inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   b = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
 }
 inline void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
+inline void keep(uint32_t &) {}
 inline uint32_t zero_by_thread() { return 0; }
 inline uint32_t zero_by_lane() { return 0; }
+inline uint64_t fetch_or_acquire(uint64_t *p, uint64_t v) {
+  return host::interleave_point(), __atomic_fetch_or(p, v, __ATOMIC_ACQUIRE);
+}
 inline uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
   host::interleave_point();
   __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
@@ -304,7 +315,14 @@ EFA_GDA_HOST_LOAD_SYSTEM(uint8_t)
 EFA_GDA_HOST_LOAD_SYSTEM(uint32_t)
 EFA_GDA_HOST_LOAD_SYSTEM(uint64_t)
 #undef EFA_GDA_HOST_LOAD_SYSTEM
-inline uint64_t load_system_acquire(const uint64_t *p) { return load_acquire(p); }
+inline uint64_t load_system_acquire(const uint64_t *p) {
+  uint64_t v = load_acquire(p);
+#if defined(__aarch64__)
+  /* See fence_system(). */
+  __asm__ volatile("dmb oshld" ::: "memory");
+#endif
+  return v;
+}
 inline void store_system(volatile uint32_t *p, uint32_t v) {
   host::interleave_point();
   __atomic_store_n(p, v, __ATOMIC_RELAXED);
@@ -354,6 +372,9 @@ inline void pause() { host::yield(); }
 
 #endif
 
+/* The lowest `n` bits, at most 32. */
+EFA_GDA_FN uint32_t low_bits(uint32_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
+
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
  * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
@@ -367,51 +388,68 @@ class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
 
+  /* The part of a Deadline that few calls need. It is in the thread's memory, to which an access is slow after each
+   * acquire; so the Deadline itself is another object. */
+  struct State {
+    uint64_t bound_ns, start, next_abort_poll;
+    uint32_t seen;
+    bool is_over;
+
+    EFA_GDA_FN explicit State(uint64_t bound, uint64_t first_abort_poll = 0)
+        : bound_ns(bound), start(0), next_abort_poll(first_abort_poll), seen(0), is_over(false) {}
+  };
+
   /* `progress` may be null. */
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr,
-                      uint64_t first_abort_poll = 0)
-      : queue_(queue), progress_(progress), bound_ns_(bound_ns), start_(0), next_abort_poll_(first_abort_poll),
-        calls_(looks_at_once() ? 0 : 24), seen_(0) {}
+  EFA_GDA_FN Deadline(State &state, const efa_gda_queue *queue, const uint32_t *progress = nullptr)
+      : state_(&state), queue_(queue), progress_(progress), calls_(looks_at_once() ? 0 : 24) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
    * from the reading that showed the last progress. When it is over, one call returns EFA_GDA_OK, so that the
    * caller looks once more. The next call returns `at_bound`, unless it reads progress and the bound is not 0: a thread
    * that did not run for a while has perhaps not seen what happened meanwhile. */
-  EFA_GDA_COLD efa_gda_status expired(efa_gda_status at_bound) {
+  EFA_GDA_FN efa_gda_status expired(efa_gda_status at_bound) {
     pause();
-    if (calls_++ % 32 != 0) return EFA_GDA_OK;
-    if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
-    uint64_t now = clock_ns();
-    uint32_t seen = progress_ != nullptr ? load_relaxed(progress_) : 0;
-    if (start_ == 0 || seen != seen_) start_ = now;
-    seen_ = seen;
-    bool is_over = now - start_ >= bound_ns_;
-    if ((is_over || now >= next_abort_poll_) && queue_->abort != nullptr) {
-      next_abort_poll_ = now + kAbortPollNs;
-      uint32_t stop = load_system(queue_->abort);
-      if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
-    }
-    bool was_last_look = calls_ > kLastLook;
-    calls_ = is_over ? kLastLook : calls_ & (kLastLook - 1);
-    return is_over && was_last_look ? at_bound : EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(calls_++ % 32 != 0)) return EFA_GDA_OK;
+    uint32_t status = look(state_, queue_, progress_, at_bound);
+    if (status == kIsOver) calls_ = 0;
+    return status == kIsOver ? EFA_GDA_OK : (efa_gda_status)status;
   }
 
   /* The caller has seen progress: the bound counts from the next time that the clock is read. */
-  EFA_GDA_FN void restart() { start_ = 0; }
+  EFA_GDA_FN void restart() { state_->start = 0; }
 
  private:
+  /* What look() returns if the bound is over, and was not in the look before. No status. */
+  static constexpr uint32_t kIsOver = ~0u;
+
   /* Whether the first call looks. The clock's low bits choose, of which a GPU's clock moves in steps of 32 ns. On the
    * host a look is cheap, and a test repeats a run. */
   EFA_GDA_FN static bool looks_at_once() { return EFA_GDA_ON_GPU == 0 || (clock_ns() >> 5 & 15) == 0; }
 
-  /* In calls_: the bound was over when the clock was last read. */
-  static constexpr uint32_t kLastLook = 0x80000000u;
+  /* Reads poison, clock, progress and, at its time, the abort flag. */
+  EFA_GDA_COLD static uint32_t look(State *s, const efa_gda_queue *queue, const uint32_t *progress,
+                                    efa_gda_status at_bound) {
+    if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
+    uint64_t now = clock_ns();
+    uint32_t seen = progress != nullptr ? load_relaxed(progress) : 0;
+    if (s->start == 0 || seen != s->seen) s->start = now;
+    s->seen = seen;
+    bool was_over = s->is_over, is_over = now - s->start >= s->bound_ns;
+    s->is_over = is_over;
+    if ((is_over || now >= s->next_abort_poll) && queue->abort != nullptr) {
+      s->next_abort_poll = now + kAbortPollNs;
+      uint32_t stop = load_system(queue->abort);
+      if (stop != 0) return stop == 1 ? (uint32_t)EFA_GDA_ABORTED : stop;
+    }
+    if (!is_over) return EFA_GDA_OK;
+    return was_over ? (uint32_t)at_bound : kIsOver;
+  }
 
+  State *state_;
   const efa_gda_queue *queue_;
   const uint32_t *progress_;
-  uint64_t bound_ns_, start_, next_abort_poll_;
-  uint32_t calls_, seen_;
+  uint32_t calls_;
 };
 
 /* Takes the queue out of service. The first reason stays in error.poison; EFA_GDA_POISONED is not a reason. */

@@ -80,7 +80,6 @@
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
 
-#include "quiet.h"
 #include "shared_call.h"
 
 namespace efa_gda {
@@ -237,11 +236,13 @@ class Sender {
   EFA_GDA_FN efa_gda_status quiet() {
     efa_gda_status status = flush();
     if (status != EFA_GDA_OK) return status;
-    if constexpr (S == Sharing::Device) {
-      status = wait_until_done(kIdleWaitNs);
+    constexpr bool kShared = S == Sharing::Device;
+    Completions more = unread_completions();
+    status = wait_until_done(kShared ? WaitFor::Idle : WaitFor::Done, ring_.next(), kShared ? kIdleWaitNs : timeout_ns_,
+                             &more);
+    add_completions(more);
+    if constexpr (kShared) {
       if (status == kNotIdle) status = empty_call(true);
-    } else {
-      status = wait_until_done(timeout_ns_);
     }
     if (status == EFA_GDA_OK) return has_new_errors() ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
     ring_.set_status(status);
@@ -301,6 +302,7 @@ class Sender {
  private:
   using RingGroup = typename GroupOfRing<S, Group>::Type;
   using RingOf = Ring<RingGroup, StoreBytes>;
+  using Poller = typename RingGroup::Poller;
   /* Members that a handle rarely uses; those of a shared handle are in the thread's memory. */
   template <class T>
   using Rare = typename RareOf<S, T>::Type;
@@ -327,12 +329,12 @@ class Sender {
     if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
     if (this->status() != EFA_GDA_OK || count == 0) return this->status();
     uint64_t result = 0;
-    if (ring_.is_leader()) {
+    if (ring_.group().polls()) {
       Completions more = unread_completions();
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       wait.of_owner = S != Sharing::Device;
       wait.posted = ring_.next();
-      result = wait_for_requests(queue_, &wait, &more);
+      result = wait_for_requests<Poller>(queue_, &wait, &more);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
       add_completions(more);
     }
@@ -471,14 +473,9 @@ class Sender {
     cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, &call);
     efa_gda_status status = run(&call);
     if (status == kHoldsLock) {
-      uint32_t done = EFA_GDA_OK;
-      auto wait = cold_function<RingGroup, leader_wait_until_done<true>>();
-      if (ring_.is_leader()) {
-        Completions *more = call.defined_more();
-        more->foreign = ring_.has(RingOf::kForeign);
-        done = wait(queue_, call.combining.ring.next_, timeout_ns_, more);
-      }
-      status = for_all(ring_.group(), done);
+      Completions *more = call.defined_more();
+      more->foreign = ring_.has(RingOf::kForeign);
+      status = wait_until_done(WaitFor::Done, call.combining.ring.next_, timeout_ns_, more);
       call.holds = false;
       if (status == EFA_GDA_OK) status = run(&call);
     }
@@ -504,26 +501,22 @@ class Sender {
     return none;
   }
 
-  /* The wait of quiet(): until every request is done and, on a shared queue, the lock is free. On a shared queue it
-   * returns kNotIdle at the bound, and does not poison the queue. Each other failure poisons it. */
-  EFA_GDA_FN efa_gda_status wait_until_done(uint64_t bound_ns) {
-    uint32_t status = EFA_GDA_OK;
-    if (ring_.is_leader()) {
-      Completions more = unread_completions();
-      auto wait = cold_function<RingGroup, leader_wait_until_done<S != Sharing::Device>>();
-      status = wait(queue_, ring_.next(), bound_ns, &more);
-      add_completions(more);
-    }
-    return for_all(ring_.group(), status);
+  /* A wait of quiet() for `what`; see wait_polling(). */
+  EFA_GDA_FN efa_gda_status wait_until_done(WaitFor what, uint32_t next, uint64_t bound_ns, Completions *more) {
+    uint64_t result = 0;
+    auto wait = cold_function<RingGroup, wait_polling<RingGroup>>();
+    if (ring_.group().polls()) result = wait(queue_, what, next, 0, bound_ns, more);
+    if constexpr (S != Sharing::Device) return ring_.end_wait(result);
+    return for_all(ring_.group(), (uint32_t)(result >> 32));
   }
 
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   RingOf ring_;
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
-  Rare<uint32_t> own_first_ = 0, own_end_ = 0;
+  volatile uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */
-  Rare<uint32_t> reported_errors_ = 0;
+  volatile uint32_t reported_errors_ = 0;
   Rare<Completions> completions_;
 };
 

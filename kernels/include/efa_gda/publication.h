@@ -62,7 +62,8 @@ struct PublicationSlots {
   uint64_t *flags;
   uint32_t mask;
 
-  EFA_GDA_FN PublicationSlots() : entries(nullptr), flags(nullptr), mask(0) {}
+  /* Leaves all members undefined, as in RingState. */
+  EFA_GDA_FN PublicationSlots() {}
   EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
       : entries(queue->publication.entries),
         flags(queue->publication.flags),
@@ -70,22 +71,6 @@ struct PublicationSlots {
 
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
 };
-
-/* Ring::store_share() for `quads`, and on queues with entries of 128 bytes `upper` (EntryShare), in the thread's
- * memory: quad by quad, for which few registers suffice. */
-template <class Group, int StoreBytes, class Store>
-EFA_GDA_FN void store_parked(const Ring<Group, StoreBytes> &ring, const Quad *quads, const volatile uint32_t *upper,
-                             uint32_t first, uint32_t count, uint32_t slot, uint32_t mask, Store store) {
-  StoringGroup<Group, StoreBytes> group = ring.storing_group();
-  uint32_t quads_per_entry = 1u << (ring.entry_shift() - 4);
-  EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < quads_per_entry; k++) {
-    uint32_t i = entry_number(group, k & 3) - first, s = slot + i, number = quad_number(group, k & 3) + (k & 4);
-    const volatile uint32_t *words = upper + 4 * (k & 3);
-    Quad quad = k < 4 ? quads[k] : Quad{words[0], words[1], words[2], words[3]};
-    set_ring_fields(quad, number, (s & ring.num_entries()) != 0, s, ring.has_wide_ids());
-    if (i < count) store(((s & mask) << ring.entry_shift()) + 16 * number, quad);
-  }
-}
 
 /* The flag of entry i of the call with this ticket (shifted, low bits 0), without kLastSlot and kPlacedAhead. */
 EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {

@@ -212,11 +212,9 @@ EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done
   return stop == 4;
 }
 
-/* Loads of four words that a look has in flight at once: 16 requests for one round trip. */
-constexpr uint32_t kFoursPerLook = 4;
-
 /* Advances `wait` as far as relaxed loads show requests that are done or of other handles. The table is a copy, so that
- * no loop loads its fields anew. */
+ * no loop loads its fields anew. Four requests for each of the loads that are in flight at once. */
+template <uint32_t kFoursPerLook>
 EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestWait &wait) {
   for (bool passed = true; passed && wait.next != wait.end;) {
     uint64_t done[kFoursPerLook], posters[kFoursPerLook] = {};
@@ -264,7 +262,7 @@ EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
  * `table`: the queue's. */
 EFA_GDA_FN void look(const efa_gda_queue *queue, const efa_gda_requests &table, RequestWait &wait, uint32_t posted) {
   do {
-    look_ahead(table, wait);
+    look_ahead<4>(table, wait);
     /* Without a request of the next lap, the request is in flight. If there is one by now, the next look sees it. */
     if (wait.poster == 0 && posted - wait.next <= table.num_entries) return;
   } while (wait.next != wait.end && look_closely(queue, wait));
@@ -281,33 +279,52 @@ EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, Requ
 }
 
 /* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one. */
-EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait) {
+EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait,
+                                         uint32_t known_errors) {
   if (wait.failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
-  bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != wait.known_errors;
+  bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != known_errors;
   return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
 }
 
 /* Waits for requests: looks at their words, and polls while they are in flight. Adds what it reads to `all`. Called by
- * the leader. Poisons the queue as CALLS above says. */
+ * all lanes of the poller; the arguments and the result are the leader's. Poisons the queue as CALLS above says. */
+template <class Poller>
 EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait, Completions *all) {
+  Poller poller;
   RequestWait wait = *caller_wait;
+  CompletionReader<Poller> reader(queue);
   const efa_gda_requests table = queue->requests;
-  uint32_t first = wait.next;
-  Deadline deadline(queue, wait.bound_ns, &queue->completion.completed);
+  uint32_t first = wait.next, posted = 0, completed = 0;
+  const bool polls_once = wait.bound_ns == 0;
+  bool foreign = all->foreign;
+  Deadline::State state(wait.bound_ns);
+  Deadline deadline(state, queue, &queue->completion.completed);
   efa_gda_status status = EFA_GDA_OK;
   for (;;) {
-    uint32_t posted = wait.of_owner ? wait.posted : (uint32_t)load_relaxed(&queue->reserve.word);
-    look(queue, table, wait, posted);
-    if (wait.next == wait.end || status != EFA_GDA_OK) break;
-    poll_in_flight(queue, posted, all);
-    status = wait.bound_ns == 0 ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
-    if (all->foreign) status = EFA_GDA_BAD_COMPLETION;
+    bool waits = false;
+    if (poller.rank() == 0) {
+      posted = wait.of_owner ? wait.posted : (uint32_t)load_relaxed(&queue->reserve.word);
+      completed = load_relaxed(&queue->completion.completed);
+      look(queue, table, wait, posted);
+      waits = wait.next != wait.end && status == EFA_GDA_OK;
+    }
+    if (poller.from_leader((uint32_t)waits) == 0) break;
+    /* A thread has no registers in which to keep the reader's copies. */
+    if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
+    RequestIds ids = {wait.next, wait.end - wait.next};
+    bool has_others = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);
+    if (poller.rank() == 0) {
+      if (has_others) foreign = all->foreign;
+      status = polls_once ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
+      if (foreign) status = EFA_GDA_BAD_COMPLETION;
+    }
   }
+  if (poller.rank() != 0) return status;
   drop_later_laps(queue, first, wait);
   if (wait.next == wait.end) {
-    status = status_of_done(queue, wait);
+    status = status_of_done(queue, wait, caller_wait->known_errors);
   } else {
-    if (wait.bound_ns == 0 && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
+    if (polls_once && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
     if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);
   }
   caller_wait->failed = wait.failed;
@@ -325,7 +342,7 @@ EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32
     fence_device();
     oldest = load_relaxed(&queue->tracking.oldest);
     RequestWait done(oldest, next - oldest, 0, 0, 0);
-    look_ahead(queue->requests, done);
+    look_ahead<2>(queue->requests, done);
     if (done.next != oldest) {
       oldest = done.next;
       /* R3. */

@@ -96,10 +96,10 @@ EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t
 /* store_quads() for entries of one lap of the ring, on a queue without wide ids, with few instructions: `memory` has
  * mask + 1 slots of 1 << shift bytes, at most 65,536 slots so that ids do not wrap within these entries, slot & mask is
  * at most mask + 1 - count, and all entries have the phase bit `phase`. So slots, offsets and ids of a thread's quads
- * differ by constants. Calls `store(address, quad)`.
- */
+ * differ by constants. Adds phase and id to `quads`, for which the entries of all threads get slots, also those that
+ * are not of these `count`. Calls `store(address, quad)`. */
 template <class Group, class Store>
-EFA_GDA_FN void store_quads_of_lap(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,
+EFA_GDA_FN void store_quads_of_lap(const Group &group, Quad (&quads)[4], uint32_t first_rank, uint32_t count,
                                    uint32_t slot, bool phase, uint8_t *memory, uint32_t mask, uint32_t shift,
                                    Store store) {
   bool exchanged = group.in_full_warp();
@@ -108,10 +108,9 @@ EFA_GDA_FN void store_quads_of_lap(const Group &group, const Quad (&quads)[4], u
   int64_t offset = (int64_t)(int32_t)((slot & mask) + i) * (1 << shift) + 16 * number;
   uint32_t bits = number == 0 ? phase_bit(phase) + (slot & 0xffff) + i : 0, step = number == 0 ? 2 : 0;
   EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-    Quad quad = quads[k];
-    if (exchanged || k == 0) quad.x |= bits + k * step;
+    if (exchanged || k == 0) quads[k].x |= bits + k * step;
     if (i + (exchanged ? 2 * k : 0) < count) {
-      store(memory + (offset + (exchanged ? 2 * k << shift : 16 * k)), quad);
+      store(memory + (offset + (exchanged ? 2 * k << shift : 16 * k)), quads[k]);
     }
   }
 }

@@ -76,7 +76,8 @@ namespace efa_gda {
 
 /* Acquires receive.lock. A status other than EFA_GDA_OK: the caller does not hold it. */
 EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns) {
-  Deadline deadline(queue, timeout_ns);
+  Deadline::State state(timeout_ns);
+  Deadline deadline(state, queue);
   efa_gda_status status = EFA_GDA_OK;
   uint32_t seen = 0;
   while (status == EFA_GDA_OK && compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
@@ -106,10 +107,11 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   uint32_t slot = load_relaxed(&queue->receive.posted);
   if (first != nullptr) *first = slot;
   while (*posted < count) {
-    Deadline deadline(queue, timeout_ns, &queue->completion.received);
+    Deadline::State state(timeout_ns);
+    Deadline deadline(state, queue, &queue->completion.received);
     uint32_t free_slots;
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
-      poll(queue, kMaxPoll, &completions);
+      poll(queue, &completions);
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
@@ -148,12 +150,13 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
   if (inbox.num_entries == 0) return EFA_GDA_UNSUPPORTED;
   efa_gda_status status = lock_receive(queue, timeout_ns);
   if (status != EFA_GDA_OK) return status;
-  Deadline deadline(queue, timeout_ns, &queue->completion.inboxed);
+  Deadline::State state(timeout_ns);
+  Deadline deadline(state, queue, &queue->completion.inboxed);
   uint32_t next = load_relaxed(&queue->receive.taken);
   while (*taken < max) {
     if (load_acquire(&queue->completion.inboxed) == next) {
       uint32_t receives = completions.receives;
-      poll(queue, kMaxPoll, &completions);
+      poll(queue, &completions);
       if (completions.receives != receives) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);

@@ -16,7 +16,6 @@
 #ifndef EFA_GDA_SHARED_CALL_H
 #define EFA_GDA_SHARED_CALL_H
 
-#include "quiet.h"
 #include "ticket_lock.h"
 
 namespace efa_gda {
@@ -82,7 +81,7 @@ EFA_GDA_FN efa_gda_status place_round(Ring<Group, StoreBytes> &ring, SharedCall 
   if (n != 0) {
     ring.place(n, [&](uint32_t done, uint32_t m, uint32_t slot) {
       ring.mark_posted(first + done, m, slot);
-      store_parked(ring, call->quads, call->upper, first + done, m, slot, ring.num_entries() - 1,
+      ring.store_share(call->quads, call->upper, first + done, m, slot, ring.num_entries() - 1,
                    [&](uint32_t offset, const Quad &quad) {
                      Ring<Group, StoreBytes>::store_to_ring(ring.slot_address(0) + offset, quad);
                    });
@@ -121,7 +120,7 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
     if (!ticket.owns_lock()) outcome = ticket.wait(call->is_published, publication.mask + 1, call->timeout_ns);
     if (outcome == TicketOutcome::MayPublish) {
       ticket.resume();
-      store_parked(ring, call->quads, call->upper, 0, call->end, ticket.first_slot(), publication.mask,
+      ring.store_share(call->quads, call->upper, 0, call->end, ticket.first_slot(), publication.mask,
                    [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); });
       ticket.publish(publication, false);
       call->is_published = true;
@@ -136,44 +135,50 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
   return status;
 }
 
-/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is the ring's. */
-template <class Group, int StoreBytes>
+/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is that of a ring of Group:
+ * the group that waits or, if it is a block that combines, the block's leader. The lanes of Poller call it besides. */
+template <class Group, class Waiting, int StoreBytes>
 EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
                                             Completions *all) {
   Ring<Group, StoreBytes> ring(queue, Group(), *state);
-  efa_gda_status status = ring.make_room(&count, timeout_ns, all);
-  *state = ring.state();
-  return status;
-}
-
-/* Combines until it is done, and waits for free slots where combine() requires it. */
-template <class Group, int StoreBytes>
-EFA_GDA_FN efa_gda_status combine_with_waits(efa_gda_queue *queue, SharedCall *call) {
-  Combining *c = &call->combining;
-  efa_gda_status status = combine<Group, StoreBytes>(queue, c, false);
-  while (status == kNeedsRoom) {
-    status = make_room_apart<Group, StoreBytes>(queue, &c->ring, c->left, call->timeout_ns, call->defined_more());
-    if (status == EFA_GDA_OK) status = combine<Group, StoreBytes>(queue, c, true);
+  efa_gda_status status = EFA_GDA_OK;
+  uint64_t result = 0;
+  bool is_of_group = !Group::kSingleThread || typename Waiting::Poller().rank() == 0;
+  if (is_of_group) count = ring.prepare_wait(count);
+  if (Group().polls()) {
+    result = wait_polling<Waiting>(queue, WaitFor::FreeSlots, ring.next(), count, timeout_ns, all);
+  }
+  if (is_of_group) {
+    status = ring.end_wait(result);
+    *state = ring.state();
   }
   return status;
 }
 
-/* Combines, as the lock owner after its own call. If the group is a block, its leader alone combines, as a one-thread
- * group. Returns the status on all threads. */
+/* Combines, as the lock owner after its own call, and waits for free slots where combine() requires it. If the group is
+ * a block, its leader combines, as a one-thread group, and its first warp waits. Returns the status on all threads. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status combine_as(efa_gda_queue *queue, SharedCall *call) {
-  if constexpr (Group::kCombines) {
-    return combine_with_waits<Group, StoreBytes>(queue, call);
-  } else {
-    Group group;
-    uint32_t status = EFA_GDA_OK;
+  using Combiner = Shared<typename Group::Combiner>;
+  using Poller = typename Group::Poller;
+  Group group;
+  Poller poller;
+  Combining *c = &call->combining;
+  efa_gda_status status = EFA_GDA_OK;
+  bool is_of_combiner = !Combiner::kSingleThread || poller.rank() == 0;
+  if (!Group::kCombines) {
     group.sync();
-    if (group.rank() == 0) {
-      call->combining.ring.confirmed_index_ = call->combining.ring.leader_confirmed_index_;
-      status = combine_with_waits<Shared<ThreadGroup>, StoreBytes>(queue, call);
-    }
-    return (efa_gda_status)group.from_leader(status);
+    c->ring.confirmed_index_ = c->ring.leader_confirmed_index_;
   }
+  if (group.polls()) {
+    if (is_of_combiner) status = combine<Combiner, StoreBytes>(queue, c, false);
+    while (poller.from_leader((uint32_t)status) == kNeedsRoom) {
+      Completions *more = call->defined_more();
+      status = make_room_apart<Combiner, Group, StoreBytes>(queue, &c->ring, c->left, call->timeout_ns, more);
+      if (is_of_combiner && status == EFA_GDA_OK) status = combine<Combiner, StoreBytes>(queue, c, true);
+    }
+  }
+  return (efa_gda_status)group.from_leader((uint32_t)status);
 }
 
 /* Goes on with a call until it has ended, and returns how; or until kMoreRounds or kHoldsLock. */
@@ -183,7 +188,7 @@ EFA_GDA_COLD efa_gda_status run_call(efa_gda_queue *queue, SharedCall *call) {
     efa_gda_status status = finish_call<Group, StoreBytes>(queue, call);
     if (status == kMustCombine) return combine_as<Group, StoreBytes>(queue, call);
     if (status != kNeedsRoom) return status;
-    status = make_room_apart<Group, StoreBytes>(queue, &call->combining.ring, call->end - call->begin,
+    status = make_room_apart<Group, Group, StoreBytes>(queue, &call->combining.ring, call->end - call->begin,
                                                 call->timeout_ns, call->defined_more());
     if (status != EFA_GDA_OK) return status;
   }

@@ -227,7 +227,8 @@ EFA_GDA_FN bool satisfies(Word seen, Until until, Word value, Word wrap) {
 template <class Word>
 EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const volatile Word *word, Until until,
                                               Word value, Word wrap, uint64_t timeout_ns, Word *last) {
-  Deadline deadline(queue, timeout_ns);
+  Deadline::State state(timeout_ns);
+  Deadline deadline(state, queue);
   Word seen = load_system(word);
   efa_gda_status status = EFA_GDA_OK;
   while (!satisfies(seen, until, value, wrap) && status == EFA_GDA_OK) {

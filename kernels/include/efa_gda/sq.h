@@ -116,8 +116,8 @@
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
 
-#include "free_slots.h"
 #include "round.h"
+#include "waits.h"
 
 namespace efa_gda {
 
@@ -130,19 +130,20 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* The state of a Ring. SharedCall (shared_call.h) has it in the thread's memory. */
+/* The state of a Ring. SharedCall (shared_call.h) has it in the thread's memory, undefined at first: stores to the
+ * thread's memory delay the next fence. */
 struct RingState {
   /* Bits of Ring, the handle's status and poster number, and the queue's hints. */
-  uint32_t options_ = 0;
-  uint32_t next_ = 0, doorbell_index_ = 0, confirmed_index_ = 0;
-  /* Equal to confirmed_index_ if all threads of the group fence. */
-  uint32_t leader_confirmed_index_ = 0;
+  uint32_t options_;
+  uint32_t next_, doorbell_index_, confirmed_index_;
+  /* Not used if all threads of the group fence. */
+  uint32_t leader_confirmed_index_;
   /* See Ring::free_limit(). */
-  uint32_t free_limit_ = 0;
+  uint32_t free_limit_;
   /* `batch_window_`: max_batch, or kNoBatchWindow. */
-  uint32_t num_entries_ = 0, batch_window_ = 0;
-  uint8_t *buffer_ = nullptr;
-  volatile uint32_t *doorbell_ = nullptr;
+  uint32_t num_entries_, batch_window_;
+  uint8_t *buffer_;
+  volatile uint32_t *doorbell_;
 };
 
 /* The ring as its writer sees it. Each thread of the group has a copy. While the group is the writer all copies are
@@ -173,6 +174,7 @@ class Ring : private RingState {
                (queue->sq.entry_size == 128 ? kWideEntries : 0) |
                (queue->publication.num_entries != 0 ? kPublicationSlots : 0);
     read_geometry();
+    forget();
   }
   /* A ring of the same queue as the one whose state() was `state`, and of the same group; or of a block's leader as a
    * one-thread group, for which combine_as() adapts the state. */
@@ -194,7 +196,7 @@ class Ring : private RingState {
   EFA_GDA_FN void resume(uint32_t next, uint32_t doorbell_index, uint32_t confirmed_index, uint32_t free_limit) {
     next_ = next;
     doorbell_index_ = doorbell_index;
-    confirmed_index_ = leader_confirmed_index_ = confirmed_index;
+    set_confirmed(confirmed_index);
     free_limit_ = free_limit - next <= num_entries_ ? free_limit : next;
   }
 
@@ -234,9 +236,10 @@ class Ring : private RingState {
     return stores;
   }
   EFA_GDA_FN Group group() const { return group_; }
+  using Poller = typename Group::Poller;
   using StoringGroupOf = StoringGroup<Group, StoreBytes>;
   EFA_GDA_FN StoringGroupOf storing_group() const { return StoringGroupOf(group_); }
-  EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
+  EFA_GDA_FN bool is_leader() const { return group_.leads(); }
   /* Step 1 of RINGING for one quad, by the calling thread. */
   EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
@@ -272,21 +275,22 @@ class Ring : private RingState {
     share.end = end;
   }
 
-  /* Calls `store(offset, quad)` for each quad of this share that belongs to an entry made by the threads of rank
-   * first_rank to first_rank + count - 1, of which the first has the producer index `slot`. Sets phase and request id
-   * in the quads. The memory to which they go, the ring or the publication slots, has mask + 1 slots; `offset` is in
-   * bytes from its first. */
+  /* Calls `store(offset, quad)` for each quad of this thread's share that belongs to an entry made by the threads of rank
+   * first_rank to first_rank + count - 1, of which the first has the producer index `slot`. `quads` and `upper` are those
+   * of the share (EntryShare), in the thread's memory: quad by quad, for which few registers suffice. Sets phase and
+   * request id in the quads. The memory to which they go, the ring or the publication slots, has mask + 1 slots; `offset`
+   * is in bytes from its first. */
   template <class Store>
-  EFA_GDA_FN void store_share(const EntryShare &share, uint32_t first_rank, uint32_t count, uint32_t slot,
-                              uint32_t mask, Store store) const {
+  EFA_GDA_FN void store_share(const Quad *quads, const volatile uint32_t *upper, uint32_t first_rank, uint32_t count,
+                              uint32_t slot, uint32_t mask, Store store) const {
     StoringGroupOf group = storing_group();
-    store_quads(group, share.quads, first_rank, count, slot, mask, entry_shift(), num_entries_, has(kWideIds), store);
-    if (!has(kWideEntries)) return;
-    EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      const volatile uint32_t *words = share.upper + 4 * k;
-      uint32_t i = entry_number(group, k) - first_rank, s = slot + i;
-      Quad quad = {words[0], words[1], words[2], words[3]};
-      if (i < count) store(((s & mask) << entry_shift()) + 64 + 16 * quad_number(group, k), quad);
+    EFA_GDA_NO_UNROLL for (uint32_t k = 0; k < 1u << (entry_shift() - 4); k++) {
+      uint32_t i = entry_number(group, k & 3) - first_rank, s = slot + i;
+      uint32_t number = quad_number(group, k & 3) + (k & 4);
+      const volatile uint32_t *words = upper + 4 * (k & 3);
+      Quad quad = k < 4 ? quads[k] : Quad{words[0], words[1], words[2], words[3]};
+      set_ring_fields(quad, number, (s & num_entries_) != 0, s, has(kWideIds));
+      if (i < count) store(((s & mask) << entry_shift()) + 16 * number, quad);
     }
   }
 
@@ -296,11 +300,30 @@ class Ring : private RingState {
    * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all) {
     if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
+    *count = prepare_wait(*count);
+    uint64_t result = 0;
+    if (group_.polls()) {
+      result = wait_polling<Group>(queue_, WaitFor::FreeSlots, next_, *count, timeout_ns, all);
+    }
+    return end_wait(result);
+  }
+  /* The steps of make_room() before and after the wait for free slots, which the caller makes: prepare_wait() returns for
+   * how many; `result` is that of wait_polling(), the leader's. */
+  EFA_GDA_FN uint32_t prepare_wait(uint32_t count) {
     uint32_t most = capacity_of(queue_);
     if (most > batch_window_) most = batch_window_;
-    if (*count > most) *count = most;
     if (next_ != doorbell_index_) ring();
-    return wait_for_free_slots(*count, timeout_ns, all);
+    return count < most ? count : most;
+  }
+  EFA_GDA_FN efa_gda_status end_wait(uint64_t result) {
+    result = group_.from_leader(result);
+    /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
+    group_.sync();
+    /* R2 (requests.h): before the poster words that the new limit allows. */
+    if (poster() != 0) fence_device();
+    free_limit_ = next_ + (uint32_t)result;
+    if (!kIsShared<Group>) read_geometry();
+    return (efa_gda_status)(result >> 32);
   }
 
   /* Whether `count` more entries fit the batch window without a further fence. */
@@ -334,7 +357,7 @@ class Ring : private RingState {
     place(share.end - share.begin, [&](uint32_t done, uint32_t n, uint32_t slot) {
       uint32_t first_rank = share.begin - share.first + done;
       mark_posted(first_rank, n, slot);
-      store_share(share, first_rank, n, slot, num_entries_ - 1,
+      store_share(share.quads, share.upper, first_rank, n, slot, num_entries_ - 1,
                   [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
     });
   }
@@ -420,9 +443,10 @@ class Ring : private RingState {
   EFA_GDA_FN void ring() {
     group_.sync();
     confirmed_index_ = leader_confirmed_index();
-    if (executes_fences()) fence_system();
+    bool leads = is_leader();
+    if (Group::kAllThreadsFence || leads) fence_system();
     /* A record takes all 32 bits of the producer index, a doorbell of the adapter the low 16. */
-    store_doorbell_if(is_leader(), doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
+    store_doorbell_if(leads, doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
     confirm_for_leader(doorbell_index_);
     doorbell_index_ = next_;
   }
@@ -431,16 +455,20 @@ class Ring : private RingState {
   /* place_usual() for entries that exceed the batch window, of two laps, or with wide ids. All of them are ready before
    * the first chunk, so that little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
-    uint32_t offsets[4];
+    uint32_t offsets[4], entries[4];
     StoringGroupOf group = storing_group();
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = next_ + entry_number(group, k);
+      entries[k] = entry_number(group, k);
+      uint32_t s = next_ + entries[k];
       set_ring_fields(quads[k], quad_number(group, k), (s & num_entries_) != 0, s, has(kWideIds));
       offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group, k);
+      /* In a block the compiler would otherwise compute them again for each chunk, between two fences. */
+      if (!Group::kAllThreadsFence) keep(entries[k]);
+      if (!Group::kAllThreadsFence) keep(offsets[k]);
     }
     place(count, [&](uint32_t done, uint32_t n, uint32_t) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (Group::kSingleThread || entry_number(group, k) - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+        if (Group::kSingleThread || entries[k] - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
       }
     });
   }
@@ -457,8 +485,16 @@ class Ring : private RingState {
   EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
   /* The threads that execute fences have confirmed the doorbell value `index`. */
   EFA_GDA_FN void confirm_for_leader(uint32_t index) {
-    leader_confirmed_index_ = index;
-    if (Group::kAllThreadsFence) confirmed_index_ = index;
+    if (Group::kAllThreadsFence) {
+      confirmed_index_ = index;
+    } else {
+      leader_confirmed_index_ = index;
+    }
+  }
+  /* All threads of the group have confirmed it. */
+  EFA_GDA_FN void set_confirmed(uint32_t index) {
+    confirmed_index_ = index;
+    confirm_for_leader(index);
   }
 
   /* Confirms the last doorbell for all threads of the group. */
@@ -466,7 +502,7 @@ class Ring : private RingState {
     if (Group::kAllThreadsFence) group_.sync();
     if (executes_fences()) fence_system();
     if (!Group::kAllThreadsFence) group_.sync();
-    confirmed_index_ = leader_confirmed_index_ = doorbell_index_;
+    set_confirmed(doorbell_index_);
   }
 
   /* Rings and fences until `n` more entries fit the batch window. `n` must be at most batch_window_. */
@@ -481,26 +517,6 @@ class Ring : private RingState {
         confirm();
       }
     }
-  }
-
-  /* The wait of make_room(): sets free_limit_ anew, also if it fails. Everything placed must be rung for. */
-  EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns, Completions *all) {
-    uint64_t result = 0;
-    if (is_leader()) {
-      if constexpr (kIsShared<Group>) {
-        result = poll_until_free(queue_, next_, n, timeout_ns, all);
-      } else {
-        result = leader_wait_for_free_slots(queue_, next_, n, timeout_ns, all);
-      }
-    }
-    result = group_.from_leader(result);
-    /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
-    group_.sync();
-    /* R2 (requests.h): before the poster words that the new limit allows. */
-    if (poster() != 0) fence_device();
-    free_limit_ = next_ + (uint32_t)result;
-    if (!kIsShared<Group>) read_geometry();
-    return (efa_gda_status)(result >> 32);
   }
 
   Group group_;

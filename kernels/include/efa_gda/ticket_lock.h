@@ -149,7 +149,7 @@
  *   wait                                   | at its bound
  *   for the lock                           | EFA_GDA_TIMEOUT_LOCK
  *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (free_slots.h)
- *   of quiet() as lock owner, for requests | EFA_GDA_TIMEOUT_COMPLETION (quiet.h)
+ *   of quiet() as lock owner, for requests | EFA_GDA_TIMEOUT_COMPLETION (waits.h)
  * At the bound the leader poisons the queue with that status. If the abort flag is raised before, the leader poisons
  * the queue with the flag's status. If the queue is poisoned already, the wait ends with EFA_GDA_POISONED. A
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
@@ -264,22 +264,27 @@ class Ticket : private TicketState {
 
   /* For a call for which Ring::is_usual_with_slots() holds, whose only round is in `quads`: reads the lock and, if case 4
    * applies, publishes the call; ahead, if it can. Returns whether it did. */
-  EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, const Quad (&quads)[4]) {
+  EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, Quad (&quads)[4]) {
     if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
     read_lock();
     if (outcome(false, publication.mask + 1) != TicketOutcome::MayPublish) return false;
     resume();
     bool ahead = ring_.has_room(count_);
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
-    store_quads(ring_.storing_group(), quads, 0, count_, first_slot(),
-                ahead ? ring_.num_entries() - 1 : publication.mask, 6, ring_.num_entries(), ring_.has_wide_ids(),
-                [&](uint32_t offset, const Quad &quad) {
-                  if (ahead) {
-                    RingOf::store_to_ring(memory + offset, quad);
-                  } else {
-                    store_quad_local(memory + offset, quad);
-                  }
-                });
+    uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
+    /* finish_call() publishes the others. */
+    if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1 || ring_.has_wide_ids()) {
+      return false;
+    }
+    store_quads_of_lap(ring_.storing_group(), quads, 0, Group::kSingleThread ? 1 : count_, slot,
+                       (slot & ring_.num_entries()) != 0, memory, mask, 6, [&](uint8_t *to, const Quad &quad) {
+                         /* Stores of 16 bytes suit either memory. */
+                         if (ahead || StoreBytes == 16) {
+                           RingOf::store_to_ring(to, quad);
+                         } else {
+                           store_quad_local(to, quad);
+                         }
+                       });
     publish(publication, ahead);
     return true;
   }
@@ -445,7 +450,8 @@ class Ticket : private TicketState {
    * to that slow; so the first loads do without. */
   EFA_GDA_COLD static efa_gda_status leader_wait_long(const efa_gda_queue *queue, uint64_t before,
                                                       uint64_t timeout_ns) {
-    Deadline deadline(queue, timeout_ns, &queue->completion.completed, clock_ns() + Deadline::kAbortPollNs);
+    Deadline::State state(timeout_ns, clock_ns() + Deadline::kAbortPollNs);
+    Deadline deadline(state, queue, &queue->completion.completed);
     efa_gda_status status = EFA_GDA_OK;
     EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK && load_acquire(&queue->lock.serving) == before) {
       status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);

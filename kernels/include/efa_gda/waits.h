@@ -23,7 +23,7 @@
 #ifndef EFA_GDA_QUIET_H
 #define EFA_GDA_QUIET_H
 
-#include "sq.h"
+#include "free_slots.h"
 
 namespace efa_gda {
 
@@ -38,25 +38,48 @@ EFA_GDA_FN bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
   return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
 }
 
-/* Waits, and returns the status. Called by the leader. kWriter: as the writer; otherwise `next` is unused. all->foreign
- * must be true if the handle has read a completion of another queue pair before. Adds what it read to `all`. */
-template <bool kWriter>
-EFA_GDA_COLD uint32_t leader_wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t bound_ns, Completions *all) {
-  Deadline deadline(queue, bound_ns, kWriter ? &queue->completion.completed : nullptr);
-  uint32_t status = EFA_GDA_OK;
-  EFA_GDA_NO_UNROLL while (status == EFA_GDA_OK) {
-    uint32_t posted = kWriter ? next : (uint32_t)load_relaxed(&queue->reserve.word);
-    uint32_t completed = completed_now(queue, posted, all);
-    /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
-    if (!kWriter && queue->counters.success != nullptr) fence_system();
-    if (kWriter ? completed == next : is_idle(queue, completed)) break;
-    bool broken = all->foreign || (kWriter && next - completed > queue->sq.num_entries);
-    status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(kWriter ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
+/* What a wait of the send side waits for: as the writer, for free slots or until all requests in the ring are done;
+ * otherwise until the queue is idle. */
+enum class WaitFor : uint32_t { FreeSlots, Done, Idle };
+
+/* Polls until there are `n` free slots from `next` on, at most capacity; until all requests before `next` are done; or
+ * until the queue is idle. Returns the status in the high half, and in the low half the free slots, if it waited for
+ * them. Adds what it read to `all`. all->foreign must be true if the handle has read a completion of another queue pair
+ * before; a wait for free slots does not need it. Called by all lanes of the poller; the arguments and the result are
+ * the leader's, but `what` is the same for all. */
+template <class Group>
+EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t next, uint32_t n, uint64_t bound_ns,
+                                   Completions *all) {
+  using Poller = typename Group::Poller;
+  Poller poller;
+  const bool as_writer = what != WaitFor::Idle, for_slots = what == WaitFor::FreeSlots;
+  const uint32_t at_bound = for_slots ? EFA_GDA_TIMEOUT_SLOTS : as_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle;
+  Deadline::State state(bound_ns);
+  Deadline deadline(state, queue, as_writer ? &queue->completion.completed : nullptr);
+  uint32_t status = EFA_GDA_OK, free_slots = 0, completed = 0;
+  if (poller.rank() == 0) completed = load_relaxed(&queue->completion.completed);
+  for (bool waits = true; waits;) {
+    if (!as_writer && poller.rank() == 0) next = (uint32_t)load_relaxed(&queue->reserve.word);
+    completed = CompletionReader<Poller>(queue).completed_now(next, completed, all);
+    waits = false;
+    if (poller.rank() == 0) {
+      bool is_broken = as_writer && next - completed > queue->sq.num_entries;
+      if (as_writer && !is_broken) free_slots = free_slots_of(queue, next, completed);
+      if (for_slots) {
+        waits = free_slots < n;
+      } else {
+        is_broken = is_broken || all->foreign;
+        /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
+        if (queue->counters.success != nullptr && (completed == next || !as_writer)) fence_system();
+        waits = as_writer ? completed != next : !is_idle(queue, completed);
+      }
+      if (waits) status = is_broken ? EFA_GDA_BAD_COMPLETION : deadline.expired((efa_gda_status)at_bound);
+      if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
+      waits = waits && status == EFA_GDA_OK;
+    }
+    waits = poller.from_leader((uint32_t)waits) != 0;
   }
-  if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
-  /* For the writer, as above. */
-  if (queue->counters.success != nullptr) fence_system();
-  return status;
+  return (uint64_t)status << 32 | free_slots;
 }
 
 }  // namespace efa_gda
