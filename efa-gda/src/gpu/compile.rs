@@ -52,7 +52,6 @@ const HEADERS: [([&str; 2], &str); 30] = [
     header!("publication.h"),
     header!("put.h"),
     header!("queue.h"),
-    header!("waits.h"),
     header!("requests.h"),
     header!("round.h"),
     header!("rq.h"),
@@ -60,6 +59,7 @@ const HEADERS: [([&str; 2], &str); 30] = [
     header!("signal.h"),
     header!("sq.h"),
     header!("ticket_lock.h"),
+    header!("waits.h"),
     header!("wqe.h"),
 ];
 

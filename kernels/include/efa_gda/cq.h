@@ -67,11 +67,11 @@
  *       loads several completions, relaxed, and then executes fence_system() instead; so does a reader that tells the
  *       adapter its consumer index. A reader that has read other completions than those of successful requests executes
  *       fence_system() once more, before it adds to `received` and `completed`. With counters and wrap not 0: the poller
- *       executes fence_system() after it has loaded the counters, and then advances `completed`. A writer that reuses slots first loads `completed` with an acquire, or
- *       takes over the limit of a writer that did (A1 in ticket_lock.h); a group that places ahead does the latter. A
- *       group that reuses buffers after a quiet() first loads `completed` with an acquire; wait(), wait_own() and test()
- *       load done words instead (R1 in requests.h). post_receives() loads `received` with an acquire before it reuses
- *       receive slots.
+ *       executes fence_system() after it has loaded the counters, and then advances `completed`.
+ *       A writer that reuses slots first loads `completed` with an acquire, or takes over the limit of a writer that did
+ *       (A1 in ticket_lock.h); a group that places ahead does the latter. A group that reuses buffers after a quiet()
+ *       first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
+ *       requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
  *   B3  The reader executes fence_system() after it has loaded a completion's head, copies the completion to the inbox,
  *       and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy; that the

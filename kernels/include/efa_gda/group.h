@@ -6,6 +6,8 @@
  * than 32 threads, cannot be a group by itself.
  *
  *   rank(), size()    the calling thread's number in the group, and the number of threads. The leader has rank 0.
+ *   leads()           whether the calling thread is the leader. A warp's thread reads its number anew, so that no
+ *                     register keeps it.
  *   lane(), lanes()   the same among those threads of the group that are in the calling thread's warp.
  *   sync()            waits for all threads of the group. Each access that any of them made before sync() happens
  *                     before each access that any of them makes after it.

@@ -381,9 +381,9 @@ EFA_GDA_FN uint32_t low_bits(uint32_t n) { return n < 32 ? (1u << n) - 1 : ~0u; 
  * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
  * and `*progress`: most waits end before that. So that a kernel of short waits ends too, on a GPU about one wait in 16,
  * and on the host each wait, does so in the first call already. The abort flag is in host memory, and reading it delays
- * the fences of all groups: these calls read it first when the clock is at `first_abort_poll`, then every kAbortPollNs,
- * and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many groups wait there,
- * and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
+ * the fences of all groups: these calls read it first when the clock is at State's `first_abort_poll`, then every
+ * kAbortPollNs, and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many groups
+ * wait there, and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;

@@ -102,7 +102,8 @@ struct GroupOf<Sharing::Block> {
   using Type = BlockGroup;
 };
 
-/* The group of a Sender's Ring, and the type of a T that the Sender rarely uses. */
+/* The group of a Sender's Ring, and the type of the Sender's completions, which a shared handle has in the thread's
+ * memory. */
 template <Sharing S, class Group>
 struct GroupOfRing {
   using Type = Group;
@@ -111,13 +112,13 @@ template <class Group>
 struct GroupOfRing<Sharing::Device, Group> {
   using Type = Shared<Group>;
 };
-template <Sharing S, class T>
-struct RareOf {
-  using Type = T;
+template <Sharing S>
+struct CompletionsOf {
+  using Type = Completions;
 };
-template <class T>
-struct RareOf<Sharing::Device, T> {
-  using Type = volatile T;
+template <>
+struct CompletionsOf<Sharing::Device> {
+  using Type = volatile Completions;
 };
 
 /* Flags of Sender::post. */
@@ -303,9 +304,6 @@ class Sender {
   using RingGroup = typename GroupOfRing<S, Group>::Type;
   using RingOf = Ring<RingGroup, StoreBytes>;
   using Poller = typename RingGroup::Poller;
-  /* Members that a handle rarely uses; those of a shared handle are in the thread's memory. */
-  template <class T>
-  using Rare = typename RareOf<S, T>::Type;
 
   EFA_GDA_FN void take_poster_number() {
     uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
@@ -501,7 +499,7 @@ class Sender {
     return none;
   }
 
-  /* A wait of quiet() for `what`; see wait_polling(). */
+  /* A wait of quiet(), for `what`: Idle on a shared queue, or Done as the writer. See wait_polling(). */
   EFA_GDA_FN efa_gda_status wait_until_done(WaitFor what, uint32_t next, uint64_t bound_ns, Completions *more) {
     uint64_t result = 0;
     auto wait = cold_function<RingGroup, wait_polling<RingGroup>>();
@@ -513,11 +511,12 @@ class Sender {
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   RingOf ring_;
+  /* Rarely used members are volatile, and so in the thread's memory. */
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
   volatile uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */
   volatile uint32_t reported_errors_ = 0;
-  Rare<Completions> completions_;
+  typename CompletionsOf<S>::Type completions_;
 };
 
 }  // namespace efa_gda

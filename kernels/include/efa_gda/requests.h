@@ -41,7 +41,8 @@
  * posters are two arrays, because they have different writers.
  *
  * PAIRS
- *   R1  The reader loads completions, executes fence_system(), and then stores the requests' done words. A waiting
+ *   R1  The reader loads completions and fences (B2 in cq.h); then each lane stores the done words of the requests whose
+ *       completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
  *       fence_device(); its group synchronises (wait_for() in post.h).
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
@@ -50,7 +51,7 @@
  *       a word executes a fence between the loads that show this (LIMIT) and the store: publish() (ticket_lock.h) fences
  *       before it stores poster words and flags; a writer that stores poster words fences when it takes over the limit
  *       of the writer before it (Ticket::resume(); acquire_queue() in post.h), and whenever it has computed a new one
- *       (wait_for_free_slots() in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed
+ *       (Ring::end_wait() in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed
  *       and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, that load shows
  *       i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
@@ -279,8 +280,7 @@ EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, Requ
 }
 
 /* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one. */
-EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait,
-                                         uint32_t known_errors) {
+EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait, uint32_t known_errors) {
   if (wait.failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
   bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != known_errors;
   return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;

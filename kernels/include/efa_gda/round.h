@@ -76,28 +76,14 @@ EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   }
 }
 
-/* Calls `store(offset, quad)` for each of this thread's `quads` (of make_quads()) whose entry was made by a thread of
- * rank first_rank to first_rank + count - 1. The entry of rank first_rank + i has the producer index s = slot + i. In
- * quad 0 it gets the phase bit (s & num_entries) != 0; num_entries is the ring's. It gets the request id: with
- * `wide_ids` s, in quads 0 and 1, otherwise the low 16 bits of s, in quad 0. `offset` is that of the quad in a memory
- * of mask + 1 slots of 1 << shift bytes, the ring or publication slots, where the entry is in slot s & mask. */
-template <class Group, class Store>
-EFA_GDA_FN void store_quads(const Group &group, const Quad (&quads)[4], uint32_t first_rank, uint32_t count,
-                            uint32_t slot, uint32_t mask, uint32_t shift, uint32_t num_entries, bool wide_ids,
-                            Store store) {
-  EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-    uint32_t i = entry_number(group, k) - first_rank, s = slot + i;
-    Quad quad = quads[k];
-    set_ring_fields(quad, quad_number(group, k), (s & num_entries) != 0, s, wide_ids);
-    if (i < count) store(((s & mask) << shift) + 16 * quad_number(group, k), quad);
-  }
-}
-
-/* store_quads() for entries of one lap of the ring, on a queue without wide ids, with few instructions: `memory` has
- * mask + 1 slots of 1 << shift bytes, at most 65,536 slots so that ids do not wrap within these entries, slot & mask is
- * at most mask + 1 - count, and all entries have the phase bit `phase`. So slots, offsets and ids of a thread's quads
- * differ by constants. Adds phase and id to `quads`, for which the entries of all threads get slots, also those that
- * are not of these `count`. Calls `store(address, quad)`. */
+/* Adds phase and request id to `quads` (of make_quads()), and calls `store(address, quad)` for each of them whose entry
+ * was made by a thread of rank first_rank to first_rank + count - 1. The entry of rank first_rank + i has the producer
+ * index slot + i, the phase bit `phase`, and as its id the low 16 bits of that index; `address` is that of the quad in
+ * `memory`, which has mask + 1 slots of 1 << shift bytes, the ring or publication slots, in slot (slot + i) & mask. Few
+ * instructions suffice, because slots, offsets and ids of a thread's quads differ by constants: `memory` must have at most
+ * 65,536 slots so that ids do not wrap within these entries, slot & mask must be at most mask + 1 - count, and all entries
+ * must have one phase. The quads of other threads' entries get phase and id as well: the caller must not use them for
+ * other slots. */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads_of_lap(const Group &group, Quad (&quads)[4], uint32_t first_rank, uint32_t count,
                                    uint32_t slot, bool phase, uint8_t *memory, uint32_t mask, uint32_t shift,

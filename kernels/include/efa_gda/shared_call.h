@@ -136,7 +136,8 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
 }
 
 /* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is that of a ring of Group:
- * the group that waits or, if it is a block that combines, the block's leader. The lanes of Poller call it besides. */
+ * of Waiting, the group that waits, or, if that is a block that combines, of its leader. All lanes of Waiting's poller
+ * call it. */
 template <class Group, class Waiting, int StoreBytes>
 EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
                                             Completions *all) {

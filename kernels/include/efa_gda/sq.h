@@ -100,7 +100,7 @@
  * Another thread of the group may rely on the fence after a group sync that follows it; the threads of the next writer,
  * after they have received lock.confirmed_index (A1 in ticket_lock.h). Therefore Ring has two variables:
  * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group. If all threads
- * fence, the two are equal.
+ * fence, only the second is used.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
@@ -158,7 +158,9 @@ struct RingState {
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
- * values share options_; and the functions on the way to a poll keep what they can in the thread's memory. */
+ * values share options_; a post that is not usual keeps its entries, and a poll what it can, in the thread's memory. What
+ * ptxas spills nevertheless, it loads anew in each post, after the fence of the post before; that takes a round trip to
+ * L2, because the fence empties the cache of such values. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
  public:
