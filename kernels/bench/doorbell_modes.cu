@@ -69,6 +69,13 @@ __device__ void post_and_time(const doorbell_modes_args &a, Shared &shared) {
   a.whole[3] = shared.status == EFA_GDA_OK ? closed : shared.status;
 }
 
+/* Whether completion `index` is in the completion queue. */
+__device__ bool is_in(const efa_gda_cq &cq, uint32_t index) {
+  using namespace efa_gda;
+  uint32_t phase = (index & cq.num_entries) == 0 ? CompletionHead::kPhase : 0;
+  return load_head<ThreadGroup>(completion_at(cq, index)).is_new(phase);
+}
+
 /* The second warp: its first thread polls for the last completion of each post. */
 __device__ void poll_completions(const doorbell_modes_args &a, Shared &shared, bool polls) {
   using namespace efa_gda;
@@ -82,7 +89,7 @@ __device__ void poll_completions(const doorbell_modes_args &a, Shared &shared, b
     if (shared.status != EFA_GDA_OK) break;
     if (polls) {
       uint64_t begin = clock64(), now = begin;
-      while (!is_new(cq, index - 1, head_at(cq, index - 1)) && now - begin < kBoundCycles) {
+      while (!is_in(cq, index - 1) && now - begin < kBoundCycles) {
         now = clock64();
         poll_count++;
       }

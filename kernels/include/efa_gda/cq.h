@@ -142,7 +142,8 @@
  *     ascending index, so all of these errors have been read.
  * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries,
  * so none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the
- * completion of a counted error is never found, `completed` stays where it is and waits end at their bound.
+ * completion of a counted error is never found, `completed` stays where it is and waits end at their bound. A bound
+ * does not begin again while errors are looked for: 2 N completions take a thread N / 4 polls, and a warp N / 16.
  *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
  * behind. advance_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
  * poller holds completion.lock then, this is left to the next multiple. `consumed` may fall 2^32 - 2 N behind, so one
@@ -192,6 +193,8 @@ struct Completions {
     if (errors == 0) first_error_id = id;
     errors++;
   }
+  /* A number that changes with each completion that is added, but for those of another queue pair. */
+  EFA_GDA_FN uint32_t read() const { return sends + receives + errors; }
   EFA_GDA_FN void add(const Completions &more) { add_to(*this, more); }
   EFA_GDA_FN void add(const Completions &more) volatile { add_to(*this, more); }
   EFA_GDA_FN Completions copy() const { return *this; }
@@ -560,9 +563,15 @@ class CompletionReader {
   bool has_counters_;
 };
 
-/* CompletionReader::poll() of one thread, not inlined. */
+/* Polls as one thread, until a poll reads nothing, or up to kMaxPoll completions. */
 EFA_GDA_COLD void poll(efa_gda_queue *queue, Completions *all) {
-  CompletionReader<ThreadGroup>(queue).poll(kMaxPoll, all);
+  constexpr uint32_t kPolls = kMaxPoll / kHeadsPerLane<ThreadGroup>;
+  CompletionReader<ThreadGroup> reader(queue);
+  uint32_t before = 0;
+  for (uint32_t polls = 0; polls == 0 || (polls != kPolls && all->read() != before); polls++) {
+    before = all->read();
+    reader.poll(kMaxPoll, all);
+  }
 }
 
 }  // namespace efa_gda

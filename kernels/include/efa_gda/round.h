@@ -76,6 +76,14 @@ EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   }
 }
 
+/* Adds the request ids of 64 bits to the quads of make_quads(): that of an entry made by the thread of rank i is slot + i. */
+template <class Group>
+EFA_GDA_FN void set_wide_ids(const Group &group, Quad (&quads)[4], uint32_t slot, bool phase) {
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+    set_ring_fields(quads[k], quad_number(group, k), phase, slot + entry_number(group, k), true);
+  }
+}
+
 /* Adds phase and request id to `quads` (of make_quads()), and calls `store(address, quad)` for each of them whose entry
  * was made by a thread of rank first_rank to first_rank + count - 1. The entry of rank first_rank + i has the producer
  * index slot + i, the phase bit `phase`, and as its id the low 16 bits of that index; `address` is that of the quad in

@@ -135,8 +135,9 @@
  *      have tickets before T, and no group reads the slots for them any more (A3).
  *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
  *
- * PLACING AHEAD. In publish_usual() a group places its call ahead if, by the words that it has read, the entries fit the
- * batch window and the free slots (Ring::has_room):
+ * PLACING AHEAD. In publish_usual() a group places its call ahead if its slots are of one lap of the ring and of the
+ * publication slots, and if, by the words that it has read, the entries fit the batch window and the free slots
+ * (Ring::has_room):
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
  * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
@@ -272,12 +273,13 @@ class Ticket : private TicketState {
     bool ahead = ring_.has_room(count_);
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
     uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
-    /* finish_call() publishes the others. */
-    if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1 || ring_.has_wide_ids()) {
-      return false;
-    }
-    store_quads_of_lap(ring_.storing_group(), quads, 0, Group::kSingleThread ? 1 : count_, slot,
-                       (slot & ring_.num_entries()) != 0, memory, mask, 6, [&](uint8_t *to, const Quad &quad) {
+    /* finish_call() publishes a call of two laps of the ring or of the publication slots. */
+    if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1) return false;
+    bool phase = (slot & ring_.num_entries()) != 0;
+    typename RingOf::StoringGroupOf group = ring_.storing_group();
+    if (!EFA_GDA_LIKELY(!ring_.has_wide_ids())) set_wide_ids(group, quads, slot, phase);
+    store_quads_of_lap(group, quads, 0, Group::kSingleThread ? 1 : count_, slot, phase, memory, mask, 6,
+                       [&](uint8_t *to, const Quad &quad) {
                          /* Stores of 16 bytes suit either memory. */
                          if (ahead || StoreBytes == 16) {
                            RingOf::store_to_ring(to, quad);

@@ -69,7 +69,8 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
     waits = false;
     if (poller.rank() == 0) {
       bool is_broken = as_writer && next - completed > queue->sq.num_entries;
-      if (as_writer && !is_broken) free_slots = free_slots_of(queue, next, completed);
+      bool frees = for_slots || (as_writer && completed == next);
+      if (frees && !is_broken) free_slots = free_slots_of(queue, next, completed);
       if (for_slots) {
         waits = free_slots < n;
       } else {
