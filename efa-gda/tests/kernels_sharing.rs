@@ -137,6 +137,13 @@ fn warps_share_a_queue_in_many_orders() {
     );
 }
 
+#[test]
+fn groups_publish_wide_request_ids_in_many_orders() {
+    let wide = Shape { start: 0x1_2345, wide_ids: true, ..Shape::default() };
+    interleave_and_check(wide, shared(1, 12, 1), 4, 1..300);
+    interleave_and_check(wide, shared(32, 6, 13), 96, 1..8);
+}
+
 /// Each call has more entries than a lock owner reads from the publication slots of one call.
 #[test]
 fn long_calls_share_a_queue_in_many_orders() {

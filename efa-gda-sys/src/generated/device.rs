@@ -495,7 +495,7 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_completion_words {
-    /// 1 while a thread reads the completion queue or advances `consumed` (advance_completed() in cq.h).
+    /// 1 while a poller reads the completion queue or advances `consumed` (advance_completed() in cq.h).
     pub lock: u32,
     /// The consumer index: completions read or, with counters, passed over unread, modulo 2^32.
     pub consumed: u32,

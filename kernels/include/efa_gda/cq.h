@@ -63,11 +63,12 @@
  *       it needs the rest, it executes fence_system() and then loads that. Visible: the rest, as the adapter wrote it
  *       before the phase.
  *   B2  Without counters: each lane of the reader loads its completion with an acquire of system scope, the reader
- *       synchronises, each lane executes fence_device(), and then the leader adds to `completed`. A reader of one thread
- *       loads several completions, relaxed, and then executes fence_system() instead; so does a reader that tells the
- *       adapter its consumer index. A reader that has read other completions than those of successful requests executes
- *       fence_system() once more, before it adds to `received` and `completed`. With counters and wrap not 0: the poller
- *       executes fence_system() after it has loaded the counters, and then advances `completed`.
+ *       synchronises, each lane executes fence_device(), and then the leader adds to `completed`. A reader of one
+ *       thread loads several completions, relaxed, and then executes fence_system() instead of fence_device(). A warp
+ *       that tells the adapter its consumer index loads with an acquire, but also executes fence_system(). A reader
+ *       that has read other completions than those of successful requests executes fence_system() once more, before it
+ *       adds to `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it
+ *       has loaded the counters, and then advances `completed`.
  *       A writer that reuses slots first loads `completed` with an acquire, or takes over the limit of a writer that did
  *       (A1 in ticket_lock.h); a group that places ahead does the latter. A group that reuses buffers after a quiet()
  *       first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
@@ -90,8 +91,8 @@
  *   B6  The reader's fence of B2 precedes the fetch_add that releases completion.lock, and makes it a release. If there
  *       were no new completions, there is no fence; the fetch_add then passes on what the reader before released. The
  *       next reader's fetch_or is an acquire, and its lanes load completions after a sync. Visible: that the reader
- *       before has loaded its completions, so that no lane finds a completion in an entry which is older than the one
- *       that was read there last. (An entry of two laps ago has the phase of this lap.)
+ *       before has loaded its completions, so that no lane loads from an entry an older completion than the one that was
+ *       read there last. (A completion of two laps ago has the phase of this lap.)
  *
  * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
  * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
@@ -265,7 +266,7 @@ constexpr uint32_t kTablePhase = 0x8000;
 EFA_GDA_FN uint32_t table_phase(const efa_gda_requests &table, uint32_t index) {
   return (index & table.num_entries) == 0 ? kTablePhase : 0;
 }
-/* Marks the request with this id as done. Called by the reader after fence_system() (R1). */
+/* Marks the request with this id as done. Called by the reader after the fence of R1. */
 EFA_GDA_FN void mark_done(const efa_gda_requests &table, uint32_t id, uint32_t status) {
   store_relaxed(&table.done[id & (table.num_entries - 1)], (uint16_t)(table_phase(table, id) | status));
 }
@@ -412,7 +413,7 @@ EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue, Completions *all) {
   return 0;
 }
 
-/* Requests with the ids from `first` on, of which the low 16 bits count, that a poller waits for. */
+/* The `count` requests that a poller waits for, from id `first` on. Only the low 16 bits of `first` are used. */
 struct RequestIds {
   uint32_t first = 0, count = 0;
 };
@@ -427,14 +428,15 @@ class CompletionReader {
       : queue_(queue), cq_(queue->cq), table_(queue->requests), qpn_(queue->qpn),
         has_counters_(queue->counters.success != nullptr) {}
 
-  /* Polls. Without counters: reads new completions, at most `most` and not more than its lanes load at once. With
-   * counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
+  /* Polls. Without counters: reads new completions of one lap, at most `most` and not more than its lanes load at once.
+   * With counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
    * `completed` by the difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does
    * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
    * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
    * `all`.
-   *   A poll that has not found all requests of `ids` reads again at once, up to kMaxReads times: for the round trip
-   * alone, without the lock, the fence and a look at the request table.
+   *   With `ids` it reads the same entries again at once, until it has found these requests or all entries are new,
+   * kMaxReads times in all. Each further read costs one round trip; the lock, the fence and the look at the request table
+   * are not repeated.
    *   Returns whether it read completions other than those of successful requests. */
   template <bool kHasIds = false>
   EFA_GDA_FN bool poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
@@ -500,7 +502,7 @@ class CompletionReader {
     const uint8_t *first = completion_at(cq_, index + poller_.lane());
     uint32_t phase = (index & cq_.num_entries) == 0 ? CompletionHead::kPhase : 0;
     CompletionHead heads[kHeads];
-    /* Bit i: completion index + i is new; it is new and of a successful request. */
+    /* Bit i of `fresh`: completion index + i is new. Bit i of `good`: it is also of a successful request of this queue. */
     uint32_t fresh, good;
     EFA_GDA_NO_UNROLL for (uint32_t reads = 1;; reads++) {
       uint32_t found = 0;
@@ -563,7 +565,8 @@ class CompletionReader {
   bool has_counters_;
 };
 
-/* Polls as one thread, until a poll reads nothing, or up to kMaxPoll completions. */
+/* Polls as one thread, until a poll adds nothing to `all` but perhaps foreign completions, or up to kMaxPoll
+ * completions. */
 EFA_GDA_COLD void poll(efa_gda_queue *queue, Completions *all) {
   constexpr uint32_t kPolls = kMaxPoll / kHeadsPerLane<ThreadGroup>;
   CompletionReader<ThreadGroup> reader(queue);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Free slots of the send queue: how many entries the writer may still place, and the wait for more.
+ * Free slots of the send queue: how many entries the writer may still place, and the wait for more (wait_polling() in
+ * waits.h).
  *
  * TERMS. Writer, owner, entry, place, handle, next, poison, abort flag: see sq.h. `completed`: the number of completed
  * requests modulo 2^32, as completed_now() returns it (cq.h). It only grows. (So does the word completion.completed,

@@ -21,9 +21,10 @@
  *   Combiner          the group of the threads that combine.
  *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
  *                     The fences of functions that the leader alone calls are the leader's.
- *   Poller            the group of the threads that poll the completion queue for the group (cq.h): the thread, the warp,
- *                     or of a block the first warp, which may have fewer than 32 threads. It has the functions above but
- *                     size(), is_whole(), in_full_warp() and transpose(); its leader is the group's.
+ *   Poller            the group of the threads that poll the completion queue for the group (cq.h): the thread, the
+ *                     warp, or of a block the first warp, which may have fewer than 32 threads. Its leader is the
+ *                     group's. Of the functions above it must not be asked for size(), is_whole(), in_full_warp() and
+ *                     transpose().
  *   polls()           whether the calling thread is of that group.
  * Only sync() orders accesses to memory. from_leader(), vote(), is_whole() and transpose() exchange values and promise
  * no more, whatever the kind of group does within them.

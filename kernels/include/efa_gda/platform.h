@@ -420,7 +420,7 @@ class Deadline {
   EFA_GDA_FN void restart() { state_->start = 0; }
 
  private:
-  /* What look() returns if the bound is over, and was not in the look before. No status. */
+  /* What look() returns if the bound is over, and was not in the look before. It is not a status. */
   static constexpr uint32_t kIsOver = ~0u;
 
   /* Whether the first call looks. The clock's low bits choose, of which a GPU's clock moves in steps of 32 ns. On the

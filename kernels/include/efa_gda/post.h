@@ -511,7 +511,7 @@ class Sender {
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   RingOf ring_;
-  /* Rarely used members are volatile, and so in the thread's memory. */
+  /* The next three are rarely used: volatile, so that they are in the thread's memory. */
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
   volatile uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */

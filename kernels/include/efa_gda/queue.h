@@ -267,7 +267,7 @@ struct efa_gda_error_words {
 
 /* Engine: the completion queue's consumer (cq.h). */
 struct efa_gda_completion_words {
-  /* 1 while a thread reads the completion queue or advances `consumed` (advance_completed() in cq.h). */
+  /* 1 while a poller reads the completion queue or advances `consumed` (advance_completed() in cq.h). */
   uint32_t lock;
   /* The consumer index: completions read or, with counters, passed over unread, modulo 2^32. */
   uint32_t consumed;

@@ -214,7 +214,7 @@ EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done
 }
 
 /* Advances `wait` as far as relaxed loads show requests that are done or of other handles. The table is a copy, so that
- * no loop loads its fields anew. Four requests for each of the loads that are in flight at once. */
+ * no loop loads its fields anew. Has kFoursPerLook loads of four words in flight at once. */
 template <uint32_t kFoursPerLook>
 EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestWait &wait) {
   for (bool passed = true; passed && wait.next != wait.end;) {
@@ -309,7 +309,7 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
       waits = wait.next != wait.end && status == EFA_GDA_OK;
     }
     if (poller.from_leader((uint32_t)waits) == 0) break;
-    /* A thread has no registers in which to keep the reader's copies. */
+    /* A thread reads the copies anew, so that no registers keep them during look(). */
     if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
     RequestIds ids = {wait.next, wait.end - wait.next};
     bool has_others = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);

@@ -76,7 +76,7 @@ EFA_GDA_FN void transpose_upper(const Group &group, EntryShare &share) {
   }
 }
 
-/* Adds the request ids of 64 bits to the quads of make_quads(): that of an entry made by the thread of rank i is slot + i. */
+/* Adds the phase and the 64-bit request id slot + i to each quad of the entry that the thread of rank i made. */
 template <class Group>
 EFA_GDA_FN void set_wide_ids(const Group &group, Quad (&quads)[4], uint32_t slot, bool phase) {
   EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
@@ -88,10 +88,10 @@ EFA_GDA_FN void set_wide_ids(const Group &group, Quad (&quads)[4], uint32_t slot
  * was made by a thread of rank first_rank to first_rank + count - 1. The entry of rank first_rank + i has the producer
  * index slot + i, the phase bit `phase`, and as its id the low 16 bits of that index; `address` is that of the quad in
  * `memory`, which has mask + 1 slots of 1 << shift bytes, the ring or publication slots, in slot (slot + i) & mask. Few
- * instructions suffice, because slots, offsets and ids of a thread's quads differ by constants: `memory` must have at most
- * 65,536 slots so that ids do not wrap within these entries, slot & mask must be at most mask + 1 - count, and all entries
- * must have one phase. The quads of other threads' entries get phase and id as well: the caller must not use them for
- * other slots. */
+ * instructions suffice, because slots, offsets and ids of a thread's quads differ by constants: `memory` must have at
+ * most 65,536 slots so that ids do not wrap within these entries, slot & mask must be at most mask + 1 - count, and all
+ * entries must have one phase. Phase and id must be zero before, or have these values already. Quads of other entries
+ * are changed to values without a meaning. */
 template <class Group, class Store>
 EFA_GDA_FN void store_quads_of_lap(const Group &group, Quad (&quads)[4], uint32_t first_rank, uint32_t count,
                                    uint32_t slot, bool phase, uint8_t *memory, uint32_t mask, uint32_t shift,

@@ -38,7 +38,7 @@
  *                          |                               |             |   before it writes the inbox entry again
  *                          |                               | waiters for | relaxed; progress of the lock
  *                          |                               |   the lock  |
- *   completion.received    | reader                        | holder      | fence_system(), store; the holder's
+ *   completion.received    | reader                        | holder      | B2 in cq.h, fetch_add; the holder's
  *                          |                               |             |   load_acquire, before it reuses the slots
  *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire,
  *   inbox entries          |                               |             |   before it copies the entry

@@ -135,9 +135,9 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
   return status;
 }
 
-/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is that of a ring of Group:
- * of Waiting, the group that waits, or, if that is a block that combines, of its leader. All lanes of Waiting's poller
- * call it. */
+/* Ring::make_room() for `count` entries, or for as many as it can wait for at once. `*state` is that of a Ring<Group>.
+ * Waiting is the group that waits. Group is Waiting, and all its threads call this; or, when a block combines, its
+ * leader as a one-thread group, and all lanes of the block's poller call it. */
 template <class Group, class Waiting, int StoreBytes>
 EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
                                             Completions *all) {

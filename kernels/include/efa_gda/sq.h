@@ -309,8 +309,8 @@ class Ring : private RingState {
     }
     return end_wait(result);
   }
-  /* The steps of make_room() before and after the wait for free slots, which the caller makes: prepare_wait() returns for
-   * how many; `result` is that of wait_polling(), the leader's. */
+  /* The steps of make_room() before and after wait_polling(), which the caller calls between them. prepare_wait() rings,
+   * and returns for how many slots to wait; `result` is that of wait_polling(), the leader's. */
   EFA_GDA_FN uint32_t prepare_wait(uint32_t count) {
     uint32_t most = capacity_of(queue_);
     if (most > batch_window_) most = batch_window_;

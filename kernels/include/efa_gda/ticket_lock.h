@@ -135,9 +135,8 @@
  *      have tickets before T, and no group reads the slots for them any more (A3).
  *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
  *
- * PLACING AHEAD. In publish_usual() a group places its call ahead if its slots are of one lap of the ring and of the
- * publication slots, and if, by the words that it has read, the entries fit the batch window and the free slots
- * (Ring::has_room):
+ * PLACING AHEAD. In publish_usual() a group places its call ahead if its slots are of one lap of the ring and, by the
+ * words that it has read, the entries fit the batch window and the free slots (Ring::has_room):
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
  * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
@@ -264,7 +263,7 @@ class Ticket : private TicketState {
   }
 
   /* For a call for which Ring::is_usual_with_slots() holds, whose only round is in `quads`: reads the lock and, if case 4
-   * applies, publishes the call; ahead, if it can. Returns whether it did. */
+   * applies and the slots are of one lap, publishes the call; ahead, if it can. Returns whether it did. */
   EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, Quad (&quads)[4]) {
     if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
     read_lock();
@@ -273,7 +272,7 @@ class Ticket : private TicketState {
     bool ahead = ring_.has_room(count_);
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
     uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
-    /* finish_call() publishes a call of two laps of the ring or of the publication slots. */
+    /* finish_call() publishes a call of two laps of the ring or, if it is not placed ahead, of the publication slots. */
     if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1) return false;
     bool phase = (slot & ring_.num_entries()) != 0;
     typename RingOf::StoringGroupOf group = ring_.storing_group();

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The waits of the send side in which a group polls: for free slots (free_slots.h), and of quiet() (post.h) for requests.
- * A queue's owner and a lock owner wait as the writer. In quiet() on a shared queue a group first waits without the lock,
- * until the queue is idle, for at most kIdleWaitNs (post.h). The waits of wait(), wait_own() and test() are in
- * requests.h.
+ * The waits for free slots (free_slots.h), and those of quiet() (post.h) for requests. A queue's owner and a lock owner
+ * wait as the writer. In quiet() on a shared queue a group first waits without the lock, until the queue is idle, for
+ * at most kIdleWaitNs (post.h). The waits of wait(), wait_own() and test() are in requests.h.
  *
  * TERMS. Writer, next, done, poison, abort flag: see sq.h. Queue's owner, lock owner, a free lock: see ticket_lock.h.
  * Poller: see cq.h. `completed`: what completed_now() returned (cq.h).
@@ -16,13 +15,14 @@
  *                 |                                           |   completes      |
  *   idle          | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
- * Until then the waits of quiet() also end with a poison (EFA_GDA_POISONED), with the abort flag (its status; poisons the
- * queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle has ever read a completion of
- * another queue pair: that queue's pollers may have read this queue's completions. Or, as the writer, next - completed
- * is more than sq.num_entries: more requests completed than were posted, or more are in flight than the ring holds.
+ * Before its condition or its bound, a wait of quiet() also ends with a poison (EFA_GDA_POISONED), with the abort flag
+ * (its status; poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle
+ * has ever read a completion of another queue pair: that queue's pollers may have read this queue's completions. Or, as
+ * the writer, next - completed is more than sq.num_entries: more requests completed than were posted, or more are in
+ * flight than the ring holds.
  *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
- * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h, Ring::end_wait()
- * in sq.h).
+ * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h,
+ * Ring::end_wait() in sq.h).
  */
 #ifndef EFA_GDA_WAITS_H
 #define EFA_GDA_WAITS_H
@@ -46,12 +46,12 @@ EFA_GDA_FN bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
  * otherwise until the queue is idle. */
 enum class WaitFor : uint32_t { FreeSlots, Done, Idle };
 
-/* Polls until there are `n` free slots from `next` on, at most capacity; until all requests before `next` are done; or
- * until the queue is idle. Returns the status in the high half, and in the low half, to the writer, the free slots from
- * `next` on, if the status is EFA_GDA_OK. Unless that or kNotIdle is the status, the queue is poisoned. Adds what it read
- * to `all`. all->foreign must be true if the handle has read a completion of another queue pair before; a wait for free
- * slots does not need it. Called by all lanes of the poller; the arguments and the result are the leader's, but `what` is
- * the same for all. */
+/* Polls until there are `n` free slots from `next` on (`n` must be at most capacity); until all requests before `next`
+ * are done; or until the queue is idle. Returns the status in the high half, and in the low half, to the writer, the
+ * free slots from `next` on, if the status is EFA_GDA_OK. Unless that or kNotIdle is the status, the queue is poisoned.
+ * Adds what it read to `all`. all->foreign must be true if the handle has read a completion of another queue pair
+ * before; a wait for free slots does not need it. Called by all lanes of the poller; the arguments and the result are
+ * the leader's, but `what` is the same for all. */
 template <class Group>
 EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t next, uint32_t n, uint64_t bound_ns,
                                    Completions *all) {
