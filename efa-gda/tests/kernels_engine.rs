@@ -251,9 +251,14 @@ fn a_poisoned_queue_refuses_posts() {
 
 #[test]
 fn the_abort_flag_ends_a_wait() {
-    let mut bench = Bench::silent(Shape::default());
-    bench.abort();
-    assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::Aborted));
+    // A value that is a status's ends it with that status. All others count as 1, also those that are a call's own marks.
+    let ends = [1, EFA_GDA_TIMEOUT_SIGNAL, EFA_GDA_TIMEOUT_SIGNAL + 1, 253, u32::MAX].map(|value| {
+        let mut bench = Bench::silent(Shape::default());
+        bench.abort(value);
+        put(&mut bench, writes(1), 1).status
+    });
+    let aborted = Err(DeviceError::Aborted);
+    assert_eq!(ends, [aborted, Err(DeviceError::TimeoutSignal), aborted, aborted, aborted]);
 }
 
 #[test]

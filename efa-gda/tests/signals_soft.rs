@@ -340,7 +340,7 @@ fn threads_of_one_wait_may_differ_in_whether_they_want_the_word() {
 #[test]
 fn abort_flag_and_poison_end_a_wait_for_a_signal() {
     let mut bench = Bench::silent(Shape::default());
-    bench.abort();
+    bench.abort(1);
     assert_eq!(wait_until(&bench.queue, 0, EQUAL, 1, 0), EFA_GDA_ABORTED);
     bench.queue.error.poison = EFA_GDA_TIMEOUT_SLOTS;
     assert_eq!(wait_until(&bench.queue, 0, EQUAL, 1, 0), EFA_GDA_POISONED);

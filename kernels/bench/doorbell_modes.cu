@@ -72,8 +72,7 @@ __device__ void post_and_time(const doorbell_modes_args &a, Shared &shared) {
 /* Whether completion `index` is in the completion queue. */
 __device__ bool is_in(const efa_gda_cq &cq, uint32_t index) {
   using namespace efa_gda;
-  uint32_t phase = (index & cq.num_entries) == 0 ? CompletionHead::kPhase : 0;
-  return load_head<ThreadGroup>(completion_at(cq, index)).is_new(phase);
+  return load_head<ThreadGroup>(completion_at(cq, index)).is_new(CompletionHead::phase_of(index, cq.num_entries));
 }
 
 /* The second warp: its first thread polls for the last completion of each post. */

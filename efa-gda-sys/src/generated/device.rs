@@ -604,14 +604,14 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: the value 1 with
- EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. A wait of a GPU's kernel reads it first
- in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if lock.serving
- stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it only while they
- ring for deferred entries. The structs in host memory and in a GPU's memory have one flag
- each. The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores
- none to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves
- the GPU out of service, the host stores the proxy's status to that flag. The first status stays.*/
+    /** Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: a value from 2 to 14
+ with the enum efa_gda_status of that value, and any other with EFA_GDA_ABORTED. A wait of a GPU's kernel reads it
+ first in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if
+ lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it
+ only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag each.
+ The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores none
+ to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves the
+ GPU out of service, the host stores the proxy's status to that flag. The first status stays.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,

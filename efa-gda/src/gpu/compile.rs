@@ -30,8 +30,9 @@ macro_rules! header {
 
 /// The device library. The caller's kernels include its headers with the directory; the headers include each other
 /// without it.
-const HEADERS: [([&str; 2], &str); 30] = [
+const HEADERS: [([&str; 2], &str); 31] = [
     header!("combine.h"),
+    header!("completion.h"),
     header!("cq.h"),
     header!("fi_xpu_call.h"),
     header!("fi_xpu_completion.h"),

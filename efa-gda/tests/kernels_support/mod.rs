@@ -189,8 +189,9 @@ impl Bench {
         self.memory.doorbell.load(Ordering::Acquire)
     }
 
-    pub(crate) fn abort(&self) {
-        self.memory.abort.store(1, Ordering::Relaxed);
+    /// Raises the queue's abort flag.
+    pub(crate) fn abort(&self, value: u32) {
+        self.memory.abort.store(value, Ordering::Relaxed);
     }
 
     /// Stops the adapter and returns its record.

@@ -102,7 +102,7 @@ EFA_GDA_COLD int64_t read_queue(efa_gda_xpu_cq *cq, uint64_t *buf, uint64_t coun
   EFA_GDA_NO_UNROLL while ((uint64_t)read < count) {
     const uint8_t *entry = cq->buffer + (uint64_t)(index & (cq->num_entries - 1)) * cq->entry_size;
     CompletionHead head = {load_system(reinterpret_cast<const volatile uint64_t *>(entry))};
-    if (!head.is_new((index & cq->num_entries) == 0 ? CompletionHead::kPhase : 0)) break;
+    if (!head.is_new(CompletionHead::phase_of(index, cq->num_entries))) break;
     bool failed = head.status() != EFA_IO_COMP_STATUS_OK;
     if (failed != (error != nullptr)) {
       if (failed) none = -FI_EAVAIL;

@@ -18,7 +18,6 @@
  *   transpose(q)      rearranges the quads of a full warp (Transpose). All lanes of a full warp call it, and no others.
  *   kSingleThread     the group is one thread.
  *   kCombines         all threads of the group combine (ticket_lock.h), which needs vote(); otherwise the leader alone.
- *   Combiner          the group of the threads that combine.
  *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
  *                     The fences of functions that the leader alone calls are the leader's.
  *   Poller            the group of the threads that poll the completion queue for the group (cq.h): the thread, the
@@ -78,7 +77,6 @@ struct ThreadGroup {
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = ThreadGroup;
-  using Combiner = ThreadGroup;
   EFA_GDA_FN bool polls() const { return true; }
   EFA_GDA_FN uint32_t rank() const { return 0; }
   EFA_GDA_FN uint32_t size() const { return 1; }
@@ -147,7 +145,6 @@ struct WarpGroup {
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = WarpGroup;
-  using Combiner = WarpGroup;
   EFA_GDA_FN bool polls() const { return true; }
   EFA_GDA_FN uint32_t rank() const { return threadIdx.x & 31; }
   EFA_GDA_FN uint32_t size() const { return 32; }
@@ -177,7 +174,6 @@ struct BlockGroup {
   static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
   using Poller = FirstWarp;
-  using Combiner = ThreadGroup;
   EFA_GDA_FN bool polls() const { return rank_ < 32; }
   EFA_GDA_FN BlockGroup() : rank_(thread_index_once()) {}
   EFA_GDA_FN uint32_t rank() const { return rank_; }
@@ -229,7 +225,6 @@ struct WarpGroup {
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = WarpGroup;
-  using Combiner = WarpGroup;
   bool polls() const { return true; }
   uint32_t rank() const { return host::lane() % 32; }
   uint32_t size() const { return 32; }
@@ -259,7 +254,6 @@ struct BlockGroup {
   static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
   using Poller = FirstWarp;
-  using Combiner = ThreadGroup;
   bool polls() const { return host::lane() < 32; }
   uint32_t rank() const { return host::lane(); }
   uint32_t size() const { return host::lanes(); }

@@ -440,7 +440,8 @@ class Deadline {
     if ((is_over || now >= s->next_abort_poll) && queue->abort != nullptr) {
       s->next_abort_poll = now + kAbortPollNs;
       uint32_t stop = load_system(queue->abort);
-      if (stop != 0) return stop == 1 ? (uint32_t)EFA_GDA_ABORTED : stop;
+      /* A value that no status has counts as 1. */
+      if (stop != 0) return stop == 1 || stop > EFA_GDA_TIMEOUT_SIGNAL ? (uint32_t)EFA_GDA_ABORTED : stop;
     }
     if (!is_over) return EFA_GDA_OK;
     return was_over ? (uint32_t)at_bound : kIsOver;

@@ -342,6 +342,7 @@ EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32
     fence_device();
     oldest = load_relaxed(&queue->tracking.oldest);
     RequestWait done(oldest, next - oldest, 0, 0, 0);
+    /* Two: with four a post of a block spills. */
     look_ahead<2>(queue->requests, done);
     if (done.next != oldest) {
       oldest = done.next;

@@ -156,11 +156,21 @@ EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *sta
   return status;
 }
 
+/* The group that combines for `Group`. */
+template <class Group, bool kCombines = Group::kCombines>
+struct CombinerOf {
+  using Type = Group;
+};
+template <class Group>
+struct CombinerOf<Group, false> {
+  using Type = Shared<ThreadGroup>;
+};
+
 /* Combines, as the lock owner after its own call, and waits for free slots where combine() requires it. If the group is
  * a block, its leader combines, as a one-thread group, and its first warp waits. Returns the status on all threads. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status combine_as(efa_gda_queue *queue, SharedCall *call) {
-  using Combiner = Shared<typename Group::Combiner>;
+  using Combiner = typename CombinerOf<Group>::Type;
   using Poller = typename Group::Poller;
   Group group;
   Poller poller;

@@ -238,7 +238,6 @@ class Ring : private RingState {
     return stores;
   }
   EFA_GDA_FN Group group() const { return group_; }
-  using Poller = typename Group::Poller;
   using StoringGroupOf = StoringGroup<Group, StoreBytes>;
   EFA_GDA_FN StoringGroupOf storing_group() const { return StoringGroupOf(group_); }
   EFA_GDA_FN bool is_leader() const { return group_.leads(); }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What polls counted, and the head of a completion with its loads. cq.h says who uses them and what orders the loads.
+ */
+#ifndef EFA_GDA_COMPLETION_H
+#define EFA_GDA_COMPLETION_H
+
+#include "wqe.h"
+
+namespace efa_gda {
+
+/* What one or several polls counted. `first_error` and `first_error_id`: status and request id of the first error. */
+struct Completions {
+  /* Completed requests. */
+  uint32_t sends;
+  /* Completions of receives; `unsolicited`: how many of them used no posted receive. */
+  uint32_t receives, unsolicited;
+  /* Failed requests whose completions were read. With counters and wrap not 0, `sends` counts them later. */
+  uint32_t errors, first_error;
+  uint64_t first_error_id;
+  /* A completion of another queue pair was read: two queues complete on this completion queue. */
+  bool foreign;
+
+  EFA_GDA_FN Completions()
+      : sends(0), receives(0), unsolicited(0), errors(0), first_error(0), first_error_id(0), foreign(false) {}
+  /* Leaves all members undefined: stores to the thread's memory delay the next fence. */
+  enum Undefined { kUndefined };
+  EFA_GDA_FN explicit Completions(Undefined) {}
+
+  EFA_GDA_FN void add_error(uint32_t status, uint64_t id) {
+    if (errors == 0) first_error = status;
+    if (errors == 0) first_error_id = id;
+    errors++;
+  }
+  /* A number that changes with each completion that is added, but for those of another queue pair. */
+  EFA_GDA_FN uint32_t read() const { return sends + receives + errors; }
+  EFA_GDA_FN void add(const Completions &more) { add_to(*this, more); }
+  EFA_GDA_FN void add(const Completions &more) volatile { add_to(*this, more); }
+  EFA_GDA_FN Completions copy() const { return *this; }
+  EFA_GDA_FN Completions copy() const volatile {
+    Completions out;
+    out.sends = sends;
+    out.receives = receives;
+    out.unsolicited = unsolicited;
+    out.errors = errors;
+    out.first_error = first_error;
+    out.first_error_id = first_error_id;
+    out.foreign = foreign;
+    return out;
+  }
+
+ private:
+  template <class To>
+  EFA_GDA_FN static void add_to(To &to, const Completions &more) {
+    if (to.errors == 0 && more.errors != 0) {
+      to.first_error = more.first_error;
+      to.first_error_id = more.first_error_id;
+    }
+    to.sends = to.sends + more.sends;
+    to.receives = to.receives + more.receives;
+    to.unsolicited = to.unsolicited + more.unsolicited;
+    to.errors = to.errors + more.errors;
+    to.foreign = to.foreign || more.foreign;
+  }
+};
+
+/* First eight bytes of a completion: id 15:0, status 23:16, flags 31:24, queue pair 47:32. */
+struct CompletionHead {
+  uint64_t bits;
+  EFA_GDA_FN uint32_t id() const { return (uint32_t)bits & 0xffff; }
+  EFA_GDA_FN uint32_t status() const { return (uint32_t)(bits >> 16) & 0xff; }
+  EFA_GDA_FN uint32_t flags() const { return (uint32_t)(bits >> 24) & 0xff; }
+  EFA_GDA_FN uint32_t qpn() const { return (uint32_t)(bits >> 32) & 0xffff; }
+  EFA_GDA_FN bool is_send() const {
+    return (flags() & EFA_IO_CDESC_COMMON_Q_TYPE_MASK) == (uint32_t)EFA_IO_SEND_QUEUE << 1;
+  }
+  /* The phase, shifted as in `bits`, of completion `index` in a queue of `entries`. */
+  EFA_GDA_FN static uint32_t phase_of(uint32_t index, uint32_t entries) { return (index & entries) == 0 ? kPhase : 0; }
+  /* `phase`: phase_of() its index. */
+  EFA_GDA_FN bool is_new(uint32_t phase) const { return (((uint32_t)bits ^ phase) & kPhase) == 0; }
+  /* Whether it is new, and of a successful request. */
+  EFA_GDA_FN bool is_good_send(uint32_t phase, uint32_t qpn_of_queue) const {
+    constexpr uint32_t kMask = 0xff0000 | kPhase | (uint32_t)EFA_IO_CDESC_COMMON_Q_TYPE_MASK << 24;
+    constexpr uint32_t kGood = (uint32_t)EFA_IO_COMP_STATUS_OK << 16 | (uint32_t)EFA_IO_SEND_QUEUE << 25;
+    return (((uint32_t)bits ^ (kGood | phase)) & kMask) == 0 && qpn() == qpn_of_queue;
+  }
+  static constexpr uint32_t kPhase = (uint32_t)EFA_IO_CDESC_COMMON_PHASE_MASK << 24;
+};
+
+/* The most heads that one lane of a poller loads at once. A GPU's read of host memory takes 1.3 us, and several take
+ * hardly longer. */
+template <class Poller>
+constexpr uint32_t kHeadsPerLane = Poller::kSingleThread ? 8 : 1;
+
+EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
+  return cq.buffer + (index & (cq.num_entries - 1)) * cq.entry_size;
+}
+/* A lane that loads one head loads it with an acquire, which is faster than a fence of system scope. */
+template <class Poller>
+EFA_GDA_FN CompletionHead load_head(const uint8_t *entry) {
+  const uint64_t *head = reinterpret_cast<const uint64_t *>(entry);
+  return {kHeadsPerLane<Poller> == 1 ? load_system_acquire(head) : load_system(head)};
+}
+
+}  // namespace efa_gda
+
+#endif
