@@ -242,17 +242,28 @@ fn a_published_call_that_receives_the_lock_makes_each_entry_once() {
 
 /// While another group owns the lock, a group places what fits the batch window (16) in the ring itself, and only
 /// publishes the rest. The lock owner rings for both.
-#[test]
-fn a_group_that_waits_places_its_entries_ahead_if_the_batch_window_has_room() {
+fn places_ahead(scenario: u32) {
     for seed in 1..20 {
         let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
-        let statuses = handles(&mut bench, 10, 2, seed);
+        let statuses = handles(&mut bench, scenario, 2, seed);
         let (ahead, published) = (EFA_GDA_OK, EFA_GDA_IN_FLIGHT);
         assert_eq!(statuses, [[EFA_GDA_OK; 3], [ahead, published, EFA_GDA_OK]], "seed {seed}");
+        assert_eq!(bench.queue.reserve.free_limit, 64, "seed {seed}");
         let record = bench.finish();
         assert_eq!(record.violations, [""; 0], "seed {seed}");
         assert_eq!(remotes(&record), (0..12).chain(0..6).collect::<Vec<u64>>(), "seed {seed}");
     }
+}
+
+#[test]
+fn a_group_that_waits_places_its_entries_ahead_if_the_batch_window_has_room() {
+    places_ahead(10);
+}
+
+/// The lock owner has not polled yet. The group that waits finds the free slots, and stores their limit.
+#[test]
+fn a_group_that_waits_looks_for_free_slots() {
+    places_ahead(11);
 }
 
 #[test]

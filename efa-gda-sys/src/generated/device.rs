@@ -386,8 +386,9 @@ pub struct efa_gda_reserve_words {
     /** 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
  queue's present owner are missing: its close() adds them (post.h).*/
     pub word: u64,
-    /** Free slots: the producer index up to which the last writer could place entries (free_slots.h). Used only if it is
- from the next entry's index to num_entries past that.*/
+    /** Free slots: the producer index up to which entries may be placed, as a writer or a group that waits last learnt it
+ (free_slots.h). Used only if it is from the next entry's index to num_entries past that. While a group owns the
+ queue, a value that is about 2^31 away from that.*/
     pub free_limit: u32,
     /// 0; device code loads and stores it with free_limit.
     pub reserved: u32,

@@ -165,8 +165,9 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustCombine);
       return;
     }
-    case 10: {
-      /* Warp 1 acts as a lock owner with free slots. Warp 0 publishes two calls, one that fits the batch window and one
+    case 10:
+    case 11: {
+      /* Warp 1 acts as a lock owner with free slots, of which it knows in case 10. Warp 0 publishes two calls, one that fits the batch window and one
        * that does not, and returns early. Warp 1 logs whether each is in the ring, and combines them. */
       efa_gda_queue *q = a.queue;
       constexpr uint32_t kCounts[2] = {12, 6};
@@ -182,7 +183,7 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       uint64_t ticket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
       if (leads) {
         efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
-        efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)q->sq.num_entries);
+        efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)(a.scenario == 10 ? q->sq.num_entries : 0));
         efa_gda::store_relaxed(&q->lock.serving, ticket | efa_gda::kOpen);
       }
       block.sync();

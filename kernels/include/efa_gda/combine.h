@@ -66,10 +66,6 @@ constexpr uint32_t kMaxOpenRounds = 16;
 EFA_GDA_FN uint64_t *lock_indices(efa_gda_queue *queue) {
   return reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index);
 }
-/* reserve.free_limit, with `reserved`, which is 0, in the high half: each access has 64 bits, as above. */
-EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
-  return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
-}
 /* Stores what the next writer continues with. Called by the leader. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void store_indices(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring) {
@@ -145,13 +141,20 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
   }
   EFA_GDA_NO_UNROLL for (;; rounds++) {
     uint32_t count = left;
+    /* Early, so that other groups can go on placing ahead. */
+    ring.look_for_slots(ring.num_entries() / 8 + ring.group().size());
     if (left == 0) {
       bool linger = rounds != 0 && state == kOpen;
       MatchedFlags found = scan_published(queue, ring.group(), ring.next(), publication, linger, serving);
       count = found.slots;
       after = serving + (((uint64_t)found.calls << 32 | found.slots) << EFA_GDA_LOCK_STATE_BITS);
       if (found.ahead == 0) left = count;
-      if (found.ahead != 0 && count != 0) ring.advance(count);
+      if (count != 0) {
+        /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. */
+        if (found.ahead != 0 || !ring.open_batch_window_for(left)) fence_device();
+        ring.group().sync();
+        if (found.ahead != 0) ring.advance(count);
+      }
     }
     if (left != 0) {
       uint32_t room = ring.free_limit() - ring.next(), n = left < room ? left : room;

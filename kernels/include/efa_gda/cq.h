@@ -34,8 +34,8 @@
  *   word .consumed           | clears lock, advances        |                       |
  *                            | consumed                     |                       |
  *   completion.completed     | without counters: reader,    | leaders that wait for | B2; counters, wrap 0: not read,
- *                            | by fetch_add. With counters: |   free slots or in    |   completed_now() returns the
- *                            | any poller, by CAS; if wrap  |   quiet() (waits.h)   |   sum that it stores
+ *                            | by fetch_add. With counters: |   or look for free    |   completed_so_far() returns the
+ *                            | any poller, by CAS; if wrap  |   slots, or in quiet()|   counters' sum
  *                            | is 0, by a store             | the waits of the send | relaxed: an estimate of what is
  *                            |                              |   side; ibgda.h       |   in flight; progress (Deadline)
  *                            |                              | wrap not 0: pollers   | acquire: poll() adds to it what
@@ -69,8 +69,8 @@
  *       that has read other completions than those of successful requests executes fence_system() once more, before it
  *       adds to `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it
  *       has loaded the counters, and then advances `completed`.
- *       A writer that reuses slots first loads `completed` with an acquire, or takes over the limit of a writer that did
- *       (A1 in ticket_lock.h); a group that places ahead does the latter. A group that reuses buffers after a quiet()
+ *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes over
+ *       the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet()
  *       first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
  *       requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
@@ -290,6 +290,15 @@ EFA_GDA_FN uint64_t load_error_counter(const efa_gda_counters &c) {
   return c.error != nullptr ? load_system(c.error) : 0;
 }
 
+/* The number of completed requests, modulo 2^32, without a poll: on a queue with counters whose wrap is 0 their sum, and
+ * otherwise what polls have counted. */
+EFA_GDA_FN uint32_t completed_so_far(const efa_gda_queue *queue) {
+  const efa_gda_counters &c = queue->counters;
+  bool is_sum = c.success != nullptr && c.wrap == 0;
+  return is_sum ? (uint32_t)(load_system(c.success) + load_error_counter(c))
+                : load_acquire(&queue->completion.completed);
+}
+
 /* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0. `more` is success + error of
  * `counts`, less `known`, modulo wrap. Returns `more`, or 0 if another poller advanced `completed` first or a newer
  * error was counted. */
@@ -343,9 +352,9 @@ class CompletionReader {
    * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
    * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
    * `all`.
-   *   With `ids` it reads the same entries again at once, until it has found these requests or all entries are new,
-   * kMaxReads times in all. Each further read costs one round trip; the lock, the fence and the look at the request table
-   * are not repeated.
+   *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or of other
+   * requests with the same ids, or all entries are new, kMaxReads times in all. Each further read costs one round trip; the
+   * lock, the fence and the look at the request table are not repeated. Meanwhile no other group can poll.
    *   Returns whether it read completions other than those of successful requests. */
   template <bool kHasIds = false>
   EFA_GDA_FN bool poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
@@ -393,17 +402,16 @@ class CompletionReader {
     bool is_sum = has_counters_ && c.wrap == 0;
     if (!is_sum) poll_in_flight(posted, completed, all);
     if (poller_.rank() != 0) return 0;
-    if (!is_sum) return load_acquire(&queue_->completion.completed);
-    completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
+    completed = completed_so_far(queue_);
     /* Waits see by it that requests complete (Deadline). */
-    store_relaxed(&queue_->completion.completed, completed);
+    if (is_sum) store_relaxed(&queue_->completion.completed, completed);
     return completed;
   }
 
  private:
   static constexpr uint32_t kHeads = kHeadsPerLane<Poller>;
-  /* The most times that a poll reads the same entries. */
-  static constexpr uint32_t kMaxReads = 3;
+  /* The most times that a poll reads the same entries: about 10 us, within which an adapter completes most requests. */
+  static constexpr uint32_t kMaxReads = 8;
 
   /* Reads the new completions from `index` on, at most `want`, and returns their number. */
   template <bool kHasIds>
@@ -421,10 +429,10 @@ class CompletionReader {
         if (poller_.lane() + k < want) heads[k] = load_head<Poller>(first + k * cq_.entry_size);
       }
       EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
-        bool is_good = heads[k].is_good_send(phase, qpn_);
-        fresh |= poller_.vote(heads[k].is_new(phase)) << k;
-        good |= poller_.vote(is_good) << k;
-        if (kHasIds) found += bits_in(poller_.vote(is_good && (uint16_t)(heads[k].id() - ids.first) < ids.count));
+        bool is_new = heads[k].is_new(phase);
+        fresh |= poller_.vote(is_new) << k;
+        good |= poller_.vote(heads[k].is_good_send(phase, qpn_)) << k;
+        if (kHasIds) found += bits_in(poller_.vote(is_new && (uint16_t)(heads[k].id() - ids.first) < ids.count));
       }
       if (!kHasIds || found >= ids.count || low_ones(fresh) == want || reads == kMaxReads) break;
     }

@@ -42,7 +42,8 @@
  * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
  * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
  * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
- * Before the CAS the leader sets reserve.free_limit to the owner's first slot, so that no other group places ahead.
+ * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in sq.h), so that no
+ * other group places ahead: if one wrongly takes a ticket, the slots of that are the owner's.
  *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
  * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
  * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
@@ -183,13 +184,17 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
+    const bool rings = (flags & kPostDefer) == 0;
     if constexpr (S != Sharing::Device) {
-      if (EFA_GDA_LIKELY(ring_.is_usual(count))) {
+      bool is_usual = ring_.is_usual_round(count);
+      if (is_usual) ring_.look_for_slots(count);
+      if (EFA_GDA_LIKELY(is_usual && ring_.has_slots(count))) {
         if (first != nullptr) *first = ring_.next();
         Quad quads[4];
         ring_.make_usual(quads, count, make);
         ring_.place_usual(quads, count);
-        if ((flags & kPostDefer) == 0) ring_.ring();
+        if (!EFA_GDA_LIKELY(ring_.poster() == 0)) add_own(ring_.next() - count, count);
+        if (rings) ring_.ring();
         return EFA_GDA_OK;
       }
     }
@@ -198,9 +203,8 @@ class Sender {
     }
     efa_gda_status status;
     if constexpr (S == Sharing::Device) {
-      bool defers = (flags & kPostDefer) != 0;
-      ring_.set(RingOf::kDeferred, defers);
-      status = post_shared(count, make, !defers, first);
+      ring_.set(RingOf::kDeferred, !rings);
+      status = post_shared(count, make, rings, first);
     } else {
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
@@ -208,7 +212,7 @@ class Sender {
       EntryShare share(upper);
       status = ring_.place_entries(share, count, make, timeout_ns_,
                                    [&](const Completions &more) { add_completions(more); });
-      if (EFA_GDA_LIKELY(status == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
+      if (EFA_GDA_LIKELY(status == EFA_GDA_OK && rings)) ring_.ring();
     }
     if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ring_.set_status(status);
     return status;
@@ -359,9 +363,8 @@ class Sender {
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
         bool free = word << EFA_GDA_LOCK_STATE_BITS == serving;
-        /* A group that wrongly takes a ticket while this one owns the queue must place nothing ahead: the ticket's slots
-         * are the owner's. If the CAS fails, the limit is only too strict. */
-        if (free) store_relaxed(limit_word(queue_), (uint64_t)(uint32_t)word);
+        /* If the CAS fails, groups place nothing ahead until the next writer stores a limit. */
+        if (free) store_relaxed(limit_word(queue_), (uint64_t)limit_of_owned((uint32_t)word));
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }
@@ -420,7 +423,9 @@ class Sender {
     if (first != nullptr) *first = ticket.first_slot();
     if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
     SharedCall call;
-    if (EFA_GDA_LIKELY(ticket.acquire_if_passed() && rings && ring_.is_usual(count))) {
+    bool is_usual = ticket.acquire_if_passed() && rings && ring_.is_usual_round(count);
+    if (is_usual) ring_.look_for_slots(count);
+    if (EFA_GDA_LIKELY(is_usual && ring_.has_slots(count))) {
       ring_.place_usual(share.quads, count);
       if (EFA_GDA_LIKELY(!ticket.must_combine())) {
         ring_.ring();
@@ -440,7 +445,7 @@ class Sender {
     }
     PublicationSlots publication(queue_);
     bool published =
-        !ticket.owns_lock() && ring_.is_usual_with_slots(count) && ticket.publish_usual(publication, share.quads);
+        !ticket.owns_lock() && ring_.is_usual_round(count) && ticket.publish_usual(publication, share.quads);
     if (published && ticket.has_ended()) return EFA_GDA_OK;
     call.combining.ring = ring_.state();
     call.combining.publication = publication;

@@ -132,7 +132,7 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
  *   2. It returns the whole calls whose flags match. For that, these must have all outstanding entries or more than
  *      three quarters of a flag window, or the scan must have read again kMaxRereadings times.
  *   3. It reads again, because calls are not published yet.
- * If it returns calls, all threads have acquired the entries (A2). */
+ * The caller must then acquire the entries of these calls (A2). */
 template <class Group>
 EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, uint32_t next,
                                        const PublicationSlots &publication, bool linger, uint64_t serving) {
@@ -160,11 +160,6 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
     if (reads_again) continue;
     uint32_t count = found.slots;
     if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rereadings >= kMaxRereadings) {
-      /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. */
-      if (count != 0) {
-        fence_device();
-        group.sync();
-      }
       return found;
     }
   }

@@ -311,7 +311,7 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
     if (poller.from_leader((uint32_t)waits) == 0) break;
     /* A thread reads the copies anew, so that no registers keep them during look(). */
     if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
-    RequestIds ids = {wait.next, wait.end - wait.next};
+    RequestIds ids = {wait.next, polls_once ? 0 : wait.end - wait.next};
     bool has_others = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);
     if (poller.rank() == 0) {
       if (has_others) foreign = all->foreign;

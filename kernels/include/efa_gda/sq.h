@@ -54,7 +54,8 @@
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
  *   lock.confirmed_index,| it passes the lock; when it  |   and leaders that   |   follows; the reader may see older
  *   reserve.free_limit   | combines, after each ring    |   wait for the lock  |   values, which do no harm (A1 in
- *                        | (of a warp)                  |                      |   ticket_lock.h)
+ *                        | (of a warp). free_limit also |                      |   ticket_lock.h)
+ *                        | in look_for_slots()          |                      |
  *   completion.completed | pollers (cq.h)               | writer's leader      | B2 (cq.h): its load_acquire, then a
  *                        |                              |                      |   group sync, before a thread writes a
  *                        |                              |                      |   slot again. With counters whose wrap
@@ -129,6 +130,18 @@ namespace efa_gda {
 
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
+
+/* reserve.free_limit, with `reserved`, which is 0, in the high half. Another group may load it while it is stored, so each
+ * access has 64 bits. */
+EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
+  return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
+}
+
+/* What the leader of a queue's owner stores there for as long as the group owns the queue: no limit, because it is 2^31
+ * away from the owner's first slot `first`. And whether `limit` is such a value, for a group that wrongly has a ticket
+ * then, whose first slot is `slot`: it must place nothing ahead (OWNED QUEUES in post.h). Limits are nearer. */
+EFA_GDA_FN uint32_t limit_of_owned(uint32_t first) { return first ^ 0x80000000u; }
+EFA_GDA_FN bool is_limit_of_owned(uint32_t limit, uint32_t slot) { return ((limit - slot + (1u << 30)) >> 31) != 0; }
 
 /* The state of a Ring. SharedCall (shared_call.h) has it in the thread's memory, undefined at first: stores to the
  * thread's memory delay the next fence. */
@@ -295,12 +308,30 @@ class Ring : private RingState {
     }
   }
 
-  /* Waits until there are free slots for `*count` entries, and returns the status. If the cached limit allows them, it
-   * does nothing, even if they exceed the batch window: place() splits them. Otherwise it reduces `*count` to the batch
-   * window and to the capacity (free_slots.h), rings for everything placed, and waits for that many. If the status is
-   * not EFA_GDA_OK, the queue is poisoned. Completions that the wait reads are added to `*all`. */
+  /* Whether the cached limit allows `count` more entries. */
+  EFA_GDA_FN bool has_slots(uint32_t count) const { return free_limit_ - next_ >= count; }
+
+  /* If it does not, looks for free slots (A LOOK in free_slots.h). Called by the writer, and by a group that is about to
+   * publish. Without effect on a thread that shares its queue, because that made its posts slower. */
+  EFA_GDA_FN void look_for_slots(uint32_t count) {
+    if ((kIsShared<Group> && Group::kSingleThread) || EFA_GDA_LIKELY(has_slots(count))) return;
+    if (!is_usual() || poster() != 0) return;
+    uint32_t limit = free_limit_;
+    if (is_leader()) {
+      limit = completed_so_far(queue_) + num_entries_;
+      if (kIsShared<Group>) store_relaxed(limit_word(queue_), (uint64_t)limit);
+    }
+    limit = group_.from_leader(limit);
+    /* As in end_wait(). */
+    group_.sync();
+    if (limit - next_ <= num_entries_) free_limit_ = limit;
+  }
+
+  /* Waits until there are free slots for `*count` entries, and returns the status. Before, it rings for everything placed,
+   * and reduces `*count` to half the capacity (free_slots.h), so that the adapter has requests meanwhile. They may exceed
+   * the batch window: place() splits them. If the status is not EFA_GDA_OK, the queue is poisoned. Completions that the
+   * wait reads are added to `*all`. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all) {
-    if (EFA_GDA_LIKELY(free_limit_ - next_ >= *count)) return EFA_GDA_OK;
     *count = prepare_wait(*count);
     uint64_t result = 0;
     if (group_.polls()) {
@@ -311,8 +342,7 @@ class Ring : private RingState {
   /* The steps of make_room() before and after wait_polling(), which the caller calls between them. prepare_wait() rings,
    * and returns for how many slots to wait; `result` is that of wait_polling(), the leader's. */
   EFA_GDA_FN uint32_t prepare_wait(uint32_t count) {
-    uint32_t most = capacity_of(queue_);
-    if (most > batch_window_) most = batch_window_;
+    uint32_t most = (capacity_of(queue_) + 1) / 2;
     if (next_ != doorbell_index_) ring();
     return count < most ? count : most;
   }
@@ -330,6 +360,15 @@ class Ring : private RingState {
   /* Whether `count` more entries fit the batch window without a further fence. */
   EFA_GDA_FN bool fits_batch_window(uint32_t count) const {
     return next_ + count - confirmed_index_ <= batch_window_;
+  }
+
+  /* Rings and fences until `count` more entries fit the batch window, or as many as it can hold. Returns whether the threads
+   * that execute fences have executed one. */
+  EFA_GDA_FN bool open_batch_window_for(uint32_t count) {
+    uint32_t n = count < batch_window_ ? count : batch_window_;
+    if (EFA_GDA_LIKELY(fits_batch_window(n))) return false;
+    open_batch_window(n);
+    return true;
   }
 
   /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes the n entries from the
@@ -370,7 +409,7 @@ class Ring : private RingState {
   EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns, Add add) {
     for (uint32_t begin = 0; begin < count;) {
       uint32_t n = end_of_round(begin, count) - begin;
-      if (!EFA_GDA_LIKELY(free_limit_ - next_ >= n)) {
+      if (!EFA_GDA_LIKELY(has_slots(n))) {
         Completions more;
         efa_gda_status status = make_room(&n, timeout_ns, &more);
         add(more);
@@ -389,17 +428,13 @@ class Ring : private RingState {
   }
   EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const { return num_entries_ - (slot & (num_entries_ - 1)); }
 
-  /* Whether a post() of `count` entries is a usual one: of one round that the cached limit allows, on a queue with
-   * entries of 64 bytes, a doorbell of the adapter and no request table, by a handle without an error. Usual posts have
-   * code of their own with few branches, because a warp's instructions between two fences bound its rate. */
-  EFA_GDA_FN bool is_usual(uint32_t count) const {
-    return (options_ & kUnusual) == 0 && count - 1 < group_.size() && free_limit_ - next_ >= count;
-  }
-  /* The same, whether the cached limit allows the entries or not. */
-  EFA_GDA_FN bool is_usual_with_slots(uint32_t count) const {
-    return (options_ & kUnusual) == 0 && count - 1 < group_.size();
-  }
-  /* The round of a usual post. make_usual() requires is_usual_with_slots(count), place_usual() is_usual(count). */
+  /* Whether rounds are usual ones: on a queue with entries of 64 bytes and a doorbell of the adapter, by a handle without an
+   * error. A post() of one usual round, for which there are free slots, has code of its own with few branches, because a
+   * warp's instructions between two fences bound its rate. */
+  EFA_GDA_FN bool is_usual() const { return (options_ & kUnusual) == 0; }
+  /* Whether a post() of `count` entries is one usual round. */
+  EFA_GDA_FN bool is_usual_round(uint32_t count) const { return is_usual() && count - 1 < group_.size(); }
+  /* That round. place_usual() requires has_slots(count). */
   template <class Make>
   EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
     make_quads(storing_group(), options_ >> kHintsShift, quads, group_.rank(),
@@ -413,15 +448,17 @@ class Ring : private RingState {
       store_quads_of_lap(storing_group(), quads, 0, Group::kSingleThread ? 1 : count, next_,
                          (next_ & num_entries_) != 0, buffer_, mask, 6,
                          [](uint8_t *to, const Quad &quad) { Ring::store_to_ring(to, quad); });
+      mark_posted(0, count, next_);
       next_ += count;
     } else {
+      mark_posted(0, count, next_);
       place_in_windows(quads, count);
     }
   }
 
   /* Whether `count` entries from next() on fit the free slots and the batch window, without a wait or a fence. */
   EFA_GDA_FN bool has_room(uint32_t count) const {
-    return fits_batch_window(count) && free_limit_ - next_ >= count;
+    return fits_batch_window(count) && has_slots(count);
   }
 
   /* Goes past the next `count` entries, which are in the ring. */
@@ -479,7 +516,7 @@ class Ring : private RingState {
    * poster number. */
   static constexpr uint32_t kWideIds = 1, kRecord = 2, kWideEntries = 4, kPublicationSlots = 8;
   static constexpr int kStatusShift = 7, kHintsShift = 15, kPosterShift = 17;
-  static constexpr uint32_t kUnusual = kWideEntries | kRecord | ~0u << kPosterShift | 0xffu << kStatusShift;
+  static constexpr uint32_t kUnusual = kWideEntries | kRecord | 0xffu << kStatusShift;
   static_assert(EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK >> (kPosterShift - kHintsShift) == 0 &&
                     (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kForeign < 1 << kStatusShift,
                 "the fields of options_ do not overlap");

@@ -37,8 +37,8 @@
  *   lock.serving          | the lock owner; a queue's     | leaders; all        | A1, A3
  *                         | owner, in close()             | threads in Sender() |
  *   lock.doorbell_index,  | the same, before it stores    | leaders; used by    | relaxed: may be older than serving
- *   lock.confirmed_index, | serving                       | the next writer and |   or newer (A1)
- *   reserve.free_limit    |                               | by PLACING AHEAD    |
+ *   lock.confirmed_index, | serving; free_limit also by   | the next writer and |   or newer (A1)
+ *   reserve.free_limit    | leaders that publish          | by PLACING AHEAD    |
  *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
  *   publication flags     | reserved the slots            |                     |
  *   error.poison          | a leader, by CAS from 0; the  | all groups          | relaxed; it carries no data
@@ -72,8 +72,8 @@
  *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
  *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release; R2
  *       of requests.h uses it too. On a queue with a request table the thread stores its poster word after that fence,
- *       and fences again before the flag. The threads of the lock owner load flags relaxed and fence, then their group
- *       synchronises (scan_published).
+ *       and fences again before the flag. The threads of the lock owner load flags relaxed (scan_published) and
+ *       fence, then their group synchronises (combine). If the batch window needs a system fence, that is the fence.
  *       Visible: the published entries, also those placed ahead, and their poster words. The owner's ring passes
  *       entries that are placed ahead on to the adapter: fences are cumulative, so the poster's needs no system scope.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
@@ -140,9 +140,10 @@
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
  * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
- * the lock owner need not check them again. No other group writes these slots: they are those of the ticket. (An owner
- * of the queue takes the limit away first: acquire_queue() in post.h.) The flags have kPlacedAhead, and the publication
- * slots keep older entries.
+ * the lock owner need not check them again. If the limit does not suffice, the group looks for free slots (A LOOK in
+ * free_slots.h). No other group writes these slots: they are those of the ticket. (While a group owns the queue, no other
+ * group places ahead or looks: OWNED QUEUES in post.h.) The flags have kPlacedAhead, and the publication slots keep older
+ * entries.
  * The lock owner, which would otherwise copy the entries, only rings for them.
  *
  * WAITS THAT RUN OUT
@@ -217,7 +218,7 @@ struct TicketState {
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
  *   1. Ticket(), collect().
  *   2. acquire_if_passed().
- *   3. In a post() for which Ring::is_usual_with_slots() holds, unless the group owns the lock, publish_usual(); if that
+ *   3. In a post() for which Ring::is_usual_round() holds, unless the group owns the lock, publish_usual(); if that
  *      returns true, has_ended(); if that returns true, the call ends.
  *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(), store the entries, publish(), and wait() again.
  *      If it returns Ended or Failed, the call ends.
@@ -262,13 +263,14 @@ class Ticket : private TicketState {
     return owns_lock_;
   }
 
-  /* For a call for which Ring::is_usual_with_slots() holds, whose only round is in `quads`: reads the lock and, if case 4
+  /* For a call for which Ring::is_usual_round() holds, whose only round is in `quads`: reads the lock and, if case 4
    * applies and the slots are of one lap, publishes the call; ahead, if it can. Returns whether it did. */
   EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, Quad (&quads)[4]) {
     if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
     read_lock();
     if (outcome(false, publication.mask + 1) != TicketOutcome::MayPublish) return false;
     resume();
+    if (!ring_.has_slots(count_) && !is_limit_of_owned(lock_.free_limit, first_slot())) ring_.look_for_slots(count_);
     bool ahead = ring_.has_room(count_);
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
     uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
