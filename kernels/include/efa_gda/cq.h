@@ -336,6 +336,12 @@ struct RequestIds {
   uint32_t first = 0, count = 0;
 };
 
+/* What a poll found. has_others: completions other than those of successful requests. has_all: the completions of all
+ * requests that it waits for, successful ones. The leader's. */
+struct Polled {
+  bool has_others = false, has_all = false;
+};
+
 /* The completion queue as a poller sees it. Its fields are copies: an access with an order makes the compiler load the
  * queue's fields anew, and an acquire makes the GPU load them from L2. All lanes of the poller call each function
  * together; the arguments and the result are the leader's. */
@@ -354,10 +360,9 @@ class CompletionReader {
    * `all`.
    *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or of other
    * requests with the same ids, or all entries are new, kMaxReads times in all. Each further read costs one round trip; the
-   * lock, the fence and the look at the request table are not repeated. Meanwhile no other group can poll.
-   *   Returns whether it read completions other than those of successful requests. */
+   * lock, the fence and the look at the request table are not repeated. Meanwhile no other group can poll. */
   template <bool kHasIds = false>
-  EFA_GDA_FN bool poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
+  EFA_GDA_FN Polled poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
     const bool leads = poller_.rank() == 0;
     uint32_t consumed = 0, index = 0, want = 0;
     if (leads) {
@@ -378,19 +383,19 @@ class CompletionReader {
     }
     /* The lanes' loads of heads come after the acquire of the lock. */
     poller_.sync();
-    if (want == 0) return false;
-    bool has_others = false;
-    uint32_t count = read<kHasIds>(index, want, ids, all, has_others);
+    Polled polled;
+    if (want == 0) return polled;
+    uint32_t count = read<kHasIds>(index, want, ids, all, polled);
     if (leads) end_reading(queue_, index + count - consumed);
-    return has_others;
+    return polled;
   }
 
   /* Polls. `posted` is the number of requests so far, and `completed` that of completed ones, perhaps of some time ago:
    * without counters, no more completions are read than requests are in flight, because a read past the last completion
    * may cost a round trip over PCIe. With none in flight it reads all the same: receives may have completed. */
   template <bool kHasIds = false>
-  EFA_GDA_FN bool poll_in_flight(uint32_t posted, uint32_t completed, Completions *all,
-                                 RequestIds ids = RequestIds()) {
+  EFA_GDA_FN Polled poll_in_flight(uint32_t posted, uint32_t completed, Completions *all,
+                                   RequestIds ids = RequestIds()) {
     uint32_t in_flight = posted - completed;
     return poll<kHasIds>(in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all, ids);
   }
@@ -415,7 +420,7 @@ class CompletionReader {
 
   /* Reads the new completions from `index` on, at most `want`, and returns their number. */
   template <bool kHasIds>
-  EFA_GDA_FN uint32_t read(uint32_t index, uint32_t want, RequestIds ids, Completions *all, bool &has_others) {
+  EFA_GDA_FN uint32_t read(uint32_t index, uint32_t want, RequestIds ids, Completions *all, Polled &polled) {
     const uint8_t *first = completion_at(cq_, index + poller_.lane());
     uint32_t phase = CompletionHead::phase_of(index, cq_.num_entries);
     CompletionHead heads[kHeads];
@@ -451,12 +456,17 @@ class CompletionReader {
       bool is_done = i < count && (good >> i & 1) != 0;
       if (table_.num_entries != 0 && is_done) mark_done(table_, heads[k].id(), EFA_IO_COMP_STATUS_OK);
     }
+    if (kHasIds) {
+      bool is_good = poller_.lane() < count && (good >> poller_.lane() & 1) != 0;
+      uint32_t found = poller_.vote(is_good && (uint16_t)(heads[0].id() - ids.first) < ids.count);
+      polled.has_all = ids.count != 0 && bits_in(found) == ids.count;
+    }
     /* The leader's later loads see the done words. */
     poller_.sync();
     if (poller_.rank() == 0) {
       uint32_t others = low_bits(count) & ~good, receives = 0, sends = count;
-      has_others = others != 0;
-      if (!EFA_GDA_LIKELY(!has_others)) {
+      polled.has_others = others != 0;
+      if (!EFA_GDA_LIKELY(!polled.has_others)) {
         EFA_GDA_NO_UNROLL for (; others != 0; others &= others - 1) {
           CompletionKind kind = take_completion(queue_, index + low_zeros(others), all);
           sends -= kind != kSendCompletion;

@@ -44,7 +44,9 @@
  *   R1  The reader loads completions and fences (B2 in cq.h); then each lane stores the done words of the requests whose
  *       completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
- *       fence_device(); its group synchronises (wait_for() in post.h).
+ *       fence_device(); its group synchronises (wait_for() in post.h). If one poll of its poller reads the completions of
+ *       all of them (Polled in cq.h), it needs no done words: the poller has fenced (B2). An id then names one request,
+ *       because by LIMIT fewer than 2^16 requests from the oldest in flight on are posted.
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such
@@ -312,9 +314,11 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
     /* A thread reads the copies anew, so that no registers keep them during look(). */
     if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
     RequestIds ids = {wait.next, polls_once ? 0 : wait.end - wait.next};
-    bool has_others = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);
+    Polled polled = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);
+    /* R1. If words of the table were used, they must be checked below. */
+    if (poller.from_leader((uint32_t)(polled.has_all && wait.next == first)) != 0) return EFA_GDA_OK;
     if (poller.rank() == 0) {
-      if (has_others) foreign = all->foreign;
+      if (polled.has_others) foreign = all->foreign;
       status = polls_once ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
       if (foreign) status = EFA_GDA_BAD_COMPLETION;
     }
