@@ -266,6 +266,16 @@ fn a_group_that_waits_looks_for_free_slots() {
     places_ahead(11);
 }
 
+/// On a queue with a request table the table limits the free slots too, whose count a look does not know.
+#[test]
+fn a_flush_that_combines_leaves_the_limit_of_a_request_table() {
+    for (requests, limit) in [(0, 64), (256, 0)] {
+        let mut bench = Bench::new(Shape { depth: 64, requests, ..Shape::default() });
+        assert_eq!(handles(&mut bench, 12, 1, 0), [[EFA_GDA_OK; 2]]);
+        assert_eq!(bench.queue.reserve.free_limit, limit, "{requests} words");
+    }
+}
+
 #[test]
 fn a_group_with_lanes_that_have_left_is_refused_and_posts_nothing() {
     let mut bench = Bench::new(Shape::default());

@@ -401,8 +401,9 @@ impl<B: Backing> MappedQueue<B> {
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
         let shared = self.shared.get_mut();
         shared.sq = sq;
-        // No free slot is known: how many there are depends on how the queue is rung.
-        shared.reserve.free_limit = shared.reserve.word as u32;
+        // No limit: how many slots are free depends on how the queue is rung. So far from the next slot, a group places
+        // nothing ahead either, in case an owner did not close the queue (limit_of_owned() in sq.h).
+        shared.reserve.free_limit = shared.reserve.word as u32 ^ 1 << 31;
     }
 
     /// Makes device code use a request table.

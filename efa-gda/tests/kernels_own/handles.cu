@@ -208,6 +208,19 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       log.add(efa_gda::combine_as<efa_gda::Shared<efa_gda::ThreadGroup>, EFA_GDA_STORE_BYTES>(q, &call));
       return;
     }
+    case 12: {
+      /* A flush receives the lock and must combine. */
+      efa_gda_queue *q = a.queue;
+      if (WarpGroup().rank() == 0) {
+        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
+        uint64_t next = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
+        efa_gda::store_relaxed(&q->lock.serving, next | efa_gda::kPassedMustCombine);
+      }
+      Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
+      log.add(sender.flush());
+      log.add(sender.close());
+      return;
+    }
     case 8: {
       /* A lane of each warp has left. Warp 0 posts as a warp, and both as a block. */
       if (WarpGroup().rank() == 31) return;

@@ -155,7 +155,7 @@
  * can happen although the poller loads `completed` first, because the load does not order the adapter's stores. The
  * difference is then negative, so modulo counters.wrap more than N, and the poller does not advance `completed`.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
- * errors: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress
+ * errors: an error counts as a completion. completed_so_far() stores the sum to `completed` for waits, which see progress
  * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
  * fences before it returns (waits.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an inbox, or
  * runs to its bound.
@@ -189,6 +189,10 @@ EFA_GDA_FN void record_error(efa_gda_queue *queue, uint32_t status, uint64_t id)
 constexpr uint32_t kTablePhase = 0x8000;
 EFA_GDA_FN uint32_t table_phase(const efa_gda_requests &table, uint32_t index) {
   return (index & table.num_entries) == 0 ? kTablePhase : 0;
+}
+/* Whether the table has a done word for the request of this lap. */
+EFA_GDA_FN bool is_marked_done(const efa_gda_requests &table, uint32_t index) {
+  return (load_relaxed(&table.done[index & (table.num_entries - 1)]) & kTablePhase) == table_phase(table, index);
 }
 /* Marks the request with this id as done. Called by the reader after the fence of R1. */
 EFA_GDA_FN void mark_done(const efa_gda_requests &table, uint32_t id, uint32_t status) {
@@ -290,13 +294,14 @@ EFA_GDA_FN uint64_t load_error_counter(const efa_gda_counters &c) {
   return c.error != nullptr ? load_system(c.error) : 0;
 }
 
-/* The number of completed requests, modulo 2^32, without a poll: on a queue with counters whose wrap is 0 their sum, and
- * otherwise what polls have counted. */
-EFA_GDA_FN uint32_t completed_so_far(const efa_gda_queue *queue) {
+/* The number of completed requests, modulo 2^32, without a poll: on a queue with counters whose wrap is 0 their sum, which
+ * it also stores to `completed`, where waits see progress and the host what is in flight; otherwise `completed`. */
+EFA_GDA_FN uint32_t completed_so_far(efa_gda_queue *queue) {
   const efa_gda_counters &c = queue->counters;
-  bool is_sum = c.success != nullptr && c.wrap == 0;
-  return is_sum ? (uint32_t)(load_system(c.success) + load_error_counter(c))
-                : load_acquire(&queue->completion.completed);
+  if (c.success == nullptr || c.wrap != 0) return load_acquire(&queue->completion.completed);
+  uint32_t completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
+  store_relaxed(&queue->completion.completed, completed);
+  return completed;
 }
 
 /* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0. `more` is success + error of
@@ -358,9 +363,10 @@ class CompletionReader {
    * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
    * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
    * `all`.
-   *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or of other
-   * requests with the same ids, or all entries are new, kMaxReads times in all. Each further read costs one round trip; the
-   * lock, the fence and the look at the request table are not repeated. Meanwhile no other group can poll. */
+   *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or any with
+   * the same ids, or another poller has marked the first of them as done, or all entries are new; kMaxReads times in all.
+   * Each further read costs one round trip; the lock, the fence and the look at the request table are not repeated.
+   * Meanwhile no other group can poll. */
   template <bool kHasIds = false>
   EFA_GDA_FN Polled poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
     const bool leads = poller_.rank() == 0;
@@ -403,14 +409,8 @@ class CompletionReader {
   /* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. On a queue with
    * counters whose wrap is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. */
   EFA_GDA_FN uint32_t completed_now(uint32_t posted, uint32_t completed, Completions *all) {
-    const efa_gda_counters &c = queue_->counters;
-    bool is_sum = has_counters_ && c.wrap == 0;
-    if (!is_sum) poll_in_flight(posted, completed, all);
-    if (poller_.rank() != 0) return 0;
-    completed = completed_so_far(queue_);
-    /* Waits see by it that requests complete (Deadline). */
-    if (is_sum) store_relaxed(&queue_->completion.completed, completed);
-    return completed;
+    if (!has_counters_ || queue_->counters.wrap != 0) poll_in_flight(posted, completed, all);
+    return poller_.rank() == 0 ? completed_so_far(queue_) : 0;
   }
 
  private:
@@ -429,6 +429,8 @@ class CompletionReader {
     EFA_GDA_NO_UNROLL for (uint32_t reads = 1;; reads++) {
       uint32_t found = 0;
       fresh = good = 0;
+      /* Whether another poller has read the completion of the first of them since the group looked. */
+      bool is_marked = kHasIds && is_marked_done(table_, ids.first);
       EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
         heads[k].bits = ~phase;
         if (poller_.lane() + k < want) heads[k] = load_head<Poller>(first + k * cq_.entry_size);
@@ -439,12 +441,15 @@ class CompletionReader {
         good |= poller_.vote(heads[k].is_good_send(phase, qpn_)) << k;
         if (kHasIds) found += bits_in(poller_.vote(is_new && (uint16_t)(heads[k].id() - ids.first) < ids.count));
       }
+      if (kHasIds && (poller_.vote(is_marked) & 1) != 0) break;
       if (!kHasIds || found >= ids.count || low_ones(fresh) == want || reads == kMaxReads) break;
     }
     uint32_t count = low_ones(fresh);
     /* The lanes' loads happen before the leader's fence. */
     poller_.sync();
     if (count == 0) return 0;
+    /* If all requests from ids.first on are of one lap of the table, an id names one of them. */
+    bool is_one_lap = kHasIds && (int32_t)(load_relaxed(&queue_->tracking.oldest) - ids.first) <= 0;
     /* B2; R1 for each lane's requests. */
     if (kHeads == 1 && cq_.doorbell == nullptr) {
       fence_device();
@@ -459,7 +464,7 @@ class CompletionReader {
     if (kHasIds) {
       bool is_good = poller_.lane() < count && (good >> poller_.lane() & 1) != 0;
       uint32_t found = poller_.vote(is_good && (uint16_t)(heads[0].id() - ids.first) < ids.count);
-      polled.has_all = ids.count != 0 && bits_in(found) == ids.count;
+      polled.has_all = ids.count != 0 && bits_in(found) == ids.count && is_one_lap;
     }
     /* The leader's later loads see the done words. */
     poller_.sync();

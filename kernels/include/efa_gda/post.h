@@ -363,7 +363,7 @@ class Sender {
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
         bool free = word << EFA_GDA_LOCK_STATE_BITS == serving;
-        /* If the CAS fails, groups place nothing ahead until the next writer stores a limit. */
+        /* If the CAS fails, groups place nothing ahead until a writer stores a limit. */
         if (free) store_relaxed(limit_word(queue_), (uint64_t)limit_of_owned((uint32_t)word));
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }

@@ -315,7 +315,8 @@ class Ring : private RingState {
    * publish. Without effect on a thread that shares its queue, because that made its posts slower. */
   EFA_GDA_FN void look_for_slots(uint32_t count) {
     if ((kIsShared<Group> && Group::kSingleThread) || EFA_GDA_LIKELY(has_slots(count))) return;
-    if (!is_usual() || poster() != 0) return;
+    /* The ring of an empty call has no poster number. */
+    if (!is_usual() || queue_->requests.num_entries != 0) return;
     uint32_t limit = free_limit_;
     if (is_leader()) {
       limit = completed_so_far(queue_) + num_entries_;
@@ -362,8 +363,8 @@ class Ring : private RingState {
     return next_ + count - confirmed_index_ <= batch_window_;
   }
 
-  /* Rings and fences until `count` more entries fit the batch window, or as many as it can hold. Returns whether the threads
-   * that execute fences have executed one. */
+  /* Rings and fences until `count` more entries fit the batch window, or as many as it can hold. Returns whether it
+   * executed a fence. All threads of the group must execute fences (kAllThreadsFence). */
   EFA_GDA_FN bool open_batch_window_for(uint32_t count) {
     uint32_t n = count < batch_window_ ? count : batch_window_;
     if (EFA_GDA_LIKELY(fits_batch_window(n))) return false;

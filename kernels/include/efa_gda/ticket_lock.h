@@ -60,7 +60,8 @@
  *       is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest`
  *       precedes it, the limit only becomes stricter (R3).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
- *       the limit, which may be newer than the serving that it acquired.
+ *       the limit, which may be newer than the serving that it acquired. So do a lock owner's, if the limit is that of a
+ *       group that looked for free slots while it waited.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
  *       loaded before serving. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
