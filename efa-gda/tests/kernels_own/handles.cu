@@ -167,8 +167,9 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
     }
     case 10:
     case 11: {
-      /* Warp 1 acts as a lock owner with free slots, of which it knows in case 10. Warp 0 publishes two calls, one that fits the batch window and one
-       * that does not, and returns early. Warp 1 logs whether each is in the ring, and combines them. */
+      /* Warp 1 acts as a lock owner with free slots, of which it knows in case 10. Warp 0 publishes two calls, one that
+       * fits the batch window and one that does not, and returns early. Warp 1 logs whether each is in the ring, and
+       * combines them. */
       efa_gda_queue *q = a.queue;
       constexpr uint32_t kCounts[2] = {12, 6};
       if (warp == 0) {

@@ -69,10 +69,10 @@
  *       that has read other completions than those of successful requests executes fence_system() once more, before it
  *       adds to `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it
  *       has loaded the counters, and then advances `completed`.
- *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes over
- *       the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet()
- *       first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
- *       requests.h). post_receives() loads `received` with an acquire before it reuses receive slots.
+ *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes
+ *       over the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet() first
+ *       loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in requests.h).
+ *       post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
  *   B3  The reader executes fence_system() after it has loaded a completion's head, copies the completion to the inbox,
  *       and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy; that the
@@ -155,10 +155,10 @@
  * can happen although the poller loads `completed` first, because the load does not order the adapter's stores. The
  * difference is then negative, so modulo counters.wrap more than N, and the poller does not advance `completed`.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. No poller looks for
- * errors: an error counts as a completion. completed_so_far() stores the sum to `completed` for waits, which see progress
- * by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
- * fences before it returns (waits.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an inbox, or
- * runs to its bound.
+ * errors: an error counts as a completion. completed_so_far() stores the sum to `completed` for waits, which see
+ * progress by it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and
+ * quiet() fences before it returns (waits.h). take_received() on such a queue returns EFA_GDA_UNSUPPORTED without an
+ * inbox, or runs to its bound.
  *
  * WAITS. There are none here. A poller that finds nothing, or finds completion.lock held, returns; its caller repeats
  * the call until its own bound.
@@ -294,8 +294,9 @@ EFA_GDA_FN uint64_t load_error_counter(const efa_gda_counters &c) {
   return c.error != nullptr ? load_system(c.error) : 0;
 }
 
-/* The number of completed requests, modulo 2^32, without a poll: on a queue with counters whose wrap is 0 their sum, which
- * it also stores to `completed`, where waits see progress and the host what is in flight; otherwise `completed`. */
+/* The number of completed requests, modulo 2^32, without a poll: on a queue with counters whose wrap is 0 their sum,
+ * which it also stores to `completed`, where waits see progress and the host what is in flight; otherwise
+ * `completed`. */
 EFA_GDA_FN uint32_t completed_so_far(efa_gda_queue *queue) {
   const efa_gda_counters &c = queue->counters;
   if (c.success == nullptr || c.wrap != 0) return load_acquire(&queue->completion.completed);
@@ -363,10 +364,10 @@ class CompletionReader {
    * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
    * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
    * `all`.
-   *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or any with
-   * the same ids, or another poller has marked the first of them as done, or all entries are new; kMaxReads times in all.
-   * Each further read costs one round trip; the lock, the fence and the look at the request table are not repeated.
-   * Meanwhile no other group can poll. */
+   *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or any
+   * with the same ids, or another poller has marked the first of them as done, or all entries are new; kMaxReads times
+   * in all. Each further read costs one round trip; the lock, the fence and the look at the request table are not
+   * repeated. Meanwhile no other group can poll. */
   template <bool kHasIds = false>
   EFA_GDA_FN Polled poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
     const bool leads = poller_.rank() == 0;

@@ -16,23 +16,24 @@
  * THE CACHED LIMIT. The writer does not poll for each post: `next` may grow up to free_limit_. A poll for free slots
  * sets it to completed + capacity, or less on a queue with a request table (LIMIT in requests.h). The writer, and an
  * owner that closes its handle, pass it on in reserve.free_limit. `completed` only grows, so the limit of an earlier
- * writer is not too high until 2^31 further entries were posted; it may be older than the newest (A1 in ticket_lock.h), and is
- * then only stricter. So it does not matter in which order groups store it. resume() (sq.h) drops a limit that is not from `next` to next + num_entries: then no free slot is
- * known. The host does the same when it changes how the queue is rung, because capacity depends on that
- * (set_send_queue() in efa-gda/src/queue/mapped.rs).
+ * writer is not too high until 2^31 further entries were posted; it may be older than the newest (A1 in ticket_lock.h),
+ * and is then only stricter. So it does not matter in which order groups store it. resume() (sq.h) drops a limit that
+ * is not from `next` to next + num_entries: then no free slot is known. The host does the same when it changes how the
+ * queue is rung, because capacity depends on that (set_send_queue() in efa-gda/src/queue/mapped.rs).
  *
- * A LOOK (look_for_slots() in sq.h) is what a group does before it polls, and to place ahead (ticket_lock.h): its leader
- * loads `completed` without a poll (completed_so_far() in cq.h), and sets free_limit_ to completed + capacity. A poll
- * takes long even if it need not read the completion queue, and meanwhile groups that share the queue cannot place ahead.
- * On a shared queue the leader also stores the new limit to reserve.free_limit. A group that waits for the lock may do
- * that: it has a ticket that is not served, so no group can own the queue before the call has ended (OWNED QUEUES in
- * post.h), and only after this store does an owner's leader store to reserve.free_limit (A2 and A1). A warp that combines
- * looks already when the limit allows fewer entries than a round and an eighth of the ring. A look needs a queue of usual
- * rounds (is_usual() in sq.h) without a request table, whose limit is completed + num_entries.
+ * A LOOK (look_for_slots() in sq.h) is what a group does before it polls, and to place ahead (ticket_lock.h): its
+ * leader loads `completed` without a poll (completed_so_far() in cq.h), and sets free_limit_ to completed + capacity. A
+ * poll takes long even if it need not read the completion queue, and meanwhile groups that share the queue cannot place
+ * ahead. On a shared queue the leader also stores the new limit to reserve.free_limit. A group that waits for the lock
+ * may do that: it has a ticket that is not served, so no group can own the queue before the call has ended (OWNED
+ * QUEUES in post.h), and only after this store does an owner's leader store to reserve.free_limit (A2 and A1). A warp
+ * that combines looks already when the limit allows fewer entries than a round and an eighth of the ring. A look needs
+ * a queue of usual rounds (is_usual() in sq.h) without a request table, whose limit is completed + num_entries.
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
- * requests that are with the adapter or that the doorbell record covers. It waits for no more than half the capacity. The bound is the timeout of the handle; it
- * begins again whenever completion.completed has changed. If the wait fails, the call returns one of these statuses:
+ * requests that are with the adapter or that the doorbell record covers. It waits for no more than half the capacity.
+ * The bound is the timeout of the handle; it begins again whenever completion.completed has changed. If the wait fails,
+ * the call returns one of these statuses:
  *   at the bound                         | EFA_GDA_TIMEOUT_SLOTS; the leader poisons the queue with it
  *   the abort flag is raised             | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
  *                                        |   it

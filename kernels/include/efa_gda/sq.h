@@ -131,8 +131,8 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* reserve.free_limit, with `reserved`, which is 0, in the high half. Another group may load it while it is stored, so each
- * access has 64 bits. */
+/* reserve.free_limit, with `reserved`, which is 0, in the high half. Another group may load it while it is stored, so
+ * each access has 64 bits. */
 EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
   return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
 }
@@ -311,8 +311,9 @@ class Ring : private RingState {
   /* Whether the cached limit allows `count` more entries. */
   EFA_GDA_FN bool has_slots(uint32_t count) const { return free_limit_ - next_ >= count; }
 
-  /* If it does not, looks for free slots (A LOOK in free_slots.h). Called by the writer, and by a group that is about to
-   * publish. Without effect on a thread that shares its queue, because that made its posts slower. */
+  /* If the cached limit does not allow `count` more entries, looks for free slots (A LOOK in free_slots.h). Called by
+   * the writer, and by a group that is about to publish. A thread that shares its queue does not look, because that
+   * made its posts slower. */
   EFA_GDA_FN void look_for_slots(uint32_t count) {
     if ((kIsShared<Group> && Group::kSingleThread) || EFA_GDA_LIKELY(has_slots(count))) return;
     /* The ring of an empty call has no poster number. */
@@ -328,10 +329,10 @@ class Ring : private RingState {
     if (limit - next_ <= num_entries_) free_limit_ = limit;
   }
 
-  /* Waits until there are free slots for `*count` entries, and returns the status. Before, it rings for everything placed,
-   * and reduces `*count` to half the capacity (free_slots.h), so that the adapter has requests meanwhile. They may exceed
-   * the batch window: place() splits them. If the status is not EFA_GDA_OK, the queue is poisoned. Completions that the
-   * wait reads are added to `*all`. */
+  /* Waits until there are free slots for `*count` entries, and returns the status. Before, it rings for everything
+   * placed, and reduces `*count` to half the capacity (free_slots.h), so that the adapter has requests meanwhile. They
+   * may exceed the batch window: place() splits them. If the status is not EFA_GDA_OK, the queue is poisoned.
+   * Completions that the wait reads are added to `*all`. */
   EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all) {
     *count = prepare_wait(*count);
     uint64_t result = 0;
@@ -429,9 +430,9 @@ class Ring : private RingState {
   }
   EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const { return num_entries_ - (slot & (num_entries_ - 1)); }
 
-  /* Whether rounds are usual ones: on a queue with entries of 64 bytes and a doorbell of the adapter, by a handle without an
-   * error. A post() of one usual round, for which there are free slots, has code of its own with few branches, because a
-   * warp's instructions between two fences bound its rate. */
+  /* Whether rounds are usual ones: on a queue with entries of 64 bytes and a doorbell of the adapter, by a handle
+   * without an error. A post() of one usual round, for which there are free slots, has code of its own with few
+   * branches, because a warp's instructions between two fences bound its rate. */
   EFA_GDA_FN bool is_usual() const { return (options_ & kUnusual) == 0; }
   /* Whether a post() of `count` entries is one usual round. */
   EFA_GDA_FN bool is_usual_round(uint32_t count) const { return is_usual() && count - 1 < group_.size(); }

@@ -60,8 +60,8 @@
  *       is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest`
  *       precedes it, the limit only becomes stricter (R3).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
- *       the limit, which may be newer than the serving that it acquired. So do a lock owner's, if the limit is that of a
- *       group that looked for free slots while it waited.
+ *       the limit, which may be newer than the serving that it acquired. So do a lock owner's, if the limit is that of
+ *       a group that looked for free slots while it waited.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
  *       loaded before serving. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
@@ -140,12 +140,11 @@
  * words that it has read, the entries fit the batch window and the free slots (Ring::has_room):
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
- * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet, and
- * the lock owner need not check them again. If the limit does not suffice, the group looks for free slots (A LOOK in
- * free_slots.h). No other group writes these slots: they are those of the ticket. (While a group owns the queue, no other
- * group places ahead or looks: OWNED QUEUES in post.h.) The flags have kPlacedAhead, and the publication slots keep older
- * entries.
- * The lock owner, which would otherwise copy the entries, only rings for them.
+ * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet,
+ * and the lock owner need not check them again. If the limit does not suffice, the group looks for free slots (A LOOK
+ * in free_slots.h). No other group writes these slots: they are those of the ticket. (While a group owns the queue, no
+ * other group places ahead or looks: OWNED QUEUES in post.h.) The flags have kPlacedAhead, and the publication slots
+ * keep older entries. The lock owner, which would otherwise copy the entries, only rings for them.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
