@@ -401,8 +401,9 @@ impl<B: Backing> MappedQueue<B> {
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
         let shared = self.shared.get_mut();
         shared.sq = sq;
-        // No limit: how many slots are free depends on how the queue is rung. So far from the next slot, a group places
-        // nothing ahead either, in case an owner did not close the queue (limit_of_owned() in sq.h).
+        // No limit: how many slots are free depends on how the queue is rung. The value is 2^31 away from the next slot,
+        // so that no group places ahead before a writer stores a limit: perhaps an owner did not close the queue
+        // (limit_of_owned() in sq.h).
         shared.reserve.free_limit = shared.reserve.word as u32 ^ 1 << 31;
     }
 

@@ -141,7 +141,7 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
   }
   EFA_GDA_NO_UNROLL for (;; rounds++) {
     uint32_t count = left;
-    /* Early, so that other groups can go on placing ahead. */
+    /* Before the limit is reached, so that other groups can go on placing ahead. */
     ring.look_for_slots(ring.num_entries() / 8 + ring.group().size());
     if (left == 0) {
       bool linger = rounds != 0 && state == kOpen;

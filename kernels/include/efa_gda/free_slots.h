@@ -21,14 +21,15 @@
  * is not from `next` to next + num_entries: then no free slot is known. The host does the same when it changes how the
  * queue is rung, because capacity depends on that (set_send_queue() in efa-gda/src/queue/mapped.rs).
  *
- * A LOOK (look_for_slots() in sq.h) is what a group does before it polls, and to place ahead (ticket_lock.h): its
- * leader loads `completed` without a poll (completed_so_far() in cq.h), and sets free_limit_ to completed + capacity. A
- * poll takes long even if it need not read the completion queue, and meanwhile groups that share the queue cannot place
- * ahead. On a shared queue the leader also stores the new limit to reserve.free_limit. A group that waits for the lock
- * may do that: it has a ticket that is not served, so no group can own the queue before the call has ended (OWNED
- * QUEUES in post.h), and only after this store does an owner's leader store to reserve.free_limit (A2 and A1). A warp
- * that combines looks already when the limit allows fewer entries than a round and an eighth of the ring. A look needs
- * a queue of usual rounds (is_usual() in sq.h) without a request table, whose limit is completed + num_entries.
+ * A LOOK (look_for_slots() in sq.h) is what a group does before it polls in a usual post, and to place ahead
+ * (ticket_lock.h): its leader loads `completed` without a poll (completed_so_far() in cq.h), and sets free_limit_ to
+ * completed + capacity. A poll takes long even if it need not read the completion queue, and meanwhile groups that
+ * share the queue cannot place ahead. On a shared queue the leader also stores the new limit to reserve.free_limit. A
+ * group that waits for the lock may do that: it has a ticket that is not served, so no group can own the queue before
+ * the call has ended (OWNED QUEUES in post.h), and a constructor that succeeds stores to reserve.free_limit after this
+ * store (A2 and A1). A warp that combines looks already when the limit allows fewer entries than a round and an eighth
+ * of the ring. A look needs a queue of usual rounds (is_usual() in sq.h) without a request table, whose limit is
+ * completed + num_entries.
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
  * requests that are with the adapter or that the doorbell record covers. It waits for no more than half the capacity.

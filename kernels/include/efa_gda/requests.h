@@ -44,10 +44,11 @@
  *   R1  The reader loads completions and fences (B2 in cq.h); then each lane stores the done words of the requests
  *       whose completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
- *       fence_device(); its group synchronises (wait_for() in post.h). If one poll of the group reads the successful
- *       completions of all of them (Polled in cq.h), it loads no done words: the poller has fenced (B2). After the
- *       completions the poller loads `oldest`. If that is not past the first of the requests, fewer than 2^16 requests
- *       from it on are posted (LIMIT), so that each id names one request.
+ *       fence_device(); its group synchronises (wait_for() in post.h). If the leader has found none of them done, and
+ *       one poll of its warp then reads the successful completions of all of them (Polled in cq.h), it does not look at
+ *       done words again: the poller has fenced (B2). After the completions, which each lane loads with an acquire, the
+ *       poller loads `oldest`. If that is not past the first of the requests, fewer than R requests from `oldest` on are
+ *       posted (LIMIT), so that each id names one request.
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such

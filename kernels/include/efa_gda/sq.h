@@ -316,7 +316,8 @@ class Ring : private RingState {
    * made its posts slower. */
   EFA_GDA_FN void look_for_slots(uint32_t count) {
     if ((kIsShared<Group> && Group::kSingleThread) || EFA_GDA_LIKELY(has_slots(count))) return;
-    /* The ring of an empty call has no poster number. */
+    /* A look does not know the table's limit. (The ring of an empty call has no poster number, so poster() does not show
+     * the table.) */
     if (!is_usual() || queue_->requests.num_entries != 0) return;
     uint32_t limit = free_limit_;
     if (is_leader()) {

@@ -60,8 +60,8 @@
  *       is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest`
  *       precedes it, the limit only becomes stricter (R3).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
- *       the limit, which may be newer than the serving that it acquired. So do a lock owner's, if the limit is that of
- *       a group that looked for free slots while it waited.
+ *       the limit, which may be newer than the serving that it acquired. A lock owner's stores depend in the same
+ *       way on its load of the limit, if a group that waited stored that limit after a look.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
  *       loaded before serving. With an older
  *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
@@ -74,7 +74,8 @@
  *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release; R2
  *       of requests.h uses it too. On a queue with a request table the thread stores its poster word after that fence,
  *       and fences again before the flag. The threads of the lock owner load flags relaxed (scan_published) and
- *       fence, then their group synchronises (combine). If the batch window needs a system fence, that is the fence.
+ *       fence, then their group synchronises (combine). The fence is fence_device(), or that of
+ *       open_batch_window_for().
  *       Visible: the published entries, also those placed ahead, and their poster words. The owner's ring passes
  *       entries that are placed ahead on to the adapter: fences are cumulative, so the poster's needs no system scope.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
