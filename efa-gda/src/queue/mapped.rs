@@ -403,7 +403,7 @@ impl<B: Backing> MappedQueue<B> {
         shared.sq = sq;
         // No limit: how many slots are free depends on how the queue is rung. The value is 2^31 away from the next slot,
         // so that no group places ahead before a writer stores a limit: perhaps an owner did not close the queue
-        // (limit_of_owned() in sq.h).
+        // (limit_of_owned() in free_slots.h).
         shared.reserve.free_limit = shared.reserve.word as u32 ^ 1 << 31;
     }
 

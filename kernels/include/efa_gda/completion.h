@@ -64,6 +64,19 @@ struct Completions {
   }
 };
 
+/* The `count` requests that a poller waits for, from producer index `first` on. A poll with ids needs a request table;
+ * with count 0 it reads once. */
+struct RequestIds {
+  uint32_t first = 0, count = 0;
+};
+
+/* What a poll found; the leader's fields are valid. has_others: completions other than those of successful requests.
+ * has_all: the completions of all requests that it waits for, successful ones, each of whose ids names one request (R1
+ * in requests.h). */
+struct Polled {
+  bool has_others = false, has_all = false;
+};
+
 /* First eight bytes of a completion: id 15:0, status 23:16, flags 31:24, queue pair 47:32. */
 struct CompletionHead {
   uint64_t bits;

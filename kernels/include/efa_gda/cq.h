@@ -337,19 +337,6 @@ EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue, Completions *all) {
   return 0;
 }
 
-/* The `count` requests that a poller waits for, from producer index `first` on. A poll with ids needs a request table;
- * with count 0 it reads once. */
-struct RequestIds {
-  uint32_t first = 0, count = 0;
-};
-
-/* What a poll found; the leader's fields are valid. has_others: completions other than those of successful requests.
- * has_all: the completions of all requests that it waits for, successful ones, each of whose ids names one request (R1
- * in requests.h). */
-struct Polled {
-  bool has_others = false, has_all = false;
-};
-
 /* The completion queue as a poller sees it. Its fields are copies: an access with an order makes the compiler load the
  * queue's fields anew, and an acquire makes the GPU load them from L2. All lanes of the poller call each function
  * together; the arguments and the result are the leader's. */

@@ -57,6 +57,18 @@
 
 namespace efa_gda {
 
+/* reserve.free_limit, with `reserved`, which is 0, in the high half. Another group may load it while it is stored, so
+ * each access has 64 bits. */
+EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
+  return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
+}
+
+/* What the leader of a queue's owner stores there for as long as the group owns the queue: no limit, because it is 2^31
+ * away from the owner's first slot `first`. And whether `limit` is such a value, for a group that wrongly has a ticket
+ * then, whose first slot is `slot`: it must place nothing ahead (OWNED QUEUES in post.h). Limits are nearer. */
+EFA_GDA_FN uint32_t limit_of_owned(uint32_t first) { return first ^ 0x80000000u; }
+EFA_GDA_FN bool is_limit_of_owned(uint32_t limit, uint32_t slot) { return ((limit - slot + (1u << 30)) >> 31) != 0; }
+
 /* The most requests that may be in flight: `capacity` above. */
 EFA_GDA_FN uint32_t capacity_of(const efa_gda_queue *queue) {
   const efa_gda_sq &sq = queue->sq;

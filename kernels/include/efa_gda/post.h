@@ -42,7 +42,7 @@
  * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
  * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
  * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
- * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in sq.h), so that no
+ * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in free_slots.h), so that no
  * other group looks or places ahead: a group that wrongly takes a ticket would write the owner's slots.
  *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
  * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also

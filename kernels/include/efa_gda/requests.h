@@ -45,7 +45,7 @@
  *       whose completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
  *       fence_device(); its group synchronises (wait_for() in post.h). If the leader has found none of them done, and
- *       one poll of its warp then reads the successful completions of all of them (Polled in cq.h), it does not look at
+ *       one poll of its warp then reads the successful completions of all of them (Polled in completion.h), it does not look at
  *       done words again: the poller has fenced (B2). After the completions, which each lane loads with an acquire, the
  *       poller loads `oldest`. If that is not past the first of the requests, fewer than R requests from `oldest` on are
  *       posted (LIMIT), so that each id names one request.

@@ -55,7 +55,8 @@
  *   lock.confirmed_index,| it passes the lock; when it  |   and leaders that   |   follows; the reader may see older
  *   reserve.free_limit   | combines, after each ring    |   wait for the lock  |   values, which do no harm (A1 in
  *                        | (of a warp). free_limit also |                      |   ticket_lock.h)
- *                        | in look_for_slots()          |                      |
+ *                        | in look_for_slots(), and in  |                      |
+ *                        | acquire_queue() (post.h)     |                      |
  *   completion.completed | pollers (cq.h)               | writer's leader      | B2 (cq.h): its load_acquire, then a
  *                        |                              |                      |   group sync, before a thread writes a
  *                        |                              |                      |   slot again. With counters whose wrap
@@ -130,18 +131,6 @@ namespace efa_gda {
 
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
-
-/* reserve.free_limit, with `reserved`, which is 0, in the high half. Another group may load it while it is stored, so
- * each access has 64 bits. */
-EFA_GDA_FN uint64_t *limit_word(efa_gda_queue *queue) {
-  return reinterpret_cast<uint64_t *>(&queue->reserve.free_limit);
-}
-
-/* What the leader of a queue's owner stores there for as long as the group owns the queue: no limit, because it is 2^31
- * away from the owner's first slot `first`. And whether `limit` is such a value, for a group that wrongly has a ticket
- * then, whose first slot is `slot`: it must place nothing ahead (OWNED QUEUES in post.h). Limits are nearer. */
-EFA_GDA_FN uint32_t limit_of_owned(uint32_t first) { return first ^ 0x80000000u; }
-EFA_GDA_FN bool is_limit_of_owned(uint32_t limit, uint32_t slot) { return ((limit - slot + (1u << 30)) >> 31) != 0; }
 
 /* The state of a Ring. SharedCall (shared_call.h) has it in the thread's memory, undefined at first: stores to the
  * thread's memory delay the next fence. */
