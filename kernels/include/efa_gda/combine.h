@@ -5,8 +5,8 @@
  * of lock.serving. Flag, flag window, scan, reading: see publication.h.
  *
  * STEPS of combine(). The lock owner
- *   1. stores Open at the next ticket. A group that will combine because it saw later tickets has stored Open at its own
- *      ticket already, when it acquired the lock (Ticket::acquire).
+ *   1. stores Open at the next ticket. A group that will combine because it saw later tickets has stored Open at its
+ *      own ticket already, when it acquired the lock (Ticket::acquire).
  *   2. in Open, scans the flags from T on, places the calls found unless they are placed ahead, rings, and stores
  *      serving past them. It repeats step 2 until a scan finds no call, or until it has executed step 2 kMaxOpenRounds
  *      times.
@@ -121,9 +121,9 @@ struct Combining {
 };
 
 /* Combines, and passes the lock; or returns kNeedsRoom. All threads of the lock owner call it, of a block the leader
- * alone. In the first call `resumes` is false, c->serving must be the next ticket, c->ring.next_ its low half, everything
- * placed rung for, and the leader must have executed the fence that the store of Open needs (ticket_lock.h). After
- * kNeedsRoom the caller waits for c->left entries, and calls with `resumes` true. */
+ * alone. In the first call `resumes` is false, c->serving must be the next ticket, c->ring.next_ its low half,
+ * everything placed rung for, and the leader must have executed the fence that the store of Open needs (ticket_lock.h).
+ * After kNeedsRoom the caller waits for c->left entries, and calls with `resumes` true. */
 template <class Group, int StoreBytes>
 EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool resumes) {
   Ring<Group, StoreBytes> ring(queue, Group(), c->ring);
@@ -150,8 +150,10 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
       after = serving + (((uint64_t)found.calls << 32 | found.slots) << EFA_GDA_LOCK_STATE_BITS);
       if (found.ahead == 0) left = count;
       if (count != 0) {
-        /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. */
-        if (found.ahead != 0 || !ring.open_batch_window_for(left)) fence_device();
+        /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. One thread that has
+         * nothing to copy acquires them by the fence of its ring. */
+        bool has_fenced = found.ahead != 0 ? Group::kSingleThread : ring.open_batch_window_for(left);
+        if (!has_fenced) fence_device();
         ring.group().sync();
         if (found.ahead != 0) ring.advance(count);
       }

@@ -8,11 +8,11 @@
  * a call is the i-th, from 0; its producer index is s = (low half of the ticket) + i. Its publication slot and the
  * flag of that have the number s modulo publication.num_entries.
  *
- * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry, and kPlacedAhead on each
- * entry of a call that is placed ahead. The lock owner knows T. So it expects a value, without these bits, of each flag
- * from T's first slot on: of the first (T + 1) << 2, of each further one 1 << 2 more than the flag before, or (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of
- * this value matches if it has kPlacedAhead as T's first flag has. The lock owner combines the whole calls from T on
- * whose flags match. A flag does not match
+ * FLAGS. The flag of entry i is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry, and kPlacedAhead on
+ * each entry of a call that is placed ahead. The lock owner knows T. So it expects a value, without these bits, of each
+ * flag from T's first slot on: of the first (T + 1) << 2, of each further one 1 << 2 more than the flag before, or
+ * (2^32 + 1) << 2 more if the flag before has kLastSlot. A flag of this value matches if it has kPlacedAhead as T's
+ * first flag has. The lock owner combines the whole calls from T on whose flags match. A flag does not match
  *   - if its entry is not published yet: the flag is 0 or that of an earlier call in this slot,
  *   - if T or another ticket before its call is empty: an empty ticket has no slot and no flag, but it adds 2^32 to the
  *     flags of the next call. So the lock owner stops before an empty ticket, and passes the lock to its group.
@@ -49,8 +49,8 @@ constexpr uint32_t kMaxEarlyReturnEntries = 32;
 /* Flags that each thread of a lock owner loads in one reading. */
 template <class Group>
 constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-/* Of these, the flags that each thread has in flight at once: the flag window is read in parts of so many flags for each
- * thread, a further part only if all flags before it match. */
+/* Of these, the flags that each thread has in flight at once: the flag window is read in parts of so many flags for
+ * each thread, a further part only if all flags before it match. */
 template <class Group>
 constexpr int kFlagsAtOnce = Group::kSingleThread ? 16 : 8;
 /* The most readings of one scan after the first, for calls that arrive or are not published yet. */
@@ -100,8 +100,8 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
   uint32_t rank = group.rank(), size = group.size(), words[Count];
   if (first == 0) found.ahead = group.from_leader((uint32_t)flags[0] & (uint32_t)kPlacedAhead);
   /* From T on, a flag counts in its low half the slots up to this one, in its high half the calls before this one's. If
-   * the slots are right, the word is the high half, with kLastSlot, and with kNoMatch if kPlacedAhead is not that of T's
-   * first flag: one register in place of two. */
+   * the slots are right, the word is the high half, with kLastSlot, and with kNoMatch if kPlacedAhead is not that of
+   * T's first flag: one register in place of two. */
   EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
     uint64_t from_t = flags[k] - serving;
     bool slots_match = (uint32_t)(from_t >> EFA_GDA_LOCK_STATE_BITS) == (first + k) * size + rank + 1;
@@ -122,6 +122,25 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
   }
 }
 
+/* The same for a group of one thread: one flag after the other, up to the first that does not match. It does without
+ * found.ended. */
+template <int Count>
+EFA_GDA_FN void match_in_order(const uint64_t (&flags)[Count], uint64_t serving, uint32_t first, MatchedFlags &found) {
+  if (first == 0) found.ahead = (uint32_t)flags[0] & (uint32_t)kPlacedAhead;
+  uint64_t before = (uint64_t)found.calls << 32 | first;
+  uint64_t expected = (serving | found.ahead) + (before << EFA_GDA_LOCK_STATE_BITS);
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < Count; k++) {
+    expected += 1 << EFA_GDA_LOCK_STATE_BITS;
+    found.no_gap = (flags[k] & ~kLastSlot) == expected;
+    if (!found.no_gap) return;
+    if ((flags[k] & kLastSlot) != 0) {
+      expected += kOneCall << EFA_GDA_LOCK_STATE_BITS;
+      found.slots = first + k + 1;
+      found.calls++;
+    }
+  }
+}
+
 /* Scans (A SCAN). All threads of `group` call it, and receive the same result. `serving` is T as lock.serving
  * holds it, but with state bits 0; `next` is the low half of T. Entries of tickets from T on are outstanding; the
  * leader loads their number in each reading. After a reading, the scan does the first of these that applies:
@@ -129,8 +148,8 @@ EFA_GDA_FN void match_flags(Group group, const uint64_t (&flags)[Count], uint64_
  *      in its first round), the scan must have read again fewer than kMaxRereadings times, and fewer entries must
  *      be outstanding than a flag window has slots. Their number must also be 0, or not that of the reading before
  *      (which is 0 for the first reading).
- *   2. It returns the whole calls whose flags match. For that, these must have all outstanding entries or more than
- *      three quarters of a flag window, or the scan must have read again kMaxRereadings times.
+ *   2. It returns the whole calls whose flags match. For that, these must have half of the outstanding entries or more,
+ *      or more than three quarters of a flag window, or the scan must have read again kMaxRereadings times.
  *   3. It reads again, because calls are not published yet.
  * The caller must then acquire the entries of these calls (A2). */
 template <class Group>
@@ -154,12 +173,16 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
         reads_again = more_arrive && outstanding < kFlagsPerThread * group.size() && rereadings < kMaxRereadings;
         if (reads_again) break;
       }
-      match_flags(group, flags, serving, first, found);
+      if constexpr (Group::kSingleThread) {
+        match_in_order(flags, serving, first, found);
+      } else {
+        match_flags(group, flags, serving, first, found);
+      }
     }
     outstanding_before = outstanding;
     if (reads_again) continue;
     uint32_t count = found.slots;
-    if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rereadings >= kMaxRereadings) {
+    if (2 * count >= outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rereadings >= kMaxRereadings) {
       return found;
     }
   }
@@ -167,8 +190,8 @@ EFA_GDA_FN MatchedFlags scan_published(const efa_gda_queue *queue, Group group, 
 
 /* Copies the `count` published entries with the producer indices from `slot` on to their slots in the ring, quad by
  * quad, so that stores of neighbouring threads cover whole lines. The caller must have acquired the entries (A2). There
- * must be room for them in the ring and in the batch window. Each iteration ends where the ring or the publication slots
- * wrap. */
+ * must be room for them in the ring and in the batch window. Each iteration ends where the ring or the publication
+ * slots wrap. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {
@@ -183,8 +206,8 @@ EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const Public
     const uint8_t *from = publication.entries + ((slot & publication.mask) << ring.entry_shift()) + 16 * rank;
     uint8_t *to = ring.slot_address(slot) + 16 * rank;
     uint32_t bytes = n << ring.entry_shift();
-    /* If quads are read under a condition, the compiler keeps them from one iteration to the next, in registers. So they
-     * are read without one while there are kQuads for each thread. */
+    /* If quads are read under a condition, the compiler keeps them from one iteration to the next, in registers. So
+     * they are read without one while there are kQuads for each thread. */
     EFA_GDA_NO_UNROLL for (; bytes >= kQuads * stride; bytes -= kQuads * stride) {
       Quad quads[kQuads];
       EFA_GDA_UNROLL for (uint32_t k = 0; k < kQuads; k++) quads[k] = load_quad_local(from + k * stride);
