@@ -15,12 +15,12 @@
  *
  * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, done, quiet, poison, abort
  * flag: see sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To
- * post is to place entries, or to publish them for a lock owner, which rings for them. post() also rings, or leaves that to
- * the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the constructor's
- * `timeout_ns`.
+ * post is to place entries, or to publish them for a lock owner, which rings for them. post() also rings, or leaves
+ * that to the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the
+ * constructor's `timeout_ns`.
  *
- * A kernel that shares a queue can be compiled for 64 registers, as many as blocks of 1,024 threads have, with few spills:
- * the rare paths of its posts are functions that are not inlined (shared_call.h).
+ * A kernel that shares a queue can be compiled for 64 registers, as many as blocks of 1,024 threads have, with few
+ * spills: the rare paths of its posts are functions that are not inlined (shared_call.h).
  *
  * MAKE. The group's thread of rank (i modulo size) calls make(i) to make entry i, at most once, so a thread can post
  * what it has in registers. make(i) may be called although post() then fails. On a shared queue it runs after the call
@@ -42,8 +42,8 @@
  * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
  * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
  * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
- * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in free_slots.h), so that no
- * other group looks or places ahead: a group that wrongly takes a ticket would write the owner's slots.
+ * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in free_slots.h), so
+ * that no other group looks or places ahead: a group that wrongly takes a ticket would write the owner's slots.
  *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
  * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
  * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
@@ -186,14 +186,16 @@ class Sender {
                                  uint32_t *first = nullptr) {
     const bool rings = (flags & kPostDefer) == 0;
     if constexpr (S != Sharing::Device) {
-      bool is_usual = ring_.is_usual_round(count);
-      if (is_usual) ring_.look_for_slots(count);
-      if (EFA_GDA_LIKELY(is_usual && ring_.has_slots(count))) {
+      uint32_t is_ready = ring_.is_plain_round(count) & ring_.has_slots(count);
+      if (!EFA_GDA_LIKELY(is_ready)) {
+        is_ready = get_ready(count);
+        keep(is_ready);
+      }
+      if (EFA_GDA_LIKELY(is_ready)) {
         if (first != nullptr) *first = ring_.next();
         Quad quads[4];
         ring_.make_usual(quads, count, make);
         ring_.place_usual(quads, count);
-        if (!EFA_GDA_LIKELY(ring_.poster() == 0)) add_own(ring_.next() - count, count);
         if (rings) ring_.ring();
         return EFA_GDA_OK;
       }
@@ -314,6 +316,17 @@ class Sender {
     ring_.set_poster(ring_.group().from_leader(handles) % kMaxPoster + 1);
   }
 
+  /* Whether place_usual() may place a post of `count` entries, for the writer. If so, has stored their poster words,
+   * and an owner's handle has noted them for wait_own(). */
+  EFA_GDA_FN bool get_ready(uint32_t count) {
+    if (!ring_.is_usual_round(count)) return false;
+    ring_.look_for_slots(count);
+    if (!ring_.has_slots(count)) return false;
+    ring_.mark_posted(0, count, ring_.next());
+    if (S != Sharing::Device && ring_.poster() != 0) add_own(ring_.next(), count);
+    return true;
+  }
+
   /* Adds the `count` entries of a post to the range that wait_own() waits for. The range stays shorter than 2^31, so
    * that indices can be compared. For that it drops its oldest requests, which are done, because more than R later ones
    * were posted (LIMIT in requests.h). The queue must have a request table. */
@@ -411,6 +424,23 @@ class Sender {
     return more != 0;
   }
 
+  /* How a post on a shared queue goes on. Ready: the group owns the lock, and place_usual() may place the entries.
+   * Placed: it owns the lock, and has placed them ahead. Ended: the call is served, or may return early. */
+  enum class Next { Ready, Placed, Ended, Slow };
+
+  /* The part of a post() on a shared queue that is not ready at once: publishes a usual round, and waits a short time
+   * until the call has ended or the group owns the lock. */
+  EFA_GDA_FN Next proceed(Ticket<RingGroup, StoreBytes> &ticket, Quad (&quads)[4], uint32_t count, bool rings) {
+    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
+    if (!ticket.owns_lock() && ring_.is_usual_round(count)) {
+      if (ticket.publish_usual(PublicationSlots(queue_), quads) && ticket.has_ended()) return Next::Ended;
+      ticket.acquire_if_passed();
+    }
+    if (!ticket.owns_lock() || !rings) return Next::Slow;
+    if (ticket.has_placed_ahead()) return Next::Placed;
+    return get_ready(count) ? Next::Ready : Next::Slow;
+  }
+
   /* post() on a shared queue. `rings`: does not defer. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
@@ -421,40 +451,43 @@ class Sender {
     ring_.make(share, 0, ring_.end_of_round(0, count), make);
     ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
-    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
     SharedCall call;
-    bool is_usual = ticket.acquire_if_passed() && rings && ring_.is_usual_round(count);
-    if (is_usual) ring_.look_for_slots(count);
-    if (EFA_GDA_LIKELY(is_usual && ring_.has_slots(count))) {
-      ring_.place_usual(share.quads, count);
-      if (EFA_GDA_LIKELY(!ticket.must_combine())) {
-        ring_.ring();
-        ticket.pass();
-        return EFA_GDA_OK;
-      }
-      PublicationSlots publication(queue_);
-      ring_.ring();
-      call.combining.ring = ring_.state();
-      call.combining.publication = publication;
-      call.combining.serving = ticket.next_ticket();
-      call.timeout_ns = timeout_ns_;
-      call.has_more = false;
-      efa_gda_status status = cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
-      if (call.has_more) add_completions(call.more);
-      return status;
+    uint32_t is_placed = 0;
+    bool is_ready = ticket.acquire_if_passed() & rings & ring_.is_plain_round(count) & ring_.has_slots(count);
+    if (!EFA_GDA_LIKELY(is_ready)) {
+      Next next = proceed(ticket, share.quads, count, rings);
+      if (next == Next::Ended) return EFA_GDA_OK;
+      if (next == Next::Slow) return post_slowly(ticket, share, call, count, make, rings);
+      is_placed = next == Next::Placed;
+      keep(is_placed);
     }
-    PublicationSlots publication(queue_);
-    bool published =
-        !ticket.owns_lock() && ring_.is_usual_round(count) && ticket.publish_usual(publication, share.quads);
-    if (published && ticket.has_ended()) return EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(is_placed == 0)) ring_.place_usual(share.quads, count);
+    ring_.ring();
+    if (EFA_GDA_LIKELY(!ticket.must_combine())) {
+      ticket.pass();
+      return EFA_GDA_OK;
+    }
     call.combining.ring = ring_.state();
-    call.combining.publication = publication;
+    call.combining.publication = PublicationSlots(queue_);
+    call.combining.serving = ticket.next_ticket();
+    call.timeout_ns = timeout_ns_;
+    call.has_more = false;
+    efa_gda_status status = cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
+    if (call.has_more) add_completions(call.more);
+    return status;
+  }
+
+  /* The rest of a post() on a shared queue that is not Ready, Placed or Ended. */
+  template <class Make>
+  EFA_GDA_FN efa_gda_status post_slowly(const Ticket<RingGroup, StoreBytes> &ticket, EntryShare &share,
+                                        SharedCall &call, uint32_t count, Make make, bool rings) {
+    call.combining.ring = ring_.state();
+    call.combining.publication = PublicationSlots(queue_);
     call.ticket = ticket.state();
     call.timeout_ns = timeout_ns_;
     call.has_more = call.holds = false;
-    call.is_published = published;
     call.rings = rings;
-    call.upper = upper;
+    call.upper = share.upper;
     efa_gda_status status;
     for (;;) {
       call.set_round(share);
@@ -467,8 +500,8 @@ class Sender {
     return status;
   }
 
-  /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every request
-   * is done. No other group can serve this call, because it has nothing to publish. */
+  /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every
+   * request is done. No other group can serve this call, because it has nothing to publish. */
   EFA_GDA_FN efa_gda_status empty_call(bool waits) {
     SharedCall call;
     call.holds = waits;

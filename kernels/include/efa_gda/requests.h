@@ -45,19 +45,18 @@
  *       whose completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
  *       fence_device(); its group synchronises (wait_for() in post.h). If the leader has found none of them done, and
- *       one poll of its warp then reads the successful completions of all of them (Polled in completion.h), it does not look at
- *       done words again: the poller has fenced (B2). After the completions, which each lane loads with an acquire, the
- *       poller loads `oldest`. If that is not past the first of the requests, fewer than R requests from `oldest` on are
- *       posted (LIMIT), so that each id names one request.
+ *       one poll of its warp then reads the successful completions of all of them (Polled in completion.h), it does not
+ *       look at done words again: the poller has fenced (B2). After the completions, which each lane loads with an
+ *       acquire, the poller loads `oldest`. If that is not past the first of the requests, fewer than R requests from
+ *       `oldest` on are posted (LIMIT), so that each id names one request.
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such
- *       a word executes a fence between the loads that show this (LIMIT) and the store: publish() (ticket_lock.h) fences
- *       before it stores poster words and flags; a writer that stores poster words fences when it takes over the limit
- *       of the writer before it (Ticket::resume(); acquire_queue() in post.h), and whenever it has computed a new one
- *       (Ring::end_wait() in sq.h). A waiting leader loads the poster word of request i with an acquire, or relaxed
- *       and then executes fence_device(), and loads `oldest` afterwards. If the word is of the next lap, that load shows
- *       i < oldest.
+ *       a word executes a fence between the loads that show this (LIMIT) and the store: on a shared queue just before
+ *       the store (Ring::mark_posted() in sq.h); the threads of a queue's owner when they take over the limit of the
+ *       writer before (acquire_queue() in post.h), and whenever they have a new one (Ring::end_wait()). A waiting
+ *       leader loads the poster word of request i with an acquire, or relaxed and then executes fence_device(), and
+ *       loads `oldest` afterwards. If the word is of the next lap, that load shows i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
  *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
  *       words and the poster words, of all requests before `oldest`.

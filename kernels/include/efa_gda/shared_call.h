@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The calls on a shared queue that need no speed, as functions that are not inlined: each flush(), the wait of quiet()
- * as lock owner, and each post() that post_shared() (post.h) does not complete. It completes a usual post (sq.h) that
- * rings if the lock is passed to its ticket already, and calls only combine_as() for it; and a post that publish_usual()
- * (ticket_lock.h) publishes, if has_ended() then returns true.
+ * as lock owner, and each post() that post_shared() (post.h) does not complete. It completes usual posts (sq.h) that
+ * ring, if they are published and served or return early within a short time, or if the lock is passed to them within
+ * that time, and calls only combine_as() for them.
  *
  * TERMS. Call, round, place: see sq.h. Lock owner, publish, place ahead, combine, served, return early: see
  * ticket_lock.h, which also states the protocol.
@@ -21,8 +21,8 @@
 namespace efa_gda {
 
 /* A call in the thread's memory. When it has taken its ticket, each field is defined but `more` and, without entries,
- * `quads` and `upper`; for combine_as() only `combining`, `has_more` and `timeout_ns` must be. Nothing is set before it is
- * needed, because stores to the thread's memory delay the next fence. */
+ * `quads` and `upper`; for combine_as() only `combining`, `has_more` and `timeout_ns` must be. Nothing is set before it
+ * is needed, because stores to the thread's memory delay the next fence. */
 struct SharedCall {
   /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
   Combining combining;
@@ -31,9 +31,9 @@ struct SharedCall {
   Completions more;
   uint64_t timeout_ns;
   bool has_more;
-  /* is_published: the whole call is published. rings: the call rings at its end; a flush() does, and a post() that does
-   * not defer. holds: the call keeps the lock, when it has rung; finish_call() then returns kHoldsLock. */
-  bool is_published, rings, holds;
+  /* rings: the call rings at its end; a flush() does, and a post() that does not defer. holds: the call keeps the lock,
+   * when it has rung; finish_call() then returns kHoldsLock. */
+  bool rings, holds;
   /* Of a post(): the present round, as in EntryShare; `begin` is the first entry that is not placed. */
   uint32_t first, begin, end;
   Quad quads[4];
@@ -67,7 +67,7 @@ EFA_GDA_COLD void begin_empty_call(efa_gda_queue *queue, SharedCall *call) {
   call->combining.ring = ring.state();
   call->combining.publication = PublicationSlots(queue);
   call->ticket = ticket.state();
-  call->has_more = call->is_published = false;
+  call->has_more = false;
   call->rings = true;
   call->first = call->begin = call->end = 0;
 }
@@ -117,13 +117,12 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
   EFA_GDA_NO_UNROLL for (;;) {
     const PublicationSlots publication = call->combining.publication;
     TicketOutcome outcome = TicketOutcome::Owner;
-    if (!ticket.owns_lock()) outcome = ticket.wait(call->is_published, publication.mask + 1, call->timeout_ns);
+    if (!ticket.owns_lock()) outcome = ticket.wait(publication.mask + 1, call->timeout_ns);
     if (outcome == TicketOutcome::MayPublish) {
       ticket.resume();
       ring.store_share(call->quads, call->upper, 0, call->end, ticket.first_slot(), publication.mask,
                    [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); });
       ticket.publish(publication, false);
-      call->is_published = true;
       continue;
     }
     if (outcome == TicketOutcome::Failed) status = ticket.status();

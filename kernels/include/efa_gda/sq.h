@@ -154,15 +154,15 @@ struct RingState {
  * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
  * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
  * mark_posted(); the leader also, for kForeign, set(). Only the writer may call functions that ring or wait, from
- * resume() until it passes the lock, or until one of its waits has failed. Only the writer, and a group that places ahead
- * (ticket_lock.h), may call functions that place. A ring made from the state() of the writer's ring goes on in its
- * place; on a shared queue the indices of the handle's ring are then not valid until its next resume().
+ * resume() until it passes the lock, or until one of its waits has failed. Only the writer, and a group that places
+ * ahead (ticket_lock.h), may call functions that place. A ring made from the state() of the writer's ring goes on in
+ * its place; on a shared queue the indices of the handle's ring are then not valid until its next resume().
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
- * values share options_; a post that is not usual keeps its entries, and a poll what it can, in the thread's memory. What
- * ptxas spills nevertheless, it loads anew in each post, after the fence of the post before; that takes a round trip to
- * L2, because the fence empties the cache of such values. */
+ * values share options_; a post that is not usual keeps its entries, and a poll what it can, in the thread's memory.
+ * What ptxas spills nevertheless, it loads anew in each post, after the fence of the post before; that takes a round
+ * trip to L2, because the fence empties the cache of such values. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
  public:
@@ -231,13 +231,13 @@ class Ring : private RingState {
     options_ = (options_ & ~(0xffu << kStatusShift)) | (uint32_t)status << kStatusShift;
   }
   /* On a queue with a request table, stores the poster words of `count` entries: the thread of rank first_rank + i
-   * stores that of producer index slot + i. The caller must have fenced as R2 (requests.h) says. Returns whether this
-   * thread stored one. */
-  EFA_GDA_FN bool mark_posted(uint32_t first_rank, uint32_t count, uint32_t slot) const {
+   * stores that of producer index slot + i. */
+  EFA_GDA_FN void mark_posted(uint32_t first_rank, uint32_t count, uint32_t slot) const {
     uint32_t i = group_.rank() - first_rank;
-    bool stores = !EFA_GDA_LIKELY(poster() == 0) && i < count;
-    if (stores) store_poster(queue_->requests, slot + i, poster());
-    return stores;
+    if (EFA_GDA_LIKELY(poster() == 0) || i >= count) return;
+    /* R2 (requests.h). An owner has fenced when it learnt the limit. */
+    if (kIsShared<Group>) fence_device();
+    store_poster(queue_->requests, slot + i, poster());
   }
   EFA_GDA_FN Group group() const { return group_; }
   using StoringGroupOf = StoringGroup<Group, StoreBytes>;
@@ -278,11 +278,11 @@ class Ring : private RingState {
     share.end = end;
   }
 
-  /* Calls `store(offset, quad)` for each quad of this thread's share that belongs to an entry made by the threads of rank
-   * first_rank to first_rank + count - 1, of which the first has the producer index `slot`. `quads` and `upper` are those
-   * of the share (EntryShare), in the thread's memory: quad by quad, for which few registers suffice. Sets phase and
-   * request id in the quads. The memory to which they go, the ring or the publication slots, has mask + 1 slots; `offset`
-   * is in bytes from its first. */
+  /* Calls `store(offset, quad)` for each quad of this thread's share that belongs to an entry made by the threads of
+   * rank first_rank to first_rank + count - 1, of which the first has the producer index `slot`. `quads` and `upper`
+   * are those of the share (EntryShare), in the thread's memory: quad by quad, for which few registers suffice. Sets
+   * phase and request id in the quads. The memory to which they go, the ring or the publication slots, has mask + 1
+   * slots; `offset` is in bytes from its first. */
   template <class Store>
   EFA_GDA_FN void store_share(const Quad *quads, const volatile uint32_t *upper, uint32_t first_rank, uint32_t count,
                               uint32_t slot, uint32_t mask, Store store) const {
@@ -305,8 +305,8 @@ class Ring : private RingState {
    * made its posts slower. */
   EFA_GDA_FN void look_for_slots(uint32_t count) {
     if ((kIsShared<Group> && Group::kSingleThread) || EFA_GDA_LIKELY(has_slots(count))) return;
-    /* A look does not know the table's limit. (The ring of an empty call has no poster number, so poster() does not show
-     * the table.) */
+    /* A look does not know the table's limit. (The ring of an empty call has no poster number, so poster() does not
+     * show the table.) */
     if (!is_usual() || queue_->requests.num_entries != 0) return;
     uint32_t limit = free_limit_;
     if (is_leader()) {
@@ -331,8 +331,8 @@ class Ring : private RingState {
     }
     return end_wait(result);
   }
-  /* The steps of make_room() before and after wait_polling(), which the caller calls between them. prepare_wait() rings,
-   * and returns for how many slots to wait; `result` is that of wait_polling(), the leader's. */
+  /* The steps of make_room() before and after wait_polling(), which the caller calls between them. prepare_wait()
+   * rings, and returns for how many slots to wait; `result` is that of wait_polling(), the leader's. */
   EFA_GDA_FN uint32_t prepare_wait(uint32_t count) {
     uint32_t most = (capacity_of(queue_) + 1) / 2;
     if (next_ != doorbell_index_) ring();
@@ -342,8 +342,8 @@ class Ring : private RingState {
     result = group_.from_leader(result);
     /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
-    /* R2 (requests.h): before the poster words that the new limit allows. */
-    if (poster() != 0) fence_device();
+    /* R2 (requests.h). */
+    if (!kIsShared<Group> && poster() != 0) fence_device();
     free_limit_ = next_ + (uint32_t)result;
     if (!kIsShared<Group>) read_geometry();
     return (efa_gda_status)(result >> 32);
@@ -426,7 +426,11 @@ class Ring : private RingState {
   EFA_GDA_FN bool is_usual() const { return (options_ & kUnusual) == 0; }
   /* Whether a post() of `count` entries is one usual round. */
   EFA_GDA_FN bool is_usual_round(uint32_t count) const { return is_usual() && count - 1 < group_.size(); }
-  /* That round. place_usual() requires has_slots(count). */
+  /* Whether it is one of a handle without a poster number: its post() only has to place it. */
+  EFA_GDA_FN bool is_plain_round(uint32_t count) const {
+    return (options_ & (kUnusual | ~0u << kPosterShift)) == 0 && count - 1 < group_.size();
+  }
+  /* That round. place_usual() requires has_slots(count), and mark_posted() before it. */
   template <class Make>
   EFA_GDA_FN void make_usual(Quad (&quads)[4], uint32_t count, Make make) const {
     make_quads(storing_group(), options_ >> kHintsShift, quads, group_.rank(),
@@ -435,15 +439,13 @@ class Ring : private RingState {
   EFA_GDA_FN void place_usual(Quad (&quads)[4], uint32_t count) {
     uint32_t mask = num_entries_ - 1;
     bool in_lap = Group::kSingleThread || (next_ & mask) + count <= num_entries_;
-    /* One branch for all three. */
+    /* One branch for all three. (A call that was published, and then got the lock, has ids and phases already.) */
     if (EFA_GDA_LIKELY(in_lap & fits_batch_window(count) & !has(kWideIds))) {
       store_quads_of_lap(storing_group(), quads, 0, Group::kSingleThread ? 1 : count, next_,
                          (next_ & num_entries_) != 0, buffer_, mask, 6,
                          [](uint8_t *to, const Quad &quad) { Ring::store_to_ring(to, quad); });
-      mark_posted(0, count, next_);
       next_ += count;
     } else {
-      mark_posted(0, count, next_);
       place_in_windows(quads, count);
     }
   }
@@ -485,20 +487,19 @@ class Ring : private RingState {
   /* place_usual() for entries that exceed the batch window, of two laps, or with wide ids. All of them are ready before
    * the first chunk, so that little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
-    uint32_t offsets[4], entries[4];
     StoringGroupOf group = storing_group();
+    uint32_t offsets[4], first = entry_number(group, 0), step = entry_number(group, 1) - first;
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      entries[k] = entry_number(group, k);
-      uint32_t s = next_ + entries[k];
+      uint32_t s = next_ + first + k * step;
       set_ring_fields(quads[k], quad_number(group, k), (s & num_entries_) != 0, s, has(kWideIds));
       offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group, k);
       /* In a block the compiler would otherwise compute them again for each chunk, between two fences. */
-      if (!Group::kAllThreadsFence) keep(entries[k]);
       if (!Group::kAllThreadsFence) keep(offsets[k]);
     }
+    if (!Group::kAllThreadsFence) keep(first);
     place(count, [&](uint32_t done, uint32_t n, uint32_t) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (Group::kSingleThread || entries[k] - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+        if (Group::kSingleThread || first - done + k * step < n) store_to_ring(buffer_ + offsets[k], quads[k]);
       }
     });
   }

@@ -19,8 +19,8 @@
  *                  the constructor to close(), and neither publishes nor combines.
  *   lock owner     the group that owns the lock. Below, it shares the queue unless the text names a queue's owner.
  *   publish        to write a call's entries, complete with phase and request id, to publication slots or ahead to the
- *                  ring, and then their flags to publication slots (publication.h). A group publishes only its own call,
- *                  of one round, and only before it owns the lock.
+ *                  ring, and then their flags to publication slots (publication.h). A group publishes only its own
+ *                  call, of one round, and only before it owns the lock.
  *   place ahead    of a group that publishes: to write its entries to the ring (PLACING AHEAD).
  *   combine        to place published calls, unless they are placed ahead, and to ring for them. Only the lock owner
  *                  combines, and only calls of other groups.
@@ -53,33 +53,35 @@
  *       The exception: if the lock is passed to a group already when it takes its ticket, its leader has loaded serving
  *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
  *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release_alone()
- *       fences if it does not ring. The other threads have acquired at the next sync that follows this fence; ring() and
- *       confirm() of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the two
- *       indices and the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table() fences
- *       before it stores that: R3). The stores depend on the load of serving by a branch. That they therefore follow it
- *       is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load of `oldest`
- *       precedes it, the limit only becomes stricter (R3).
+ *       fences if it does not ring. The other threads have acquired at the next sync that follows this fence; ring()
+ *       and confirm() of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the
+ *       two indices and the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table()
+ *       fences before it stores that: R3). The stores depend on the load of serving by a branch. That they therefore
+ *       follow it is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load
+ *       of `oldest` precedes it, the limit only becomes stricter (R3).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
- *       the limit, which may be newer than the serving that it acquired. A lock owner's stores depend in the same
- *       way on its load of the limit, if a group that waited stored that limit after a look.
+ *       the limit, which may be newer than serving; if it does so by what Ticket() has loaded, its flags depend so on
+ *       that load of serving. A lock owner's stores depend in the same way on its load of the limit, if a group that
+ *       waited stored that limit after a look.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
- *       loaded before serving. With an older
- *       doorbell_index the owner may store the last doorbell value again or, if it does not ring, pass the older index
- *       on: the host then counts too many entries as not rung for. With an older confirmed_index it fences earlier than
- *       it must; with an older limit it polls earlier than it must. The protocol needs none of them to be exact.
- *       If release_alone() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX does not
- *       require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps it until a
- *       real adapter has been tested without it.
+ *       loaded before serving. With an older doorbell_index the owner may store the last doorbell value again or, if it
+ *       does not ring, pass the older index on: the host then counts too many entries as not rung for. With an older
+ *       confirmed_index it fences earlier than it must; with an older limit it polls earlier than it must. The protocol
+ *       needs none of them to be exact.
+ *       If release_alone() passes on entries that are not rung for, its fence is a system fence (order_placed). PTX
+ *       does not require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps
+ *       it until a real adapter has been tested without it.
  *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
- *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release; R2
- *       of requests.h uses it too. On a queue with a request table the thread stores its poster word after that fence,
- *       and fences again before the flag. The threads of the lock owner load flags relaxed (scan_published) and
- *       fence, then their group synchronises (combine). The fence is fence_device(), or that of
- *       open_batch_window_for().
+ *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release, also of
+ *       the poster word that the thread stores before on a queue with a request table. The threads of the lock owner
+ *       load flags relaxed (scan_published) and fence, then their group synchronises (combine). The fence is
+ *       fence_device(), or that of open_batch_window_for(); if one thread combines calls that are placed ahead, that of
+ *       its ring.
  *       Visible: the published entries, also those placed ahead, and their poster words. The owner's ring passes
  *       entries that are placed ahead on to the adapter: fences are cumulative, so the poster's needs no system scope.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
- *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises.
+ *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises; one that places
+ *       ahead by what Ticket() has loaded does not (A1).
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
  *       If a group places its published call from its own copy, no group reads the published entries. Earlier
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
@@ -138,7 +140,8 @@
  *   5. Otherwise the group loads serving until it changes (leader_wait_for_change).
  *
  * PLACING AHEAD. In publish_usual() a group places its call ahead if its slots are of one lap of the ring and, by the
- * words that it has read, the entries fit the batch window and the free slots (Ring::has_room):
+ * words that Ticket() or else read_lock() has loaded, the entries fit the batch window and the free slots
+ * (Ring::has_room):
  *     first slot + entries - confirmed_index <= max_batch        first slot + entries <= free_limit
  * Both limits are on positions in the ring. No value of confirmed_index or free_limit is too high, and an older one is
  * only stricter. So it does not matter which group writes the slots, nor that slots before them are not written yet,
@@ -157,10 +160,10 @@
  * lock owner whose wait failed does not pass the lock; a queue's owner passes it in close() nevertheless (post.h).
  *   The bound of the wait for the lock is the handle's timeout. It begins again with each change of lock.serving, and
  * of completion.completed, because the lock owner may wait for a slow adapter. The clock is first read after 33 to 74
- * loads of serving without a change, and the abort flag kAbortPollNs (100 us) later, or at the bound. While serving changes
- * more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound again
- * and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner waits
- * only for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in
+ * loads of serving without a change, and the abort flag kAbortPollNs (100 us) later, or at the bound. While serving
+ * changes more often, neither bound nor flag ends the wait. The wait ends even if completing requests restart its bound
+ * again and again: finitely many calls have earlier tickets, and each waits for finitely many requests. A lock owner
+ * waits only for free slots and for requests, and combine() ends: it has at most kMaxOpenRounds rounds in Open and, in
  * Closing, at most one for each call before `end`. A queue's owner keeps the lock until close(). Other groups must take
  * no tickets meanwhile: a group that does waits until its bound runs out after the last completion, or until the
  * owner's close() poisons the queue.
@@ -209,9 +212,9 @@ struct TicketState {
   /* From collect() on shifted, as lock.serving holds it; before that, on the leader, as reserve.word held it. */
   uint64_t ticket_;
   LockReading lock_;
-  /* must_combine_: the group received the lock in PassedMustCombine. placed_ahead_: the group has placed the call
-   * ahead. */
-  bool owns_lock_, must_combine_, placed_ahead_;
+  /* must_combine_: the group received the lock in PassedMustCombine. published_: the group has published the call;
+   * placed_ahead_: ahead. */
+  bool owns_lock_, must_combine_, published_, placed_ahead_;
   /* Not EFA_GDA_OK: the ticket must not be used. */
   efa_gda_status status_;
 };
@@ -220,12 +223,12 @@ struct TicketState {
  *   1. Ticket(), collect().
  *   2. acquire_if_passed().
  *   3. In a post() for which Ring::is_usual_round() holds, unless the group owns the lock, publish_usual(); if that
- *      returns true, has_ended(); if that returns true, the call ends.
+ *      returns true, has_ended(); if that returns true, the call ends. Otherwise step 2 again.
  *   4. Unless owns_lock(), wait(). If it returns MayPublish, resume(), store the entries, publish(), and wait() again.
  *      If it returns Ended or Failed, the call ends.
  *   5. The lock owner places what it has not placed yet, and calls release_alone().
- * finish_call() (shared_call.h) does steps 4 and 5. If the lock owner has placed all entries and rung for them, it may
- * also pass(), unless it must_combine(). */
+ * finish_call() (shared_call.h) does steps 4 and 5, proceed() (post.h) the others. If the lock owner has placed all
+ * entries and rung for them, it may also pass(), unless it must_combine(). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket : private TicketState {
  public:
@@ -264,18 +267,38 @@ class Ticket : private TicketState {
     return owns_lock_;
   }
 
-  /* For a call for which Ring::is_usual_round() holds, whose only round is in `quads`: reads the lock and, if case 4
-   * applies and the slots are of one lap, publishes the call; ahead, if it can. Returns whether it did. */
+  /* If the lock is passed to the call just before this one, reads it while that is so, at most kLoadsWithoutClock
+   * times. Then as acquire_if_passed(). */
+  EFA_GDA_FN bool acquire_if_next() {
+    EFA_GDA_NO_UNROLL for (uint32_t n = 0; n != kLoadsWithoutClock; n++) {
+      uint64_t before = ticket_ - lock_.serving;
+      if (before >> (32 + EFA_GDA_LOCK_STATE_BITS) != 1 || (lock_.serving & kLockStateMask) != kPassed) break;
+      read_lock();
+    }
+    return acquire_if_passed();
+  }
+
+  /* For a call for which Ring::is_usual_round() holds, whose only round is in `quads`: if case 4 applies and the slots
+   * are of one lap, publishes the call; ahead, if it can. Reads the lock first, unless what Ticket() has read is enough
+   * to place ahead. Returns whether it published. */
   EFA_GDA_FN bool publish_usual(const PublicationSlots &publication, Quad (&quads)[4]) {
     if (status_ != EFA_GDA_OK || !ring_.has_publication_slots()) return false;
-    read_lock();
-    if (outcome(false, publication.mask + 1) != TicketOutcome::MayPublish) return false;
-    resume();
-    if (!ring_.has_slots(count_) && !is_limit_of_owned(lock_.free_limit, first_slot())) ring_.look_for_slots(count_);
-    bool ahead = ring_.has_room(count_);
+    bool ahead = false;
+    if (outcome(publication.mask + 1) == TicketOutcome::MayPublish) {
+      resume();
+      ahead = ring_.has_room(count_);
+    }
+    if (!ahead) {
+      read_lock();
+      if (outcome(publication.mask + 1) != TicketOutcome::MayPublish) return false;
+      resume();
+      if (!ring_.has_slots(count_) && !is_limit_of_owned(lock_.free_limit, first_slot())) ring_.look_for_slots(count_);
+      ahead = ring_.has_room(count_);
+    }
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
     uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
-    /* finish_call() publishes a call of two laps of the ring or, if it is not placed ahead, of the publication slots. */
+    /* finish_call() publishes a call of two laps of the ring or, if it is not placed ahead, of the publication slots.
+     * */
     if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1) return false;
     bool phase = (slot & ring_.num_entries()) != 0;
     typename RingOf::StoringGroupOf group = ring_.storing_group();
@@ -298,12 +321,11 @@ class Ticket : private TicketState {
     TicketOutcome now = TicketOutcome::None;
     EFA_GDA_NO_UNROLL for (uint32_t n = 0; now == TicketOutcome::None && n != kLoadsWithoutClock; n++) {
       read_lock();
-      now = outcome(true, 0);
+      now = outcome(0);
       if (now == TicketOutcome::None) pause();
     }
     return now == TicketOutcome::Ended;
   }
-  /* The group has placed the call, before it owned the lock. */
   EFA_GDA_FN bool has_placed_ahead() const { return placed_ahead_; }
 
   EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
@@ -314,18 +336,17 @@ class Ticket : private TicketState {
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
   /* Waits until case 1, 2, 3 or 4 of A CALL THAT WAITS applies. In case 2 it makes the group the lock owner. If it
-   * fails, the queue is poisoned. `published`: the group has published the call. `publication_slots`: those of the
-   * queue. */
-  EFA_GDA_FN TicketOutcome wait(bool published, uint32_t publication_slots, uint64_t timeout_ns) {
+   * fails, the queue is poisoned. `publication_slots`: those of the queue. */
+  EFA_GDA_FN TicketOutcome wait(uint32_t publication_slots, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
     Group group = ring_.group();
     /* Not a call without entries, nor one of several rounds. */
-    bool can_publish = !published && count_ - 1 < group.size() && ring_.has_publication_slots();
+    bool can_publish = !published_ && count_ - 1 < group.size() && ring_.has_publication_slots();
     if (!can_publish) publication_slots = 0;
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     EFA_GDA_NO_UNROLL for (;;) {
-      TicketOutcome now = outcome(published, publication_slots);
+      TicketOutcome now = outcome(publication_slots);
       if (now == TicketOutcome::Owner) acquire();
       if (now != TicketOutcome::None) return now;
       uint32_t status = group.rank() == 0 ? leader_wait_for_change(lock_.serving, timeout_ns) : EFA_GDA_OK;
@@ -342,8 +363,6 @@ class Ticket : private TicketState {
   /* To be called before the group places ahead, publishes, or acts as the lock owner. */
   EFA_GDA_FN void resume() {
     ring_.resume(first_slot(), (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32), lock_.free_limit);
-    /* R2: before the poster words that the limit allows. */
-    if (ring_.poster() != 0) fence_device();
     if (placed_ahead_) ring_.advance(count_);
   }
 
@@ -352,13 +371,14 @@ class Ticket : private TicketState {
   EFA_GDA_FN void publish(const PublicationSlots &publication, bool placed) {
     Group group = ring_.group();
     uint32_t i = group.rank();
+    published_ = true;
     placed_ahead_ = placed;
     /* A thread's release below covers what all threads stored before this sync. */
     group.sync();
     if (i < count_) {
-      /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
+      ring_.mark_posted(0, count_, first_slot());
+      /* The release of A2, also for the poster word. */
       fence_device();
-      if (ring_.mark_posted(0, count_, first_slot())) fence_device();
       uint64_t bits = (i + 1 == count_ ? kLastSlot : 0) | (placed ? kPlacedAhead : 0);
       store_relaxed(publication.flag(first_slot() + i), flag_of(ticket_, i) | bits);
     }
@@ -389,15 +409,15 @@ class Ticket : private TicketState {
   EFA_GDA_FN uint64_t next_ticket() const { return ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS); }
 
  private:
-  /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `publication_slots`: the limit
-   * of case 4, or 0 if the group must not publish. */
-  EFA_GDA_FN TicketOutcome outcome(bool published, uint32_t publication_slots) const {
+  /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `publication_slots`: the
+   * limit of case 4, or 0 if the group must not publish. */
+  EFA_GDA_FN TicketOutcome outcome(uint32_t publication_slots) const {
     uint64_t serving = lock_.serving;
     if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Ended;
     if (is_passed_to(ticket_, serving)) return TicketOutcome::Owner;
     /* Slots from T's first to the call's last. */
     uint32_t ahead = first_slot() + count_ - (uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS);
-    if (published && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
+    if (published_ && count_ <= kMaxEarlyReturnEntries && (serving & kLockStateMask) == kOpen &&
         ahead <= kMaxEntriesAhead * ring_.group().size()) {
       return TicketOutcome::Ended;
     }
