@@ -7,14 +7,13 @@
 
 /* Launch one thread. Nothing else may use the queue's receive side while it runs. */
 EFA_GDA_KERNEL efa_gda_receive_kernel(struct efa_gda_receive_args args) {
-  efa_gda::Completions completions;
   uint32_t first = 0, count = 0;
   efa_gda_status status;
   if (args.into == nullptr) {
     status = efa_gda::post_receives(args.queue, {args.address, args.lkey, args.length}, args.stride, args.count, &first,
-                                    &count, completions, args.timeout_ns);
+                                    &count, args.timeout_ns);
   } else {
-    status = efa_gda::take_received(args.queue, args.into, args.count, &count, completions, args.timeout_ns);
+    status = efa_gda::take_received(args.queue, args.into, args.count, &count, args.timeout_ns);
   }
   args.result->first = first;
   args.result->count = count;

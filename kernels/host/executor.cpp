@@ -145,9 +145,8 @@ uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_rec
       [](void *p) {
         Call &c = *static_cast<Call *>(p);
         const efa_gda_host_receives &r = *c.receives;
-        efa_gda::Completions completions;
         c.status = efa_gda::post_receives(c.queue, {r.address, r.lkey, r.length}, r.stride, r.count, c.first,
-                                          c.posted, completions, r.timeout_ns);
+                                          c.posted, r.timeout_ns);
       },
       &call);
   return call.status;
@@ -166,8 +165,7 @@ uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t
       0, 1, 1,
       [](void *p) {
         Call &c = *static_cast<Call *>(p);
-        efa_gda::Completions completions;
-        c.status = efa_gda::take_received(c.queue, c.out, c.max, c.taken, completions, c.timeout_ns);
+        c.status = efa_gda::take_received(c.queue, c.out, c.max, c.taken, c.timeout_ns);
       },
       &call);
   return call.status;

@@ -459,17 +459,22 @@ pub struct efa_gda_error_words {
     pub reported: u32,
     /// enum efa_io_comp_status of the first error; may be a code that this enum lacks.
     pub completion_status: u32,
-    pub reserved: u32,
+    /// Not 0: a completion of another queue pair was read, so two queues complete on this completion queue.
+    pub foreign: u32,
     /// Request id of the first error.
     pub request_id: u64,
     /// enum efa_gda_status that poisoned the queue; 0: the queue is in service.
     pub poison: u32,
+    /** As completion_status and request_id, of the first error since the last put (efa_gda_put_args) began; put_status is
+ 0 without one.*/
+    pub put_status: u32,
+    pub put_request_id: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of efa_gda_error_words",
-    ][::core::mem::size_of::<efa_gda_error_words>() - 32usize];
+    ][::core::mem::size_of::<efa_gda_error_words>() - 40usize];
     [
         "Alignment of efa_gda_error_words",
     ][::core::mem::align_of::<efa_gda_error_words>() - 8usize];
@@ -483,14 +488,20 @@ const _: () = {
         "Offset of field: efa_gda_error_words::completion_status",
     ][::core::mem::offset_of!(efa_gda_error_words, completion_status) - 8usize];
     [
-        "Offset of field: efa_gda_error_words::reserved",
-    ][::core::mem::offset_of!(efa_gda_error_words, reserved) - 12usize];
+        "Offset of field: efa_gda_error_words::foreign",
+    ][::core::mem::offset_of!(efa_gda_error_words, foreign) - 12usize];
     [
         "Offset of field: efa_gda_error_words::request_id",
     ][::core::mem::offset_of!(efa_gda_error_words, request_id) - 16usize];
     [
         "Offset of field: efa_gda_error_words::poison",
     ][::core::mem::offset_of!(efa_gda_error_words, poison) - 24usize];
+    [
+        "Offset of field: efa_gda_error_words::put_status",
+    ][::core::mem::offset_of!(efa_gda_error_words, put_status) - 28usize];
+    [
+        "Offset of field: efa_gda_error_words::put_request_id",
+    ][::core::mem::offset_of!(efa_gda_error_words, put_request_id) - 32usize];
 };
 /// Engine: the completion queue's consumer (cq.h).
 #[repr(C)]
@@ -630,7 +641,7 @@ pub struct efa_gda_queue {
     pub reserve: efa_gda_reserve_words,
     pub lock: efa_gda_lock_words,
     pub error: efa_gda_error_words,
-    pub __bindgen_padding_1: [u32; 16usize],
+    pub __bindgen_padding_1: [u32; 14usize],
     pub completion: efa_gda_completion_words,
     pub tracking: efa_gda_request_words,
     pub __bindgen_padding_2: [u32; 24usize],
@@ -748,14 +759,14 @@ pub type efa_gda_put_flags = ::core::ffi::c_uint;
 pub struct efa_gda_put_result {
     /// enum efa_gda_status
     pub status: u32,
-    /// enum efa_io_comp_status of the first error completion that this put read; 0 if it read none.
+    /// enum efa_io_comp_status of the queue's first error since the put began; 0 without one.
     pub completion_status: u32,
-    /// Request id of that completion.
+    /// Request id of that error.
     pub request_id: u64,
     /** Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
  failure, up to 256 more may have been posted.*/
     pub posted: u64,
-    /// Completed requests that this put counted, of whichever group. Stays 0 on a queue with counters whose wrap is 0.
+    /// Requests of the queue that completed since the put began, modulo 2^32, as the queue counts them.
     pub completed: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -27,14 +27,13 @@ struct ServeArgs {
 EFA_GDA_KERNEL serve_kernel(ServeArgs a) {
   using namespace efa_gda;
   constexpr uint32_t kAtOnce = 16;
-  Completions completions;
   uint32_t first = 0, posted = 0;
   Memory whole = {a.memory, a.lkey, a.bytes};
-  efa_gda_status status = post_receives(a.queue, whole, a.bytes, a.window, &first, &posted, completions, a.timeout_ns);
+  efa_gda_status status = post_receives(a.queue, whole, a.bytes, a.window, &first, &posted, a.timeout_ns);
   for (uint32_t k = 0; k < posted; k++) a.buffers[(first + k) & 0xffff] = k;
   for (uint32_t done = 0; status == EFA_GDA_OK && done < a.total;) {
     uint32_t count = 0;
-    status = take_received(a.queue, a.taken, kAtOnce, &count, completions, a.timeout_ns);
+    status = take_received(a.queue, a.taken, kAtOnce, &count, a.timeout_ns);
     for (uint32_t i = 0; status == EFA_GDA_OK && i < count; i++) {
       const uint32_t *completion = reinterpret_cast<const uint32_t *>(a.taken + i * EFA_GDA_INBOX_ENTRY);
       uint32_t head = load_relaxed(completion), immediate = load_relaxed(completion + 3), again = 0;
@@ -47,7 +46,7 @@ EFA_GDA_KERNEL serve_kernel(ServeArgs a) {
       const volatile uint64_t *from = reinterpret_cast<const volatile uint64_t *>(at);
       for (uint32_t k = 0; k < a.bytes / 8; k++) a.out[(uint64_t)immediate * (a.bytes / 8) + k] = from[k];
       a.came[immediate]++;
-      status = post_receive(a.queue, Memory{at, a.lkey, a.bytes}, &again, completions, a.timeout_ns);
+      status = post_receive(a.queue, Memory{at, a.lkey, a.bytes}, &again, a.timeout_ns);
       a.buffers[again & 0xffff] = buffer;
     }
     done += count;

@@ -200,7 +200,6 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       if (!leads) return;
       efa_gda::SharedCall call;
       call.timeout_ns = a.timeout_ns;
-      call.has_more = false;
       efa_gda::Ring<efa_gda::Shared<efa_gda::ThreadGroup>> ring(q, efa_gda::Shared<efa_gda::ThreadGroup>());
       ring.resume(0, 0, 0, q->sq.num_entries);
       call.combining.ring = ring.state();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What polls counted, and the head of a completion with its loads. cq.h says who uses them and what orders the loads.
+ * What a poll found, and the head of a completion with its loads. cq.h says who uses them and what orders the loads.
  */
 #ifndef EFA_GDA_COMPLETION_H
 #define EFA_GDA_COMPLETION_H
@@ -9,72 +9,17 @@
 
 namespace efa_gda {
 
-/* What one or several polls counted. `first_error` and `first_error_id`: status and request id of the first error. */
-struct Completions {
-  /* Completed requests. */
-  uint32_t sends;
-  /* Completions of receives; `unsolicited`: how many of them used no posted receive. */
-  uint32_t receives, unsolicited;
-  /* Failed requests whose completions were read. With counters and wrap not 0, `sends` counts them later. */
-  uint32_t errors, first_error;
-  uint64_t first_error_id;
-  /* A completion of another queue pair was read: two queues complete on this completion queue. */
-  bool foreign;
-
-  EFA_GDA_FN Completions()
-      : sends(0), receives(0), unsolicited(0), errors(0), first_error(0), first_error_id(0), foreign(false) {}
-  /* Leaves all members undefined: stores to the thread's memory delay the next fence. */
-  enum Undefined { kUndefined };
-  EFA_GDA_FN explicit Completions(Undefined) {}
-
-  EFA_GDA_FN void add_error(uint32_t status, uint64_t id) {
-    if (errors == 0) first_error = status;
-    if (errors == 0) first_error_id = id;
-    errors++;
-  }
-  /* A number that changes with each completion that is added, but for those of another queue pair. */
-  EFA_GDA_FN uint32_t read() const { return sends + receives + errors; }
-  EFA_GDA_FN void add(const Completions &more) { add_to(*this, more); }
-  EFA_GDA_FN void add(const Completions &more) volatile { add_to(*this, more); }
-  EFA_GDA_FN Completions copy() const { return *this; }
-  EFA_GDA_FN Completions copy() const volatile {
-    Completions out;
-    out.sends = sends;
-    out.receives = receives;
-    out.unsolicited = unsolicited;
-    out.errors = errors;
-    out.first_error = first_error;
-    out.first_error_id = first_error_id;
-    out.foreign = foreign;
-    return out;
-  }
-
- private:
-  template <class To>
-  EFA_GDA_FN static void add_to(To &to, const Completions &more) {
-    if (to.errors == 0 && more.errors != 0) {
-      to.first_error = more.first_error;
-      to.first_error_id = more.first_error_id;
-    }
-    to.sends = to.sends + more.sends;
-    to.receives = to.receives + more.receives;
-    to.unsolicited = to.unsolicited + more.unsolicited;
-    to.errors = to.errors + more.errors;
-    to.foreign = to.foreign || more.foreign;
-  }
-};
-
 /* The `count` requests that a poller waits for, from producer index `first` on. A poll with ids needs a request table;
  * with count 0 it reads once. */
 struct RequestIds {
   uint32_t first = 0, count = 0;
 };
 
-/* What a poll found; the leader's fields are valid. has_others: completions other than those of successful requests.
- * has_all: the completions of all requests that it waits for, successful ones, each of whose ids names one request (R1
- * in requests.h). */
+/* What a poll found. `count`: completions that it took from the completion queue. has_all: the completions of all
+ * requests that it waits for, successful ones, each of whose ids names one request (R1 in requests.h). */
 struct Polled {
-  bool has_others = false, has_all = false;
+  uint32_t count = 0;
+  bool has_all = false;
 };
 
 /* First eight bytes of a completion: id 15:0, status 23:16, flags 31:24, queue pair 47:32. */

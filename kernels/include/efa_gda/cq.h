@@ -17,9 +17,9 @@
  *   poller   the threads that poll together (CompletionReader): of a group that waits for free slots or completions, or
  *            tests, the lanes of Group::Poller (group.h; one that waits for the ticket lock does not poll); or a
  *            receiver, a poster of receives, or a thread in post_transfer() (fi_xpu_post.h).
- *   reader   the poller that holds completion.lock. Only the reader reads the completion queue or writes `consumed`. Each
- *            of its lanes loads a part of the completions; its leader does everything else, but for the done words of
- *            successful requests, which the lane stores that loaded the completion.
+ *   reader   the poller that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
+ *            Each of its lanes loads a part of the completions; its leader does everything else, but for the done words
+ *            of successful requests, which the lane stores that loaded the completion.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
  *   N        sq.num_entries.
@@ -50,6 +50,9 @@
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before
  *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
+ *   error.foreign            | reader                       | waits (Deadline), put | relaxed: carries no data
+ *   error.put_status,        | reader; put_status also the  | put                   | B4
+ *   .put_request_id          | put that begins              |                       |
  *   error.count              | reader: fetch_add            | with counters: pollers| B4
  *                            |                              | Sender: quiet, waits; | B4
  *                            |                              |   ibgda.h             |
@@ -79,20 +82,21 @@
  *       adapter no longer writes the receive's buffer; and the message, where a completion shows it (signal.h,
  *       RECEIVING SIDE, step 2). In return the receiver copies the entry out, then stores `taken` with a release; the
  *       reader loads it with an acquire. Visible: that the inbox entry may be written again.
- *   B4  The reader stores the report (of the first error), fences, adds to error.count, executes a system fence, and
- *       then stores the failed request's done word; after a further system fence (B2) it adds, without counters, to
- *       `completed`. With counters and wrap not 0, a poller loads error.count with an acquire, executes B2's fence, and
- *       then advances `completed`. So a group that loads a `completed` that counts a failed request, or finds the
- *       request failed in the request table, also sees its error in error.count, and the report. On a queue with
- *       counters whose wrap is 0, or without a completion queue, no error is counted in error.count or reported.
+ *   B4  The reader stores the report (of the first error) and the words of the put, fences, adds to error.count,
+ *       executes a system fence, and then stores the failed request's done word; after a further system fence (B2) it
+ *       adds, without counters, to `completed`. With counters and wrap not 0, a poller loads error.count with an
+ *       acquire, executes B2's fence, and then advances `completed`. So a group that loads a `completed` that counts a
+ *       failed request, or finds the request failed in the request table, also sees its error in error.count, and what
+ *       was stored before. On a queue with counters whose wrap is 0, or without a completion queue, no error is counted
+ *       in error.count or reported.
  *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
  *       again, and advances `completed` only if both values of `error` are equal. So its `error` includes each error
  *       that the adapter counted before the last success in its `success`.
  *   B6  The reader's fence of B2 precedes the fetch_add that releases completion.lock, and makes it a release. If there
  *       were no new completions, there is no fence; the fetch_add then passes on what the reader before released. The
  *       next reader's fetch_or is an acquire, and its lanes load completions after a sync. Visible: that the reader
- *       before has loaded its completions, so that no lane loads from an entry an older completion than the one that was
- *       read there last. (A completion of two laps ago has the phase of this lap.)
+ *       before has loaded its completions, so that no lane loads from an entry an older completion than the one that
+ *       was read there last. (A completion of two laps ago has the phase of this lap.)
  *
  * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
  * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
@@ -105,7 +109,7 @@
  * WHAT IS COUNTED. `completed` counts requests, successful and failed ones: the slots of both are free. Requests
  * complete in any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which.
  * `received` counts receives that used a posted receive. A completion with another queue pair's number is consumed and
- * not counted; Completions::foreign reports it.
+ * not counted; error.foreign reports it.
  *
  * NO OVERRUN. Without counters, `completed` grows only when a completion is read, and writers keep
  * next - completed <= N (free_slots.h). So at most N completions of requests are unread. The host makes cq.num_entries
@@ -179,7 +183,11 @@ EFA_GDA_FN void record_error(efa_gda_queue *queue, uint32_t status, uint64_t id)
     fence_system();
     store_system(&queue->error.reported, 1u);
   }
-  /* B4: makes the report visible to pollers that load error.count with an acquire, on queues with counters. */
+  /* B4: makes what was stored visible to pollers that load error.count with an acquire, on queues with counters. */
+  if (load_relaxed(&queue->error.put_status) == 0) {
+    store_relaxed(&queue->error.put_request_id, id);
+    store_relaxed(&queue->error.put_status, status);
+  }
   fence_device();
   fetch_add_relaxed(&queue->error.count, 1u);
 }
@@ -247,20 +255,17 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
 /* What take_completion() found: a request of this queue, a receive that used a posted receive, neither. */
 enum CompletionKind : uint32_t { kOtherCompletion = 0, kSendCompletion = 1, kPostedReceive = 2 };
 
-/* Takes the completion at `index`, which is new and not of a successful request of this queue, and adds it to `all`.
- * Called by the reader. */
-EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index, Completions *all) {
+/* Takes the completion at `index`, which is new and not of a successful request of this queue. Called by the reader. */
+EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index) {
   CompletionHead head = load_head<ThreadGroup>(completion_at(queue->cq, index));
   if (head.qpn() != queue->qpn) {
-    all->foreign = true;
+    store_relaxed(&queue->error.foreign, 1u);
     return kOtherCompletion;
   }
   if (!head.is_send()) {
     copy_to_inbox(queue, index);
-    all->receives++;
-    if ((head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) == 0) return kPostedReceive;
-    all->unsolicited++;
-    return kOtherCompletion;
+    bool is_posted = (head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) == 0;
+    return is_posted ? kPostedReceive : kOtherCompletion;
   }
   uint64_t id = head.id();
   if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
@@ -275,7 +280,6 @@ EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index
     fence_system();
     mark_done(queue->requests, head.id(), head.status());
   }
-  all->add_error(head.status(), id);
   return kSendCompletion;
 }
 
@@ -305,26 +309,24 @@ EFA_GDA_FN uint32_t completed_so_far(efa_gda_queue *queue) {
   return completed;
 }
 
-/* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0. `more` is success + error of
- * `counts`, less `known`, modulo wrap. Returns `more`, or 0 if another poller advanced `completed` first or a newer
- * error was counted. */
-EFA_GDA_FN uint32_t advance_completed(efa_gda_queue *queue, Counts counts, uint32_t known, uint32_t more) {
-  if (more == 0) return 0;
+/* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0, unless another poller advanced
+ * it first or a newer error was counted. `more` is success + error of `counts`, less `known`, modulo wrap. */
+EFA_GDA_FN void advance_completed(efa_gda_queue *queue, Counts counts, uint32_t known, uint32_t more) {
+  if (more == 0) return;
   /* B2, and B5: the poller has loaded `success` before, and loads `error` again. */
   fence_system();
-  if (load_error_counter(queue->counters) != counts.error) return 0;
-  if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
+  if (load_error_counter(queue->counters) != counts.error) return;
+  if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return;
   /* Brings `consumed` forward about every 2^30 completions (COUNTERS above). */
   uint32_t consumed;
   if (((known ^ (known + more)) >> 30) != 0 && try_to_read(queue, consumed)) {
     end_reading(queue, oldest_unread(queue, consumed) - consumed);
   }
-  return more;
 }
 
 /* The leader's part of poll() on a queue with counters. Returns how many completions must be read, if the queue has a
  * completion queue. */
-EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue, Completions *all) {
+EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue) {
   const efa_gda_counters &c = queue->counters;
   if (c.wrap == 0) return 0;
   /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. If one is
@@ -333,7 +335,7 @@ EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue, Completions *all) {
   Counts counts = {load_system(c.success), load_error_counter(c)};
   if (unread_errors(queue, counts.error) != 0) return 2 * queue->sq.num_entries;
   uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
-  if (more <= queue->sq.num_entries) all->sends += advance_completed(queue, counts, known, more);
+  if (more <= queue->sq.num_entries) advance_completed(queue, counts, known, more);
   return 0;
 }
 
@@ -351,18 +353,17 @@ class CompletionReader {
    * With counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
    * `completed` by the difference between the counters' sum and `completed`, modulo wrap (advance_completed()). It does
    * not if the difference is 0 or more than N, if the adapter counted a further error meanwhile, or if another poller
-   * was first. If errors are unread, it reads completions, and leaves `completed` as it is. Adds what it counted to
-   * `all`.
+   * was first. If errors are unread, it reads completions, and leaves `completed` as it is.
    *   With `ids` it reads the same entries again at once, until it has found the completions of these requests, or any
    * with the same ids, or another poller has marked the first of them as done, or all entries are new; kMaxReads times
    * in all. Each further read costs one round trip; the lock, the fence and the look at the request table are not
    * repeated. Meanwhile no other group can poll. */
   template <bool kHasIds = false>
-  EFA_GDA_FN Polled poll(uint32_t most, Completions *all, RequestIds ids = RequestIds()) {
+  EFA_GDA_FN Polled poll(uint32_t most, RequestIds ids = RequestIds()) {
     const bool leads = poller_.rank() == 0;
     uint32_t consumed = 0, index = 0, want = 0;
     if (leads) {
-      if (has_counters_) most = poll_counters(queue_, all);
+      if (has_counters_) most = poll_counters(queue_);
       if (cq_.buffer != nullptr && most != 0 && try_to_read(queue_, consumed)) {
         index = has_counters_ ? oldest_unread(queue_, consumed) : consumed;
         /* Heads of one lap. */
@@ -381,8 +382,8 @@ class CompletionReader {
     poller_.sync();
     Polled polled;
     if (want == 0) return polled;
-    uint32_t count = read<kHasIds>(index, want, ids, all, polled);
-    if (leads) end_reading(queue_, index + count - consumed);
+    polled = read<kHasIds>(index, want, ids);
+    if (leads) end_reading(queue_, index + polled.count - consumed);
     return polled;
   }
 
@@ -390,16 +391,14 @@ class CompletionReader {
    * without counters, no more completions are read than requests are in flight, because a read past the last completion
    * may cost a round trip over PCIe. With none in flight it reads all the same: receives may have completed. */
   template <bool kHasIds = false>
-  EFA_GDA_FN Polled poll_in_flight(uint32_t posted, uint32_t completed, Completions *all,
-                                   RequestIds ids = RequestIds()) {
+  EFA_GDA_FN Polled poll_in_flight(uint32_t posted, uint32_t completed, RequestIds ids = RequestIds()) {
     uint32_t in_flight = posted - completed;
-    return poll<kHasIds>(in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, all, ids);
+    return poll<kHasIds>(in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll, ids);
   }
 
-  /* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. On a queue with
-   * counters whose wrap is 0 it returns the counters' sum and leaves `all` as it is, so Completions::sends stays 0. */
-  EFA_GDA_FN uint32_t completed_now(uint32_t posted, uint32_t completed, Completions *all) {
-    if (!has_counters_ || queue_->counters.wrap != 0) poll_in_flight(posted, completed, all);
+  /* poll_in_flight(); then returns the number of completed requests of this queue so far, modulo 2^32. */
+  EFA_GDA_FN uint32_t completed_now(uint32_t posted, uint32_t completed) {
+    if (!has_counters_ || queue_->counters.wrap != 0) poll_in_flight(posted, completed);
     return poller_.rank() == 0 ? completed_so_far(queue_) : 0;
   }
 
@@ -408,13 +407,13 @@ class CompletionReader {
   /* The most times that a poll reads the same entries. Eight reads take about 10 us on an H100. */
   static constexpr uint32_t kMaxReads = 8;
 
-  /* Reads the new completions from `index` on, at most `want`, and returns their number. */
+  /* Reads the new completions from `index` on, at most `want`. */
   template <bool kHasIds>
-  EFA_GDA_FN uint32_t read(uint32_t index, uint32_t want, RequestIds ids, Completions *all, Polled &polled) {
+  EFA_GDA_FN Polled read(uint32_t index, uint32_t want, RequestIds ids) {
     const uint8_t *first = completion_at(cq_, index + poller_.lane());
     uint32_t phase = CompletionHead::phase_of(index, cq_.num_entries);
     CompletionHead heads[kHeads];
-    /* Bit i of `fresh`: completion index + i is new. Bit i of `good`: it is also of a successful request of this queue. */
+    /* Bit i of `fresh`: completion index + i is new. Bit i of `good`: it is also of a successful request. */
     uint32_t fresh, good;
     EFA_GDA_NO_UNROLL for (uint32_t reads = 1;; reads++) {
       uint32_t found = 0;
@@ -434,10 +433,11 @@ class CompletionReader {
       if (kHasIds && (poller_.vote(is_marked) & 1) != 0) break;
       if (!kHasIds || found >= ids.count || low_ones(fresh) == want || reads == kMaxReads) break;
     }
-    uint32_t count = low_ones(fresh);
+    Polled polled;
+    uint32_t count = polled.count = low_ones(fresh);
     /* The lanes' loads happen before the leader's fence. */
     poller_.sync();
-    if (count == 0) return 0;
+    if (count == 0) return polled;
     /* R1: if `oldest` is not past ids.first, an id names one request. */
     bool is_one_lap = kHasIds && (int32_t)(load_relaxed(&queue_->tracking.oldest) - ids.first) <= 0;
     /* B2; R1 for each lane's requests. */
@@ -460,10 +460,9 @@ class CompletionReader {
     poller_.sync();
     if (poller_.rank() == 0) {
       uint32_t others = low_bits(count) & ~good, receives = 0, sends = count;
-      polled.has_others = others != 0;
-      if (!EFA_GDA_LIKELY(!polled.has_others)) {
+      if (!EFA_GDA_LIKELY(others == 0)) {
         EFA_GDA_NO_UNROLL for (; others != 0; others &= others - 1) {
-          CompletionKind kind = take_completion(queue_, index + low_zeros(others), all);
+          CompletionKind kind = take_completion(queue_, index + low_zeros(others));
           sends -= kind != kSendCompletion;
           receives += kind == kPostedReceive;
         }
@@ -473,10 +472,9 @@ class CompletionReader {
       }
       /* With counters, a later poll counts these requests, when it advances `completed`. */
       if (!has_counters_) fetch_add_relaxed(&queue_->completion.completed, sends);
-      if (!has_counters_) all->sends += sends;
       if (cq_.doorbell != nullptr) store_doorbell(cq_.doorbell, (index + count) & 0xffff);
     }
-    return count;
+    return polled;
   }
 
   Poller poller_;
@@ -487,16 +485,12 @@ class CompletionReader {
   bool has_counters_;
 };
 
-/* Polls as one thread, until a poll adds nothing to `all` but perhaps foreign completions, or up to kMaxPoll
- * completions. */
-EFA_GDA_COLD void poll(efa_gda_queue *queue, Completions *all) {
+/* Polls as one thread, until a poll finds no completion, or up to kMaxPoll completions. */
+EFA_GDA_COLD void poll(efa_gda_queue *queue) {
   constexpr uint32_t kPolls = kMaxPoll / kHeadsPerLane<ThreadGroup>;
   CompletionReader<ThreadGroup> reader(queue);
-  uint32_t before, polls = 0;
-  do {
-    before = all->read();
-    reader.poll(kMaxPoll, all);
-  } while (all->read() != before && ++polls != kPolls);
+  for (uint32_t polls = 0; polls != kPolls && reader.poll(kMaxPoll).count != 0; polls++) {
+  }
 }
 
 }  // namespace efa_gda

@@ -112,8 +112,7 @@ EFA_GDA_COLD int64_t post_transfer(efa_gda_xpu_ep *ep, const Transfer *t) {
   if (refused != 0) return refused;
   if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return -FI_ECANCELED;
   if (!reserve_completion(ep->send_cq)) return -FI_EAGAIN;
-  Completions none;
-  uint32_t completed = CompletionReader<ThreadGroup>(queue).completed_now(0, 0, &none);
+  uint32_t completed = CompletionReader<ThreadGroup>(queue).completed_now(0, 0);
   if ((uint32_t)load_relaxed(&queue->reserve.word) - completed >= queue->sq.num_entries) {
     release_completion(ep->send_cq);
     return -FI_EAGAIN;

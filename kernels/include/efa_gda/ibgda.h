@@ -197,8 +197,7 @@ EFA_GDA_COLD uint32_t ibgda_drain(efa_gda_ibgda_queue *of, uint64_t timeout_ns) 
   uint32_t status = EFA_GDA_OK;
   if (is_before(start, end)) {
     RequestWait wait(start, end - start, 0, 0, timeout_ns);
-    Completions completions;
-    status = wait_for_requests<ThreadGroup>(queue, &wait, &completions);
+    status = wait_for_requests<ThreadGroup>(queue, &wait);
   }
   /* Also errors of requests that an earlier drain covered. */
   if (status == EFA_GDA_OK && load_acquire(&queue->error.count) != 0) status = EFA_GDA_COMPLETION_ERROR;

@@ -380,15 +380,23 @@ inline void pause() { host::yield(); }
 /* The lowest `n` bits, at most 32. */
 EFA_GDA_FN uint32_t low_bits(uint32_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
 
+/* Why waits on this queue end: EFA_GDA_POISONED; or EFA_GDA_BAD_COMPLETION, because another queue's pollers may have
+ * read the completions for which they wait (error.foreign). EFA_GDA_OK otherwise. */
+EFA_GDA_FN efa_gda_status status_of(const efa_gda_queue *queue) {
+  if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
+  return load_relaxed(&queue->error.foreign) != 0 ? EFA_GDA_BAD_COMPLETION : EFA_GDA_OK;
+}
+
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
- * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
+ * restart(). A Deadline also ends the wait when the queue is poisoned, when a completion of another queue pair was read
+ * (status_of()), or when the abort flag is raised.
  *
  * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
  * and `*progress`: most waits end before that. So that a kernel of short waits ends too, on a GPU about one wait in 16,
  * and on the host each wait, does so in the first call already. The abort flag is in host memory, and reading it delays
  * the fences of all groups: these calls read it first when the clock is at State's `first_abort_poll`, then every
- * kAbortPollNs, and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many groups
- * wait there, and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
+ * kAbortPollNs, and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many
+ * groups wait there, and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
@@ -404,9 +412,10 @@ class Deadline {
         : bound_ns(bound), start(0), next_abort_poll(first_abort_poll), seen(0), is_over(false) {}
   };
 
-  /* `progress` may be null. */
+  /* `progress`: a word of the queue, or null. */
   EFA_GDA_FN Deadline(State &state, const efa_gda_queue *queue, const uint32_t *progress = nullptr)
-      : state_(&state), queue_(queue), progress_(progress), calls_(looks_at_once() ? 0 : 24) {}
+      : state_(&state), queue_(queue), progress_(progress == nullptr ? 0 : offset_of(queue, progress)),
+        calls_(looks_at_once() ? 0 : 24) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
    * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
@@ -428,16 +437,21 @@ class Deadline {
   /* What look() returns if the bound is over, and was not in the look before. It is not a status. */
   static constexpr uint32_t kIsOver = ~0u;
 
+  EFA_GDA_FN static uint32_t offset_of(const efa_gda_queue *queue, const uint32_t *word) {
+    return (uint32_t)(reinterpret_cast<const uint8_t *>(word) - reinterpret_cast<const uint8_t *>(queue));
+  }
+
   /* Whether the first call looks. The clock's low bits choose, of which a GPU's clock moves in steps of 32 ns. On the
    * host a look is cheap, and a test repeats a run. */
   EFA_GDA_FN static bool looks_at_once() { return EFA_GDA_ON_GPU == 0 || (clock_ns() >> 5 & 15) == 0; }
 
   /* Reads poison, clock, progress and, at its time, the abort flag. */
-  EFA_GDA_COLD static uint32_t look(State *s, const efa_gda_queue *queue, const uint32_t *progress,
-                                    efa_gda_status at_bound) {
-    if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
+  EFA_GDA_COLD static uint32_t look(State *s, const efa_gda_queue *queue, uint32_t progress, efa_gda_status at_bound) {
+    efa_gda_status broken = status_of(queue);
+    if (broken != EFA_GDA_OK) return broken;
     uint64_t now = clock_ns();
-    uint32_t seen = progress != nullptr ? load_relaxed(progress) : 0;
+    const uint8_t *bytes = reinterpret_cast<const uint8_t *>(queue);
+    uint32_t seen = progress != 0 ? load_relaxed(reinterpret_cast<const uint32_t *>(bytes + progress)) : 0;
     if (s->start == 0 || seen != s->seen) s->start = now;
     s->seen = seen;
     bool was_over = s->is_over, is_over = now - s->start >= s->bound_ns;
@@ -454,7 +468,8 @@ class Deadline {
 
   State *state_;
   const efa_gda_queue *queue_;
-  const uint32_t *progress_;
+  /* The offset of `*progress` in the queue, which takes one register in place of two; 0: none. */
+  uint32_t progress_;
   uint32_t calls_;
 };
 

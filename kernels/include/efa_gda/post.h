@@ -62,9 +62,9 @@
  *   - the status of the table, at the bound,
  *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) says when a
  *     wait reads it; the wait for the lock does so later than the others,
- *   - EFA_GDA_BAD_COMPLETION: in quiet(), wait(), wait_own() and test(), if a poll leaves the call waiting and the
- *     handle has ever read a completion of another queue pair; in a wait for free slots, and in quiet() as the writer,
- *     if more requests completed than were posted, or more are in flight than the ring holds.
+ *   - EFA_GDA_BAD_COMPLETION: if a completion of another queue pair was read from the completion queue
+ *     (error.foreign); in a wait for free slots, and in quiet() as the writer, if more requests completed than were
+ *     posted, or more are in flight than the ring holds.
  * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. Two waits have another bound, at which they
  * poison nothing:
  *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
@@ -103,8 +103,7 @@ struct GroupOf<Sharing::Block> {
   using Type = BlockGroup;
 };
 
-/* The group of a Sender's Ring, and the type of the Sender's completions, which a shared handle has in the thread's
- * memory. */
+/* The group of a Sender's Ring. */
 template <Sharing S, class Group>
 struct GroupOfRing {
   using Type = Group;
@@ -112,14 +111,6 @@ struct GroupOfRing {
 template <class Group>
 struct GroupOfRing<Sharing::Device, Group> {
   using Type = Shared<Group>;
-};
-template <Sharing S>
-struct CompletionsOf {
-  using Type = Completions;
-};
-template <>
-struct CompletionsOf<Sharing::Device> {
-  using Type = volatile Completions;
 };
 
 /* Flags of Sender::post. */
@@ -171,10 +162,6 @@ class Sender {
   }
 
   EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
-  /* Completions that this handle read while it waited. Valid on rank 0. */
-  EFA_GDA_FN Completions completions() const {
-    return completions_.copy();
-  }
 
   /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts
    * none and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. Otherwise, if `first` is not null and the handle had
@@ -212,8 +199,7 @@ class Sender {
       if (ring_.poster() != 0) add_own(ring_.next(), count);
       volatile uint32_t upper[16];
       EntryShare share(upper);
-      status = ring_.place_entries(share, count, make, timeout_ns_,
-                                   [&](const Completions &more) { add_completions(more); });
+      status = ring_.place_entries(share, count, make, timeout_ns_);
       if (EFA_GDA_LIKELY(status == EFA_GDA_OK && rings)) ring_.ring();
     }
     if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ring_.set_status(status);
@@ -238,16 +224,13 @@ class Sender {
    * of other groups may return early and are placed afterwards), and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
-   * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
-   * first of the queue. */
+   * opened. efa_gda_queue::error has the first error of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     efa_gda_status status = flush();
     if (status != EFA_GDA_OK) return status;
     constexpr bool kShared = S == Sharing::Device;
-    Completions more = unread_completions();
-    status = wait_until_done(kShared ? WaitFor::Idle : WaitFor::Done, ring_.next(), kShared ? kIdleWaitNs : timeout_ns_,
-                             &more);
-    add_completions(more);
+    uint64_t bound_ns = kShared ? kIdleWaitNs : timeout_ns_;
+    status = wait_until_done(kShared ? WaitFor::Idle : WaitFor::Done, ring_.next(), bound_ns);
     if constexpr (kShared) {
       if (status == kNotIdle) status = empty_call(true);
     }
@@ -345,13 +328,11 @@ class Sender {
     if (this->status() != EFA_GDA_OK || count == 0) return this->status();
     uint64_t result = 0;
     if (ring_.group().polls()) {
-      Completions more = unread_completions();
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       wait.of_owner = S != Sharing::Device;
       wait.posted = ring_.next();
-      result = wait_for_requests<Poller>(queue_, &wait, &more);
+      result = wait_for_requests<Poller>(queue_, &wait);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
-      add_completions(more);
     }
     result = ring_.group().from_leader(result);
     ring_.group().sync();
@@ -471,10 +452,7 @@ class Sender {
     call.combining.publication = PublicationSlots(queue_);
     call.combining.serving = ticket.next_ticket();
     call.timeout_ns = timeout_ns_;
-    call.has_more = false;
-    efa_gda_status status = cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
-    if (call.has_more) add_completions(call.more);
-    return status;
+    return cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
   }
 
   /* The rest of a post() on a shared queue that is not Ready, Placed or Ended. */
@@ -485,19 +463,16 @@ class Sender {
     call.combining.publication = PublicationSlots(queue_);
     call.ticket = ticket.state();
     call.timeout_ns = timeout_ns_;
-    call.has_more = call.holds = false;
+    call.holds = false;
     call.rings = rings;
     call.upper = share.upper;
-    efa_gda_status status;
     for (;;) {
       call.set_round(share);
       if (ticket.has_placed_ahead()) call.begin = call.end;
-      status = run(&call);
-      if (status != kMoreRounds) break;
+      efa_gda_status status = run(&call);
+      if (status != kMoreRounds) return status;
       ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
     }
-    if (call.has_more) add_completions(call.more);
-    return status;
   }
 
   /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every
@@ -509,13 +484,10 @@ class Sender {
     cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, &call);
     efa_gda_status status = run(&call);
     if (status == kHoldsLock) {
-      Completions *more = call.defined_more();
-      more->foreign = ring_.has(RingOf::kForeign);
-      status = wait_until_done(WaitFor::Done, call.combining.ring.next_, timeout_ns_, more);
+      status = wait_until_done(WaitFor::Done, call.combining.ring.next_, timeout_ns_);
       call.holds = false;
       if (status == EFA_GDA_OK) status = run(&call);
     }
-    if (call.has_more) add_completions(call.more);
     return status;
   }
 
@@ -526,22 +498,11 @@ class Sender {
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
   static constexpr uint64_t kIdleWaitNs = 100 * 1000;
 
-  EFA_GDA_FN void add_completions(const Completions &more) {
-    completions_.add(more);
-    if (more.foreign) ring_.set(RingOf::kForeign, true);
-  }
-  /* No completions yet, but whether the handle has read one of another queue pair. */
-  EFA_GDA_FN Completions unread_completions() {
-    Completions none;
-    none.foreign = ring_.has(RingOf::kForeign);
-    return none;
-  }
-
   /* A wait of quiet(), for `what`: Idle on a shared queue, or Done as the writer. See wait_polling(). */
-  EFA_GDA_FN efa_gda_status wait_until_done(WaitFor what, uint32_t next, uint64_t bound_ns, Completions *more) {
+  EFA_GDA_FN efa_gda_status wait_until_done(WaitFor what, uint32_t next, uint64_t bound_ns) {
     uint64_t result = 0;
     auto wait = cold_function<RingGroup, wait_polling<RingGroup>>();
-    if (ring_.group().polls()) result = wait(queue_, what, next, 0, bound_ns, more);
+    if (ring_.group().polls()) result = wait(queue_, what, next, 0, bound_ns);
     if constexpr (S != Sharing::Device) return ring_.end_wait(result);
     return for_all(ring_.group(), (uint32_t)(result >> 32));
   }
@@ -554,7 +515,6 @@ class Sender {
   volatile uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */
   volatile uint32_t reported_errors_ = 0;
-  typename CompletionsOf<S>::Type completions_;
 };
 
 }  // namespace efa_gda

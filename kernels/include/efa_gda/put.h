@@ -90,13 +90,14 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t transfer, uint64_
 /* Executes a put. All threads of the block must call it. */
 template <int StoreBytes = EFA_GDA_STORE_BYTES>
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
-  /* After each post of this many entries the block stops if its waits for free slots have read an error, so that it
-   * does not post a million requests with a wrong key. */
+  /* After each post of this many entries the block stops if a request of the queue has failed since it began, so that
+   * it does not post a million requests with a wrong key. */
   constexpr uint64_t kEntriesPerPost = 256;
   BlockGroup block;
   efa_gda_status status = check_put(a);
   uint64_t posted = 0;
-  Completions completions;
+  efa_gda_queue &q = *a.queue;
+  uint32_t completed = load_relaxed(&q.completion.completed);
   if (status == EFA_GDA_OK) {
     Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
@@ -104,6 +105,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
     uint64_t entries = entries_per_transfer(a.bytes, max_bytes), total = a.count * entries;
     bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
     status = sender.status();
+    if (status == EFA_GDA_OK && block.rank() == 0) store_relaxed(&q.error.put_status, 0u);
     while (status == EFA_GDA_OK && posted < total && !failed) {
       uint32_t n = (uint32_t)(total - posted < kEntriesPerPost ? total - posted : kEntriesPerPost);
       uint64_t from = posted;
@@ -111,21 +113,21 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
           n, [&](uint32_t i) { return put_entry(a, (from + i) / entries, (from + i) % entries, entries, max_bytes); },
           defer ? kPostDefer : kPostDefault);
       if (status == EFA_GDA_OK) posted += n;
-      failed = block.from_leader((uint32_t)(sender.completions().errors != 0)) != 0;
+      failed = block.from_leader(load_relaxed(&q.error.put_status)) != 0;
     }
     if (status == EFA_GDA_OK) status = (a.flags & EFA_GDA_PUT_NO_WAIT) != 0 ? sender.flush() : sender.quiet();
     efa_gda_status closed = sender.close();
     if (status == EFA_GDA_OK) status = closed;
-    completions = sender.completions();
   }
   if (block.rank() != 0) return;
-  if (status == EFA_GDA_OK && completions.foreign) status = EFA_GDA_BAD_COMPLETION;
-  if (status == EFA_GDA_OK && completions.errors != 0) status = EFA_GDA_COMPLETION_ERROR;
+  if (status == EFA_GDA_OK && load_relaxed(&q.error.foreign) != 0) status = EFA_GDA_BAD_COMPLETION;
+  uint32_t failure = load_relaxed(&q.error.put_status);
+  if (status == EFA_GDA_OK && failure != 0) status = EFA_GDA_COMPLETION_ERROR;
   efa_gda_put_result *result = a.result;
-  result->completion_status = completions.first_error;
-  result->request_id = completions.first_error_id;
+  result->completion_status = failure;
+  result->request_id = failure != 0 ? load_relaxed(&q.error.put_request_id) : 0;
   result->posted = posted;
-  result->completed = completions.sends;
+  result->completed = load_relaxed(&q.completion.completed) - completed;
   /* The status comes last, for a host that polls it, and that loads it with an acquire before the other members. */
   fence_system();
   store_system(&result->status, status);

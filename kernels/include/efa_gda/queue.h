@@ -259,11 +259,16 @@ struct efa_gda_error_words {
   uint32_t reported;
   /* enum efa_io_comp_status of the first error; may be a code that this enum lacks. */
   uint32_t completion_status;
-  uint32_t reserved;
+  /* Not 0: a completion of another queue pair was read, so two queues complete on this completion queue. */
+  uint32_t foreign;
   /* Request id of the first error. */
   uint64_t request_id;
   /* enum efa_gda_status that poisoned the queue; 0: the queue is in service. */
   uint32_t poison;
+  /* As completion_status and request_id, of the first error since the last put (efa_gda_put_args) began; put_status is
+   * 0 without one. */
+  uint32_t put_status;
+  uint64_t put_request_id;
 };
 
 /* Engine: the completion queue's consumer (cq.h). */
@@ -366,14 +371,14 @@ enum efa_gda_put_flags {
 struct efa_gda_put_result {
   /* enum efa_gda_status */
   uint32_t status;
-  /* enum efa_io_comp_status of the first error completion that this put read; 0 if it read none. */
+  /* enum efa_io_comp_status of the queue's first error since the put began; 0 without one. */
   uint32_t completion_status;
-  /* Request id of that completion. */
+  /* Request id of that error. */
   uint64_t request_id;
   /* Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
    * failure, up to 256 more may have been posted. */
   uint64_t posted;
-  /* Completed requests that this put counted, of whichever group. Stays 0 on a queue with counters whose wrap is 0. */
+  /* Requests of the queue that completed since the put began, modulo 2^32, as the queue counts them. */
   uint64_t completed;
 };
 

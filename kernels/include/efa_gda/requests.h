@@ -135,9 +135,9 @@
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
  * if the abort flag is raised: the leader poisons the queue with the flag's status. The look of a call without a
  * bound does not read the flag; the waits in which it first rings for deferred entries of a shared queue do. So a loop
- * of test() over a request that never completes ends only when the queue is poisoned. If a poll of the call leaves
- * requests in flight, and the handle has read a completion of another queue pair, in this call or before, the call
- * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
+ * of test() over a request that never completes ends only when the queue is poisoned. If a call leaves requests in
+ * flight, and a completion of another queue pair was read from the completion queue (error.foreign), the call poisons
+ * the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
  * request that completes restarts its bound: other groups can post only as many requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles, and sooner once in 2^32 handles, when their count wraps. If two handles
@@ -289,17 +289,16 @@ EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const Reque
   return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
 }
 
-/* Waits for requests: looks at their words, and polls while they are in flight. Adds what it reads to `all`. Called by
- * all lanes of the poller; the arguments and the result are the leader's. Poisons the queue as CALLS above says. */
+/* Waits for requests: looks at their words, and polls while they are in flight. Called by all lanes of the poller; the
+ * arguments and the result are the leader's. Poisons the queue as CALLS above says. */
 template <class Poller>
-EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait, Completions *all) {
+EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait) {
   Poller poller;
   RequestWait wait = *caller_wait;
   CompletionReader<Poller> reader(queue);
   const efa_gda_requests table = queue->requests;
   uint32_t first = wait.next, posted = 0, completed = 0;
   const bool polls_once = wait.bound_ns == 0;
-  bool foreign = all->foreign;
   Deadline::State state(wait.bound_ns);
   Deadline deadline(state, queue, &queue->completion.completed);
   efa_gda_status status = EFA_GDA_OK;
@@ -315,13 +314,11 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
     /* A thread reads the copies anew, so that no registers keep them during look(). */
     if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
     RequestIds ids = {wait.next, polls_once ? 0 : wait.end - wait.next};
-    Polled polled = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, all, ids);
+    Polled polled = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, ids);
     /* R1. If words of the table were used, they must be checked below. */
     if (poller.from_leader((uint32_t)(polled.has_all && wait.next == first)) != 0) return EFA_GDA_OK;
     if (poller.rank() == 0) {
-      if (polled.has_others) foreign = all->foreign;
       status = polls_once ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
-      if (foreign) status = EFA_GDA_BAD_COMPLETION;
     }
   }
   if (poller.rank() != 0) return status;
@@ -329,7 +326,8 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
   if (wait.next == wait.end) {
     status = status_of_done(queue, wait, caller_wait->known_errors);
   } else {
-    if (polls_once && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
+    efa_gda_status broken = polls_once ? status_of(queue) : EFA_GDA_OK;
+    if (broken != EFA_GDA_OK) status = broken;
     if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);
   }
   caller_wait->failed = wait.failed;

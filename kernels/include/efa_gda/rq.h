@@ -96,8 +96,7 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
  * once the lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is
  * more than 65,535, or local.key has more than 24 bits. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
-                                        uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
-                                        uint64_t timeout_ns) {
+                                        uint32_t count, uint32_t *first, uint32_t *posted, uint64_t timeout_ns) {
   const efa_gda_rq &rq = queue->rq;
   *posted = 0;
   if (rq.num_entries == 0) return EFA_GDA_UNSUPPORTED;
@@ -111,7 +110,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
     Deadline deadline(state, queue, &queue->completion.received);
     uint32_t free_slots;
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
-      poll(queue, &completions);
+      poll(queue);
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
@@ -133,10 +132,9 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
 }
 
 /* Posts one receive of `local`. Its completion carries the low 16 bits of `*id`. */
-EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local, uint32_t *id,
-                                       Completions &completions, uint64_t timeout_ns) {
+EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local, uint32_t *id, uint64_t timeout_ns) {
   uint32_t posted;
-  return post_receives(queue, local, 0, 1, id, &posted, completions, timeout_ns);
+  return post_receives(queue, local, 0, 1, id, &posted, timeout_ns);
 }
 
 /* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
@@ -144,7 +142,7 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
  * to `out`, in global memory (not local or shared), 8-byte aligned, with `max` times as many bytes. `*taken` becomes
  * the number of completions taken; the inbox keeps the others. EFA_GDA_UNSUPPORTED: the queue has no inbox. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
-                                        Completions &completions, uint64_t timeout_ns) {
+                                        uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;
   *taken = 0;
   if (inbox.num_entries == 0) return EFA_GDA_UNSUPPORTED;
@@ -155,9 +153,8 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
   uint32_t next = load_relaxed(&queue->receive.taken);
   while (*taken < max) {
     if (load_acquire(&queue->completion.inboxed) == next) {
-      uint32_t receives = completions.receives;
-      poll(queue, &completions);
-      if (completions.receives != receives) continue;
+      poll(queue);
+      if (load_acquire(&queue->completion.inboxed) != next) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
       if (status != EFA_GDA_OK) break;

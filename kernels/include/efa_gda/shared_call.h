@@ -20,17 +20,14 @@
 
 namespace efa_gda {
 
-/* A call in the thread's memory. When it has taken its ticket, each field is defined but `more` and, without entries,
- * `quads` and `upper`; for combine_as() only `combining`, `has_more` and `timeout_ns` must be. Nothing is set before it
- * is needed, because stores to the thread's memory delay the next fence. */
+/* A call in the thread's memory. When it has taken its ticket, each field is defined but, without entries, `quads`
+ * and `upper`; for combine_as() only `combining` and `timeout_ns` must be. Nothing is set before it is needed, because
+ * stores to the thread's memory delay the next fence. */
 struct SharedCall {
   /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
   Combining combining;
   TicketState ticket;
-  /* Completions that the call has read; undefined unless has_more. */
-  Completions more;
   uint64_t timeout_ns;
-  bool has_more;
   /* rings: the call rings at its end; a flush() does, and a post() that does not defer. holds: the call keeps the lock,
    * when it has rung; finish_call() then returns kHoldsLock. */
   bool rings, holds;
@@ -39,12 +36,6 @@ struct SharedCall {
   Quad quads[4];
   volatile uint32_t *upper;
 
-  EFA_GDA_FN SharedCall() : more(Completions::kUndefined) {}
-  EFA_GDA_FN Completions *defined_more() {
-    if (!has_more) more = Completions();
-    has_more = true;
-    return &more;
-  }
   EFA_GDA_FN void set_round(const EntryShare &share) {
     first = share.first;
     begin = share.begin;
@@ -67,7 +58,6 @@ EFA_GDA_COLD void begin_empty_call(efa_gda_queue *queue, SharedCall *call) {
   call->combining.ring = ring.state();
   call->combining.publication = PublicationSlots(queue);
   call->ticket = ticket.state();
-  call->has_more = false;
   call->rings = true;
   call->first = call->begin = call->end = 0;
 }
@@ -115,10 +105,10 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
   efa_gda_status status = EFA_GDA_OK;
   if (!ticket.owns_lock()) ticket.acquire_if_passed();
   EFA_GDA_NO_UNROLL for (;;) {
-    const PublicationSlots publication = call->combining.publication;
     TicketOutcome outcome = TicketOutcome::Owner;
-    if (!ticket.owns_lock()) outcome = ticket.wait(publication.mask + 1, call->timeout_ns);
+    if (!ticket.owns_lock()) outcome = ticket.wait(queue->publication.num_entries, call->timeout_ns);
     if (outcome == TicketOutcome::MayPublish) {
+      const PublicationSlots publication(queue);
       ticket.resume();
       ring.store_share(call->quads, call->upper, 0, call->end, ticket.first_slot(), publication.mask,
                    [&](uint32_t offset, const Quad &quad) { store_quad_local(publication.entries + offset, quad); });
@@ -138,15 +128,15 @@ EFA_GDA_COLD efa_gda_status finish_call(efa_gda_queue *queue, SharedCall *call) 
  * Waiting is the group that waits. Group is Waiting, and all its threads call this; or, when a block combines, its
  * leader as a one-thread group, and all lanes of the block's poller call it. */
 template <class Group, class Waiting, int StoreBytes>
-EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count, uint64_t timeout_ns,
-                                            Completions *all) {
+EFA_GDA_COLD efa_gda_status make_room_apart(efa_gda_queue *queue, RingState *state, uint32_t count,
+                                            uint64_t timeout_ns) {
   Ring<Group, StoreBytes> ring(queue, Group(), *state);
   efa_gda_status status = EFA_GDA_OK;
   uint64_t result = 0;
   bool is_of_group = !Group::kSingleThread || typename Waiting::Poller().rank() == 0;
   if (is_of_group) count = ring.prepare_wait(count);
   if (Group().polls()) {
-    result = wait_polling<Waiting>(queue, WaitFor::FreeSlots, ring.next(), count, timeout_ns, all);
+    result = wait_polling<Waiting>(queue, WaitFor::FreeSlots, ring.next(), count, timeout_ns);
   }
   if (is_of_group) {
     status = ring.end_wait(result);
@@ -183,8 +173,7 @@ EFA_GDA_COLD efa_gda_status combine_as(efa_gda_queue *queue, SharedCall *call) {
   if (group.polls()) {
     if (is_of_combiner) status = combine<Combiner, StoreBytes>(queue, c, false);
     while (poller.from_leader((uint32_t)status) == kNeedsRoom) {
-      Completions *more = call->defined_more();
-      status = make_room_apart<Combiner, Group, StoreBytes>(queue, &c->ring, c->left, call->timeout_ns, more);
+      status = make_room_apart<Combiner, Group, StoreBytes>(queue, &c->ring, c->left, call->timeout_ns);
       if (is_of_combiner && status == EFA_GDA_OK) status = combine<Combiner, StoreBytes>(queue, c, true);
     }
   }
@@ -198,8 +187,8 @@ EFA_GDA_COLD efa_gda_status run_call(efa_gda_queue *queue, SharedCall *call) {
     efa_gda_status status = finish_call<Group, StoreBytes>(queue, call);
     if (status == kMustCombine) return combine_as<Group, StoreBytes>(queue, call);
     if (status != kNeedsRoom) return status;
-    status = make_room_apart<Group, Group, StoreBytes>(queue, &call->combining.ring, call->end - call->begin,
-                                                call->timeout_ns, call->defined_more());
+    uint32_t left = call->end - call->begin;
+    status = make_room_apart<Group, Group, StoreBytes>(queue, &call->combining.ring, left, call->timeout_ns);
     if (status != EFA_GDA_OK) return status;
   }
 }

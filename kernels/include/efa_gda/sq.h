@@ -149,11 +149,11 @@ struct RingState {
 };
 
 /* The ring as its writer sees it. Each thread of the group has a copy. While the group is the writer all copies are
- * equal, but for the rank in group_, and for the bit kForeign of options_, which only the leader's copy holds, and but
- * for the time in which the leader of a block combines (combine_as() in shared_call.h).
- * All threads of the group must call each function together, with the same arguments but for `make` and `all`, except
- * where a comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and
- * mark_posted(); the leader also, for kForeign, set(). Only the writer may call functions that ring or wait, from
+ * equal, but for the rank in group_, and but for the time in which the leader of a block combines (combine_as() in
+ * shared_call.h).
+ * All threads of the group must call each function together, with the same arguments but for `make`, except where a
+ * comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and mark_posted().
+ * Only the writer may call functions that ring or wait, from
  * resume() until it passes the lock, or until one of its waits has failed. Only the writer, and a group that places
  * ahead (ticket_lock.h), may call functions that place. A ring made from the state() of the writer's ring goes on in
  * its place; on a shared queue the indices of the handle's ring are then not valid until its next resume().
@@ -167,9 +167,8 @@ template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
  public:
   /* Bits of options_ for Sender. kOwnsQueue: the group owns the queue. kDeferred: the last post of a shared handle left
-   * its doorbell to a later call, and the handle has not flushed since. kForeign: the handle has read a completion of
-   * another queue pair. */
-  static constexpr uint32_t kOwnsQueue = 16, kDeferred = 32, kForeign = 64;
+   * its doorbell to a later call, and the handle has not flushed since. */
+  static constexpr uint32_t kOwnsQueue = 16, kDeferred = 32;
 
   EFA_GDA_FN Ring(efa_gda_queue *queue, Group group) : group_(group), queue_(queue) {
     options_ = (queue->hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << kHintsShift |
@@ -321,13 +320,12 @@ class Ring : private RingState {
 
   /* Waits until there are free slots for `*count` entries, and returns the status. Before, it rings for everything
    * placed, and reduces `*count` to half the capacity (free_slots.h), so that the adapter has requests meanwhile. They
-   * may exceed the batch window: place() splits them. If the status is not EFA_GDA_OK, the queue is poisoned.
-   * Completions that the wait reads are added to `*all`. */
-  EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns, Completions *all) {
+   * may exceed the batch window: place() splits them. If the status is not EFA_GDA_OK, the queue is poisoned. */
+  EFA_GDA_FN efa_gda_status make_room(uint32_t *count, uint64_t timeout_ns) {
     *count = prepare_wait(*count);
     uint64_t result = 0;
     if (group_.polls()) {
-      result = wait_polling<Group>(queue_, WaitFor::FreeSlots, next_, *count, timeout_ns, all);
+      result = wait_polling<Group>(queue_, WaitFor::FreeSlots, next_, *count, timeout_ns);
     }
     return end_wait(result);
   }
@@ -395,16 +393,13 @@ class Ring : private RingState {
   }
 
   /* Makes and places the `count` entries of a post(), round by round, each when there are free slots for it. If
-   * make_room() allows only a part of a round, that part is made and placed before the next wait. Calls `add` with the
-   * completions that a wait has read. */
-  template <class Make, class Add>
-  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns, Add add) {
+   * make_room() allows only a part of a round, that part is made and placed before the next wait. */
+  template <class Make>
+  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns) {
     for (uint32_t begin = 0; begin < count;) {
       uint32_t n = end_of_round(begin, count) - begin;
       if (!EFA_GDA_LIKELY(has_slots(n))) {
-        Completions more;
-        efa_gda_status status = make_room(&n, timeout_ns, &more);
-        add(more);
+        efa_gda_status status = make_room(&n, timeout_ns);
         if (status != EFA_GDA_OK) return status;
       }
       this->make(share, begin, begin + n, make);
@@ -487,19 +482,20 @@ class Ring : private RingState {
   /* place_usual() for entries that exceed the batch window, of two laps, or with wide ids. All of them are ready before
    * the first chunk, so that little happens between two fences. */
   EFA_GDA_FN void place_in_windows(Quad (&quads)[4], uint32_t count) {
+    uint32_t offsets[4], entries[4];
     StoringGroupOf group = storing_group();
-    uint32_t offsets[4], first = entry_number(group, 0), step = entry_number(group, 1) - first;
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = next_ + first + k * step;
+      entries[k] = entry_number(group, k);
+      uint32_t s = next_ + entries[k];
       set_ring_fields(quads[k], quad_number(group, k), (s & num_entries_) != 0, s, has(kWideIds));
       offsets[k] = ((s & (num_entries_ - 1)) << 6) + 16 * quad_number(group, k);
-      /* In a block the compiler would otherwise compute them again for each chunk, between two fences. */
-      if (!Group::kAllThreadsFence) keep(offsets[k]);
+      /* The compiler would otherwise compute them again for each chunk, between two fences. */
+      if (!Group::kSingleThread) keep(entries[k]);
+      if (!Group::kSingleThread) keep(offsets[k]);
     }
-    if (!Group::kAllThreadsFence) keep(first);
     place(count, [&](uint32_t done, uint32_t n, uint32_t) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (Group::kSingleThread || first - done + k * step < n) store_to_ring(buffer_ + offsets[k], quads[k]);
+        if (Group::kSingleThread || entries[k] - done < n) store_to_ring(buffer_ + offsets[k], quads[k]);
       }
     });
   }
@@ -508,10 +504,10 @@ class Ring : private RingState {
   /* Bits of options_ from the queue's geometry; above the flags are the handle's status, the queue's hints, and the
    * poster number. */
   static constexpr uint32_t kWideIds = 1, kRecord = 2, kWideEntries = 4, kPublicationSlots = 8;
-  static constexpr int kStatusShift = 7, kHintsShift = 15, kPosterShift = 17;
+  static constexpr int kStatusShift = 6, kHintsShift = 14, kPosterShift = 16;
   static constexpr uint32_t kUnusual = kWideEntries | kRecord | 0xffu << kStatusShift;
   static_assert(EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK >> (kPosterShift - kHintsShift) == 0 &&
-                    (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kForeign < 1 << kStatusShift,
+                    (kMaxPoster << kPosterShift) >> kPosterShift == kMaxPoster && kDeferred < 1 << kStatusShift,
                 "the fields of options_ do not overlap");
   EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
   /* The threads that execute fences have confirmed the doorbell value `index`. */

@@ -15,11 +15,11 @@
  *                 |                                           |   completes      |
  *   idle          | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
- * Before its condition or its bound, a wait of quiet() also ends with a poison (EFA_GDA_POISONED), with the abort flag
- * (its status; poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. The handle
- * has ever read a completion of another queue pair: that queue's pollers may have read this queue's completions. Or, as
- * the writer, next - completed is more than sq.num_entries: more requests completed than were posted, or more are in
- * flight than the ring holds.
+ * Before its condition or its bound, a wait also ends with a poison (EFA_GDA_POISONED), with the abort flag (its
+ * status; poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. A completion of
+ * another queue pair was read from the completion queue (error.foreign): that queue's pollers may have read this
+ * queue's completions. Or, as the writer, next - completed is more than sq.num_entries: more requests completed than
+ * were posted, or more are in flight than the ring holds.
  *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
  * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h,
  * Ring::end_wait() in sq.h).
@@ -49,12 +49,9 @@ enum class WaitFor : uint32_t { FreeSlots, Done, Idle };
 /* Polls until there are `n` free slots from `next` on (`n` must be at most capacity); until all requests before `next`
  * are done; or until the queue is idle. Returns the status in the high half, and in the low half, to the writer, the
  * free slots from `next` on, if the status is EFA_GDA_OK. Unless that or kNotIdle is the status, the queue is poisoned.
- * Adds what it read to `all`. all->foreign must be true if the handle has read a completion of another queue pair
- * before; a wait for free slots does not need it. Called by all lanes of the poller; the arguments and the result are
- * the leader's, but `what` is the same for all. */
+ * Called by all lanes of the poller; the arguments and the result are the leader's, but `what` is the same for all. */
 template <class Group>
-EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t next, uint32_t n, uint64_t bound_ns,
-                                   Completions *all) {
+EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t next, uint32_t n, uint64_t bound_ns) {
   using Poller = typename Group::Poller;
   Poller poller;
   const bool as_writer = what != WaitFor::Idle, for_slots = what == WaitFor::FreeSlots;
@@ -65,7 +62,7 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
   if (poller.rank() == 0) completed = load_relaxed(&queue->completion.completed);
   for (bool waits = true; waits;) {
     if (!as_writer && poller.rank() == 0) next = (uint32_t)load_relaxed(&queue->reserve.word);
-    completed = CompletionReader<Poller>(queue).completed_now(next, completed, all);
+    completed = CompletionReader<Poller>(queue).completed_now(next, completed);
     waits = false;
     if (poller.rank() == 0) {
       bool is_broken = as_writer && next - completed > queue->sq.num_entries;
@@ -74,7 +71,6 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
       if (for_slots) {
         waits = free_slots < n;
       } else {
-        is_broken = is_broken || all->foreign;
         /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
         if (queue->counters.success != nullptr && (completed == next || !as_writer)) fence_system();
         waits = as_writer ? completed != next : !is_idle(queue, completed);
