@@ -97,7 +97,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   efa_gda_status status = check_put(a);
   uint64_t posted = 0;
   efa_gda_queue &q = *a.queue;
-  uint32_t completed = load_relaxed(&q.completion.completed);
+  uint32_t completed = load_relaxed(&q.completion.completed), failure = 0;
   if (status == EFA_GDA_OK) {
     Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
@@ -105,7 +105,8 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
     uint64_t entries = entries_per_transfer(a.bytes, max_bytes), total = a.count * entries;
     bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
     status = sender.status();
-    if (status == EFA_GDA_OK && block.rank() == 0) store_relaxed(&q.error.put_status, 0u);
+    const bool is_open = status == EFA_GDA_OK;
+    if (is_open && block.rank() == 0) store_relaxed(&q.error.put_status, 0u);
     while (status == EFA_GDA_OK && posted < total && !failed) {
       uint32_t n = (uint32_t)(total - posted < kEntriesPerPost ? total - posted : kEntriesPerPost);
       uint64_t from = posted;
@@ -116,12 +117,12 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
       failed = block.from_leader(load_relaxed(&q.error.put_status)) != 0;
     }
     if (status == EFA_GDA_OK) status = (a.flags & EFA_GDA_PUT_NO_WAIT) != 0 ? sender.flush() : sender.quiet();
+    if (is_open) failure = load_relaxed(&q.error.put_status);
     efa_gda_status closed = sender.close();
     if (status == EFA_GDA_OK) status = closed;
   }
   if (block.rank() != 0) return;
   if (status == EFA_GDA_OK && load_relaxed(&q.error.foreign) != 0) status = EFA_GDA_BAD_COMPLETION;
-  uint32_t failure = load_relaxed(&q.error.put_status);
   if (status == EFA_GDA_OK && failure != 0) status = EFA_GDA_COMPLETION_ERROR;
   efa_gda_put_result *result = a.result;
   result->completion_status = failure;
