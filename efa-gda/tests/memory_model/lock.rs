@@ -40,7 +40,7 @@ fn combine(t: &mut Thread<'_>, mut at: u64) {
     loop {
         let found = at < END && t.load_relaxed(&flag(at)) != 0;
         if found {
-            t.fence("fence after the scan (A2)", Scope::Gpu);
+            t.fence("fence after the scan (A2)", Order::Acquire, Scope::Gpu);
             let copied = t.load_weak(&entry(at));
             serve(t, at, copied);
             at += 1;
@@ -99,7 +99,7 @@ fn post(t: &mut Thread<'_>, ticket: u64) -> Option<()> {
     let publishes = t.choose(2) == 1;
     if publishes {
         t.store_weak(&entry(ticket), ENTRY);
-        t.fence("fence before the flag (A2)", Scope::Gpu);
+        t.fence("fence before the flag (A2)", Order::Release, Scope::Gpu);
         t.store_relaxed(&flag(ticket), 1);
         t.fence_sc("F1");
     }

@@ -47,9 +47,18 @@ fn never_of_shape(text: &str, is_bad_shape: impl Fn(&Graph) -> bool) {
         .filter_map(|instruction| instruction.split_once('@'))
         .map(|(_, name)| name.trim())
         .collect();
-    let as_sc: Vec<String> =
-        ["F1", "F2"].iter().filter(|name| elements.contains(*name)).map(|n| format!("{n} as sc")).collect();
-    let elements: Vec<&str> = elements.into_iter().chain(as_sc.iter().map(String::as_str)).collect();
+    let of_fences = text.split(['\n', ';']).filter_map(|instruction| instruction.split_once('@'));
+    let parts: Vec<String> = of_fences
+        .flat_map(|(instruction, name)| {
+            let parts: &[&str] = match () {
+                () if instruction.contains("fence.sc") => &["sc"],
+                () if instruction.contains("fence.acq_rel") => &["an acquire", "a release"],
+                () => &[],
+            };
+            parts.iter().map(move |part| format!("{} as {part}", name.trim()))
+        })
+        .collect();
+    let elements: Vec<&str> = elements.into_iter().chain(parts.iter().map(String::as_str)).collect();
     holds_only_with(&Program::parse(text), |_| true, is_bad_shape, &elements);
 }
 

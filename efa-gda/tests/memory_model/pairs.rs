@@ -21,12 +21,12 @@ never! {
     /// Deferred entries. The next owner found the lock passed to it when it took its ticket.
     a1_the_next_owners_doorbell_covers_deferred_entries:
         "owner:       st.weak slot 7; st.release serving 1 @ release of serving
-         next owner:  ld.relaxed serving 1; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 2
+         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 2
          adapter:     ld.acquire.sys doorbell 2; ld.weak slot 0";
 
     a1_doorbells_ascend_past_an_owner_that_does_not_ring:
         "owner:    st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
-         second:   ld.relaxed serving 1; fence.acq_rel @ fence of release_alone(); st.release serving 2 @ release of serving
+         second:   ld.relaxed serving 1; fence.acquire @ acquire before the rest of a call; st.release serving 2 @ release of serving
          third:    ld.acquire serving 2 @ acquire of serving; st.relaxed.sys doorbell 3
          adapter:  ld.relaxed.sys doorbell 3; ld.relaxed.sys doorbell 1";
 
@@ -37,45 +37,51 @@ never! {
          poster:      ld.acquire serving 2 @ acquire of serving; st.weak entry 7";
 
     a2_a_published_entry_is_whole:
-        "poster's leader:  bar @ sync before the flags; fence.acq_rel @ fence before the flag; st.relaxed flag 1
+        "poster's leader:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 1
          poster's lane 1:  st.weak entry 7; bar @ sync before the flags
-         owner's leader:   ld.relaxed flag 1; fence.acq_rel @ fence after the scan; bar @ sync after the scan
+         owner's leader:   ld.relaxed flag 1; fence.acquire @ fence after the scan; bar @ sync after the scan
          owner's lane 1:   bar @ sync after the scan; ld.weak entry 0";
 
     /// An entry that a waiting group placed ahead in the ring, as another lane than the one that stores the flag.
     a2_an_entry_placed_ahead_arrives_before_the_owners_doorbell:
         "poster's lane 1:  st.weak slot 7; bar @ sync before the flags
-         poster's leader:  bar @ sync before the flags; fence.acq_rel @ fence before the flag; st.relaxed flag 1
-         owner:            ld.relaxed flag 1; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         poster's leader:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 1
+         owner:            ld.relaxed flag 1; fence.acquire @ fence after the scan; fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
          adapter:          ld.acquire.sys doorbell 1; ld.weak slot 0";
 
     a3_a_publication_slot_is_written_after_it_was_read:
         "owner's lane 1:   ld.weak entry 7; bar @ sync of the ring
-         owner's leader:   bar @ sync of the ring; fence.acq_rel.sys @ fence of the ring; st.relaxed serving 2
+         owner's leader:   bar @ sync of the ring; fence.release.sys @ fence of the ring; st.relaxed serving 2
          poster's leader:  ld.acquire serving 2 @ acquire of serving; bar @ sync after the load of serving
          poster's lane 1:  bar @ sync after the load of serving; st.weak entry 7";
 
+    /// A group that publishes by what it loaded with its ticket, without an acquire.
+    a3_a_flag_is_stored_after_earlier_scans_have_read_it:
+        "owner:            ld.relaxed flag 9; fence.acquire @ fence after the scan; st.relaxed serving 2
+         poster's leader:  ld.relaxed serving 2; bar @ sync before the flags
+         poster's lane 1:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 9";
+
     the_adapter_receives_an_entry_before_its_doorbell:
         "lane 1:   st.weak slot 7; bar @ sync of the ring
-         leader:   bar @ sync of the ring; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         leader:   bar @ sync of the ring; fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
          adapter:  ld.acquire.sys doorbell 1; ld.weak slot 0";
 
     b1_a_completions_body_is_not_older_than_its_phase:
         "adapter:  st.weak body 7; st.release.sys head 1
-         reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence after the head; ld.relaxed.sys body 0";
+         reader:   ld.relaxed.sys head 1; fence.acquire.sys @ fence after the head; ld.relaxed.sys body 0";
 
     /// Another lane of the reader than its leader has loaded the completion.
     b2_the_adapters_data_is_visible_once_its_request_is_counted:
         "adapter:          st.weak buffer 7; st.release.sys head 1
          reader's lane 1:  ld.acquire.sys head 1 @ acquire of the head; bar @ sync of the poll
-         reader's leader:  bar @ sync of the poll; fence.acq_rel @ fence of B2; cas.relaxed completed 0 1
+         reader's leader:  bar @ sync of the poll; fence.release @ fence of B2; cas.relaxed completed 0 1
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; ld.weak buffer 0";
 
     b2_the_adapter_has_read_a_slot_before_it_is_written_again:
         "adapter:          ld.weak slot 2; st.release.sys head 1
          reader's lane 1:  ld.acquire.sys head 1 @ acquire of the head; bar @ sync of the poll
-         reader's leader:  bar @ sync of the poll; fence.acq_rel @ fence of B2; cas.relaxed completed 0 1
+         reader's leader:  bar @ sync of the poll; fence.release @ fence of B2; cas.relaxed completed 0 1
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; st.weak slot 2";
 
@@ -90,7 +96,7 @@ never! {
     /// Counters that never wrap: `completed` is not used, and quiet() itself fences (post.h).
     b2_the_adapters_data_is_visible_after_quiet_on_counters_that_never_wrap:
         "adapter:  st.weak buffer 7; st.release.sys success 1
-         leader:   ld.relaxed.sys success 1; fence.acq_rel.sys @ fence of quiet(); bar @ sync after the wait
+         leader:   ld.relaxed.sys success 1; fence.acquire.sys @ fence of quiet(); bar @ sync after the wait
          lane 1:   bar @ sync after the wait; ld.weak buffer 0";
 
     b3_the_receiver_sees_the_copy:
@@ -103,49 +109,50 @@ never! {
 
     /// With counters. The poller's load of error.count needs no acquire of its own, because the fence of B2 follows it.
     b4_a_counted_failure_has_its_report:
-        "reader:  st.relaxed report 7; fence.acq_rel @ fence of B4; cas.relaxed error.count 0 1
+        "reader:  st.relaxed report 7; fence.release @ fence of B4; cas.relaxed error.count 0 1
          poller:  ld.relaxed error.count 1; fence.acq_rel.sys @ fence of B2; cas.relaxed completed 0 1
          group:   ld.acquire completed 1 @ acquire of completed; ld.relaxed error.count 1; ld.relaxed report 0";
 
     b4_a_counted_failure_is_in_error_count:
         "reader:  cas.relaxed error.count 0 1
-         poller:  ld.relaxed error.count 1; fence.acq_rel.sys @ fence of B2; cas.relaxed completed 0 1
+         poller:  ld.relaxed error.count 1; fence.release.sys @ fence of B2; cas.relaxed completed 0 1
          group:   ld.acquire completed 1 @ acquire of completed; ld.relaxed error.count 0";
 
     /// The adapter counts an error before it counts requests that ended later. A poller that sees those sees the error.
     b5_counters_error_is_not_older_than_counters_success:
         "adapter:  st.relaxed.sys error 1; st.release.sys success 1
-         poller:   ld.relaxed.sys success 1; fence.acq_rel.sys @ fence of B5; ld.relaxed.sys error 0";
+         poller:   ld.relaxed.sys success 1; fence.acquire.sys @ fence of B5; ld.relaxed.sys error 0";
 
     b6_a_lane_finds_no_older_completion_than_the_reader_before:
         "adapter:         st.relaxed.sys entry 1; st.relaxed.sys entry 2
-         first reader:    ld.relaxed.sys entry 2; fence.acq_rel @ fence of B2; cas.relaxed lock 0 1
+         first reader:    ld.relaxed.sys entry 2; fence.release @ fence of B2; cas.relaxed lock 0 1
          second reader:   cas.relaxed lock 1 2; cas.relaxed lock 2 3
          third's leader:  cas.acquire lock 3 4 @ acquire of the lock; bar @ sync after the acquire
          third's lane 1:  bar @ sync after the acquire; ld.relaxed.sys entry 1";
 
     /// The store of reported must have system scope, as the fence has: the host is outside of the GPU's scope.
     the_host_sees_the_report_of_the_first_error:
-        "reader:  st.relaxed report 7; fence.acq_rel.sys @ fence before reported; st.relaxed.sys reported 1
+        "reader:  st.relaxed report 7; fence.release.sys @ fence before reported; st.relaxed.sys reported 1
          host:    ld.acquire.sys reported 1; ld.weak report 0";
 
     r1_the_adapters_data_is_visible_once_a_request_is_done:
         "adapter:  st.weak buffer 7; st.release.sys head 1
-         reader:   ld.acquire.sys head 1 @ acquire of the head; fence.acq_rel @ fence of B2; st.relaxed done 1
-         leader:   ld.relaxed done 1; fence.acq_rel @ fence of the wait; bar @ sync after the wait
+         reader:   ld.acquire.sys head 1 @ acquire of the head; fence.release @ fence of B2; st.relaxed done 1
+         leader:   ld.relaxed done 1; fence.acquire @ fence of the wait; bar @ sync after the wait
          lane 1:   bar @ sync after the wait; ld.weak buffer 0";
 
     /// A group finds its poster word overwritten by the next lap, and must then find its request before oldest.
     r2_oldest_is_not_older_than_the_next_laps_poster_word:
         "writer:  st.relaxed oldest 1; st.release serving 1 @ release of serving
-         poster:  ld.relaxed serving 1; fence.acq_rel @ fence before poster words; st.relaxed poster 2
+         leader:  ld.relaxed serving 1; fence.acquire @ acquire before poster words; bar @ sync before poster words
+         lane 1:  bar @ sync before poster words; fence.release @ fence before poster words; st.relaxed poster 2
          waiter:  ld.acquire poster 2 @ acquire of the poster word; ld.relaxed oldest 0";
 
     /// The done word of the request stands for the adapter, the reader and the writer's scan. The next lap's word is
     /// stored after the first lap's, and so stays.
     r3_a_published_poster_word_is_stored_before_its_request_is_done:
-        "poster:       st.relaxed poster 1; fence.acq_rel @ fence after the poster word; st.relaxed flag 1
-         owner:        ld.relaxed flag 1; fence.acq_rel @ fence after the scan; st.relaxed done 1
+        "poster:       st.relaxed poster 1; fence.release @ fence after the poster word; st.relaxed flag 1
+         owner:        ld.relaxed flag 1; fence.acquire @ fence after the scan; fence.release.sys @ fence of the ring; st.relaxed done 1
          next poster:  ld.acquire done 1 @ acquire of done; ld.relaxed poster 0";
 
     r3_the_adapters_data_is_visible_once_oldest_has_passed_a_request:
@@ -159,15 +166,15 @@ never! {
     r3_the_next_writers_scan_sees_the_done_words_of_earlier_scans:
         "reader:       st.relaxed done 1; st.relaxed done 2
          writer:       ld.relaxed done 2; st.release serving 1 @ release of serving
-         next writer:  ld.relaxed serving 1; fence.acq_rel @ fence before the scan; ld.relaxed done 1";
+         next writer:  ld.relaxed serving 1; fence.acquire @ acquire before the scan; ld.relaxed done 1";
 
     r3_the_next_writer_does_not_move_oldest_back:
         "writer:       st.relaxed oldest 1; st.release serving 1 @ release of serving
-         next writer:  ld.relaxed serving 1; fence.acq_rel @ fence before the scan; ld.relaxed oldest 0";
+         next writer:  ld.relaxed serving 1; fence.acquire @ acquire before the scan; ld.relaxed oldest 0";
 
     a_group_that_sees_a_signal_sees_its_data:
         "adapter:  st.weak data 7; st.release.sys word 1
-         leader:   ld.relaxed.sys word 1; fence.acq_rel.sys @ fence of wait_until(); bar @ sync of wait_until()
+         leader:   ld.relaxed.sys word 1; fence.acquire.sys @ fence of wait_until(); bar @ sync of wait_until()
          lane 1:   bar @ sync of wait_until(); ld.weak data 0";
 }
 
@@ -179,7 +186,7 @@ fn the_entry_overtakes(graph: &Graph) -> bool {
 #[test]
 fn batch_window_an_entry_arrives_after_the_confirmed_doorbell() {
     never_of_shape(
-        "leader:  st.relaxed.sys doorbell 1; fence.acq_rel.sys @ fence that confirms; bar @ sync after the fence
+        "leader:  st.relaxed.sys doorbell 1; fence.release.sys @ fence that confirms; bar @ sync after the fence
          lane 1:  bar @ sync after the fence; st.relaxed.sys slot 7",
         the_entry_overtakes,
     );
@@ -190,7 +197,7 @@ fn batch_window_an_entry_arrives_after_the_confirmed_doorbell() {
 #[test]
 fn batch_window_an_entry_of_the_next_owner_arrives_after_the_confirmed_doorbell() {
     never_of_shape(
-        "owner:       st.relaxed.sys doorbell 1; fence.acq_rel.sys @ fence that confirms; st.relaxed confirmed_index 1
+        "owner:       st.relaxed.sys doorbell 1; fence.release.sys @ fence that confirms; st.relaxed confirmed_index 1
          next owner:  ld.relaxed confirmed_index 1; branch @ branch on confirmed_index; st.relaxed.sys slot 7",
         the_entry_overtakes,
     );

@@ -114,10 +114,20 @@ impl Thread<'_> {
         self.push(Kind::Write, word, new, Order::Relaxed, Scope::Gpu).atomic = true;
         Some(())
     }
-    pub(crate) fn fence(&mut self, name: &str, scope: Scope) {
+    pub(crate) fn fence(&mut self, name: &str, order: Order, scope: Scope) {
         if self.has(name) {
-            self.push(Kind::Fence, "", 0, Order::AcqRel, scope);
+            self.push(Kind::Fence, "", 0, order, scope);
         }
+    }
+    /// `fence.acq_rel`. Without "`name` as an acquire" it is a release, and the other way round.
+    fn fence_acq_rel(&mut self, name: &str, scope: Scope) {
+        let parts = [" as an acquire", " as a release"];
+        let order = match parts.map(|part| name.is_empty() || self.has(&format!("{name}{part}"))) {
+            [true, true] => Order::AcqRel,
+            [true, false] => Order::Acquire,
+            [false, _] => Order::Release,
+        };
+        self.fence(name, order, scope);
     }
     /// `fence.sc.gpu`. Without "`name` as sc" it is `fence.acq_rel.gpu`.
     pub(crate) fn fence_sc(&mut self, name: &str) {
@@ -153,8 +163,9 @@ impl Thread<'_> {
                 self.push(Kind::Read, words[1], number(2), order, scope);
                 self.push(Kind::Write, words[1], number(3), Order::Relaxed, scope).atomic = true;
             }
-            "fence" | "bar" | "branch" if !is_present => {}
-            "fence" => drop(self.push(Kind::Fence, "", 0, order, scope)),
+            "fence" if order == Order::AcqRel => self.fence_acq_rel(name, scope),
+            "fence" => self.fence(name, order, scope),
+            "bar" | "branch" if !is_present => {}
             "bar" => {
                 self.push(Kind::Arrive, name, 0, Order::Weak, scope);
                 self.push(Kind::Wait, name, 0, Order::Weak, scope);
@@ -185,7 +196,9 @@ impl Program {
     ///   ld.ORDER[.sys] WORD VALUE    a load; only executions where it returns VALUE count
     ///   st.ORDER[.sys] WORD VALUE    ORDER: weak, relaxed, acquire, release
     ///   cas.ORDER WORD OLD NEW       an atomic operation that finds OLD and stores NEW
-    ///   fence.acq_rel[.sys], fence.sc, bar (of a group), branch (later stores depend on earlier loads)
+    ///   fence.ORDER[.sys]            ORDER: acquire, release, acq_rel, sc
+    ///   bar                          of a group
+    ///   branch                       later stores depend on earlier loads
     /// `@ NAME` after an instruction names the element.
     pub(crate) fn parse(text: &str) -> Program {
         let threads = text.lines().filter(|line| !line.trim().is_empty()).map(|line| {

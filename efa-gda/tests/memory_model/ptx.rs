@@ -30,7 +30,7 @@ pub(crate) enum Place {
     Host,
 }
 
-/// Of an access: Weak to Release. Of a fence: AcqRel, Sc.
+/// Of an access: Weak to Release. Of a fence: Acquire to Sc.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Order {
     #[default]
@@ -80,6 +80,12 @@ impl Event {
     }
     fn reaches(&self, other: &Event) -> bool {
         self.scope == Scope::System || (self.place == other.place && self.place != Place::Host)
+    }
+    fn is_releasing_fence(&self) -> bool {
+        self.kind == Kind::Fence && self.order != Order::Acquire
+    }
+    fn is_acquiring_fence(&self) -> bool {
+        self.kind == Kind::Fence && self.order != Order::Release
     }
     fn is_released_by(&self, barrier: &Event) -> bool {
         self.kind == Kind::Wait && barrier.kind == Kind::Arrive && self.word == barrier.word
@@ -185,14 +191,14 @@ impl Graph {
         let (a, b) = (&self.events[i], &self.events[w]);
         let released = a.kind == Kind::Write && a.order == Order::Release && a.word == b.word;
         b.is_strong()
-            && ((i == w && released) || (self.in_program_order(i, w) && (released || a.kind == Kind::Fence)))
+            && ((i == w && released) || (self.in_program_order(i, w) && (released || a.is_releasing_fence())))
     }
     /// An acquire pattern that begins with the read `r` and ends with event `j`.
     fn acquires(&self, r: usize, j: usize) -> bool {
         let (a, b) = (&self.events[r], &self.events[j]);
         let acquired = b.kind == Kind::Read && b.order == Order::Acquire && a.word == b.word;
         a.is_strong()
-            && ((r == j && acquired) || (self.in_program_order(r, j) && (acquired || b.kind == Kind::Fence)))
+            && ((r == j && acquired) || (self.in_program_order(r, j) && (acquired || b.is_acquiring_fence())))
     }
     /// Pairs that synchronise by a release and an acquire pattern, or by a barrier.
     fn synchronises(&self, observation: &Relation) -> Relation {
@@ -293,8 +299,8 @@ impl Graph {
     }
 
     /// Whether the adapter receives the store of `second`, a word and a value, only after that of `first`. Assumed: a
-    /// fence at system scope completes only when all stores before it, of its own thread or acquired by it, have
-    /// reached the adapter; and a store leaves the GPU only after the fences, acquires and branches before it.
+    /// fence at system scope that releases completes only when all stores before it, of its own thread or acquired by
+    /// it, have reached the adapter; and a store leaves the GPU only after the fences, acquires and branches before it.
     pub(crate) fn arrives(&self, first: (&str, u64), second: (&str, u64)) -> bool {
         let find = |(word, value)| {
             let is_it = |&i: &usize| self.events[i].word == word && self.events[i].value == value;
@@ -303,7 +309,7 @@ impl Graph {
         let (first, second) = (find(first), find(second));
         let waits = |e: &Event| e.order == Order::Acquire || matches!(e.kind, Kind::Fence | Kind::Wait);
         let is_waited_for =
-            |e: &Event| e.order == Order::Release || matches!(e.kind, Kind::Fence | Kind::Arrive);
+            |e: &Event| e.order == Order::Release || e.is_releasing_fence() || e.kind == Kind::Arrive;
         let ordered = self.relation(|i, j| {
             let (a, b) = (&self.events[i], &self.events[j]);
             (self.in_program_order(i, j) && (waits(a) || is_waited_for(b)))
@@ -313,7 +319,7 @@ impl Graph {
         });
         let ordered = ordered.closed();
         self.all(Kind::Fence)
-            .filter(|&f| self.events[f].scope == Scope::System)
+            .filter(|&f| self.events[f].scope == Scope::System && self.events[f].is_releasing_fence())
             .any(|f| ordered.has(first, f) && ordered.has(f, second))
     }
 }

@@ -150,10 +150,8 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
       after = serving + (((uint64_t)found.calls << 32 | found.slots) << EFA_GDA_LOCK_STATE_BITS);
       if (found.ahead == 0) left = count;
       if (count != 0) {
-        /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. One thread that has
-         * nothing to copy acquires them by the fence of its ring. */
-        bool has_fenced = found.ahead != 0 ? Group::kSingleThread : ring.open_batch_window_for(left);
-        if (!has_fenced) fence_device();
+        /* A2: each thread acquires the flags that it loaded and, by the sync, those of the others. */
+        fence_acquire_device();
         ring.group().sync();
         if (found.ahead != 0) ring.advance(count);
       }
@@ -168,11 +166,12 @@ EFA_GDA_COLD efa_gda_status combine(efa_gda_queue *queue, Combining *c, bool res
     }
     if (count != 0) {
       ring.ring();
+      ring.confirm_for_others();
       serving = after;
       /* The ring's fence orders the copies before this store (A3). */
       if (ring.is_leader()) {
-        /* For groups that place ahead. A lock owner of one thread does without: that is no slower. */
-        if (!Group::kSingleThread) store_indices(queue, ring);
+        /* For groups that place ahead. */
+        store_indices(queue, ring);
         store_relaxed(&queue->lock.serving, serving | state);
       }
     }

@@ -63,12 +63,12 @@
  *
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's and
- *       it needs the rest, it executes fence_system() and then loads that. Visible: the rest, as the adapter wrote it
- *       before the phase.
+ *       it needs the rest, it executes fence_acquire_system() and then loads that. Visible: the rest, as the adapter
+ *       wrote it before the phase.
  *   B2  Without counters: each lane of the reader loads its completion with an acquire of system scope, the reader
- *       synchronises, each lane executes fence_device(), and then the leader adds to `completed`. A reader of one
- *       thread loads several completions, relaxed, and then executes fence_system() instead of fence_device(). A warp
- *       that tells the adapter its consumer index loads with an acquire, but also executes fence_system(). A reader
+ *       synchronises, each lane executes fence_release_device(), and then the leader adds to `completed`. A reader of
+ *       one thread loads several completions, relaxed, and then executes fence_system() instead. A warp that tells the
+ *       adapter its consumer index loads with an acquire, but also executes fence_system(). A reader
  *       that has read other completions than those of successful requests executes fence_system() once more, before it
  *       adds to `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it
  *       has loaded the counters, and then advances `completed`.
@@ -77,9 +77,9 @@
  *       loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in requests.h).
  *       post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
- *   B3  The reader executes fence_system() after it has loaded a completion's head, copies the completion to the inbox,
- *       and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy; that the
- *       adapter no longer writes the receive's buffer; and the message, where a completion shows it (signal.h,
+ *   B3  The reader executes fence_acquire_system() after it has loaded a completion's head, copies the completion to
+ *       the inbox, and then stores `inboxed` with a release; the receiver loads it with an acquire. Visible: the copy;
+ *       that the adapter no longer writes the receive's buffer; and the message, where a completion shows it (signal.h,
  *       RECEIVING SIDE, step 2). In return the receiver copies the entry out, then stores `taken` with a release; the
  *       reader loads it with an acquire. Visible: that the inbox entry may be written again.
  *   B4  The reader stores the report (of the first error) and the words of the put, fences, adds to error.count,
@@ -220,7 +220,7 @@ EFA_GDA_FN void copy_to_inbox(efa_gda_queue *queue, uint32_t index) {
   const uint8_t *entry = completion_at(queue->cq, index);
   uint8_t *to = inbox.entries + (uint64_t)(inboxed & (inbox.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
   /* B1. */
-  fence_system();
+  fence_acquire_system();
   for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
     uint64_t word = i < queue->cq.entry_size ? load_system(reinterpret_cast<const volatile uint64_t *>(entry + i)) : 0;
     store_relaxed(reinterpret_cast<uint64_t *>(to + i), word);
@@ -270,7 +270,7 @@ EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index
   uint64_t id = head.id();
   if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
     /* B1. */
-    fence_system();
+    fence_acquire_system();
     const uint8_t *entry = completion_at(queue->cq, index);
     uint64_t tail = load_system(reinterpret_cast<const volatile uint64_t *>(entry) + 1);
     id |= (head.bits >> 48) << 16 | tail << 32;
@@ -442,7 +442,7 @@ class CompletionReader {
     bool is_one_lap = kHasIds && (int32_t)(load_relaxed(&queue_->tracking.oldest) - ids.first) <= 0;
     /* B2; R1 for each lane's requests. */
     if (kHeads == 1 && cq_.doorbell == nullptr) {
-      fence_device();
+      fence_release_device();
     } else {
       fence_system();
     }

@@ -63,7 +63,7 @@ struct CompletionWords {
 EFA_GDA_FN CompletionWords decode_completion(efa_gda_xpu_cq *cq, const uint8_t *entry, CompletionHead head) {
   CompletionWords out = {};
   /* B1 in cq.h. */
-  fence_system();
+  fence_acquire_system();
   auto word_at = [&](uint32_t i) { return load_system(reinterpret_cast<const volatile uint64_t *>(entry) + i); };
   uint64_t second = word_at(1);
   uint32_t op = (head.flags() & EFA_IO_CDESC_COMMON_OP_TYPE_MASK) >> 4;
@@ -128,7 +128,7 @@ EFA_GDA_COLD int64_t read_queue(efa_gda_xpu_cq *cq, uint64_t *buf, uint64_t coun
   }
   if (read != 0) {
     /* The adapter may write these entries again. */
-    fence_system();
+    fence_release_system();
     store_relaxed(&cq->consumed, index);
     fetch_add_relaxed(&cq->outstanding, 0u - freed);
     if (cq->doorbell != nullptr) store_doorbell(cq->doorbell, index & 0xffff);
@@ -172,7 +172,7 @@ EFA_GDA_COLD int64_t wait_for_counter(efa_gda_xpu_cntr *cntr, uint64_t threshold
     if (value_of(cntr, false) >= threshold || changed || over) break;
   }
   /* The caller's later loads see what the counted requests wrote (signal.h). */
-  fence_system();
+  fence_acquire_system();
   return 0;
 }
 
@@ -182,7 +182,7 @@ EFA_GDA_FN int64_t read_counter(efa_gda_xpu_cntr *cntr, bool errors) {
   uint64_t value = load_system(errors ? cntr->error : cntr->success);
   if (errors) store_relaxed(&cntr->error_seen, value);
   value += load_relaxed(errors ? &cntr->error_offset : &cntr->success_offset);
-  fence_system();
+  fence_acquire_system();
   return (int64_t)value;
 }
 

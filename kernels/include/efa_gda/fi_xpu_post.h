@@ -5,17 +5,17 @@
  * WORDS, besides those of sq.h and rq.h. "Poster": a thread that posts a request or a receive. "Reader": the thread
  * that reads completions (fi_xpu_completion.h).
  *   word                   | written by                    | read by | ordered by
- *   cq.outstanding         | posters: add, and subtract    | posters | the reader's fence_system() after it read the
- *                          | again if nothing was posted;  |         |   entries, and the poster's before its doorbell
- *                          | reader: subtract              |         |
+ *   cq.outstanding         | posters: add, and subtract    | posters | the reader's release after it read the
+ *                          | again if nothing was posted;  |         |   entries; the poster's acquire before its
+ *                          | reader: subtract              |         |   doorbell: fence_system(), or A1 (ticket_lock.h)
  *   ep.received,           | the adapter                   | posters | control flow: the stores to a receive's slot
  *   ep.receive_errors      |                               |         |   depend on them (in place of rq.h's
  *                          |                               |         |   completion.received)
  *   cq.receives[i].used    | posters: CAS 0 to 1, acquire; | posters | release and acquire: `context` may be written
  *                          | reader: store 0, release      |         |   again
  *   cq.receives[i].context | poster                        | reader  | the poster's fence_system() before the
- *                          |                               |         |   doorbell; the reader's after it read the
- *                          |                               |         |   completion
+ *                          |                               |         |   doorbell; the reader's acquire after it read
+ *                          |                               |         |   the completion
  *   cq.next_receive        | posters: add                  | posters | nothing: where a search begins
  */
 #ifndef EFA_GDA_FI_XPU_POST_H

@@ -29,7 +29,7 @@
  * the call has ended (OWNED QUEUES in post.h), and a constructor that succeeds stores to reserve.free_limit after this
  * store (A2 and A1). A warp that combines looks already when the limit allows fewer entries than a round and an eighth
  * of the ring. A look needs a queue of usual rounds (is_usual() in sq.h) without a request table, whose limit is
- * completed + num_entries.
+ * completed + num_entries. A thread that shares its queue does not look.
  *
  * THE WAIT. Before the writer waits for free slots, it rings for everything that it has placed, so it waits only for
  * requests that are with the adapter or that the doorbell record covers. It waits for no more than half the capacity.

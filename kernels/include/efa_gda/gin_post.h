@@ -37,7 +37,7 @@
  *   2. The leader waits until the chunk fits: its end is at most `window` entries past wqes_posted, and at most sq_size
  *      past the counter. If its turn begins meanwhile, it rings for earlier entries that are not rung for. Their groups
  *      may have left the doorbell to it, and should not wait until it has slots.
- *   3. The threads write the entries, synchronise, and fence (fence.acq_rel.sys). NCCL's code reads the turn with a
+ *   3. The threads write the entries, synchronise, and fence (fence.release.sys). NCCL's code reads the turn with a
  *      relaxed load and rings at once, so entries must be fenced before the turn passes.
  *   4. The leader waits for its turn. It then rings for all entries before the chunk's end, or ends its turn without
  *      that and so leaves the doorbell to a later chunk. It may leave it if its caller deferred the doorbell, or if an
@@ -58,7 +58,7 @@
  *
  * WHAT ORDERS ENTRIES. A group fences its entries before it waits for its turn, and ends the turn with a relaxed
  * store. A doorbell also covers entries of groups whose turns ended before that of the group just ahead; no pattern of
- * the PTX memory model orders those entries before the doorbell. This library assumes that fence.acq_rel.sys ends only
+ * the PTX memory model orders those entries before the doorbell. This library assumes that fence.release.sys ends only
  * when the entries have reached the adapter; each turn ends later than that. NCCL's code, which reads the turn with a
  * relaxed load, relies on the same.
  *
@@ -171,7 +171,7 @@ struct Turn {
   EFA_GDA_FN void ring(uint32_t *doorbell, uint32_t end) {
     fetch_add_relaxed(&endpoint->submitted_count, (uint64_t)(end - posted));
     store_doorbell(doorbell, end);
-    fence_system();
+    fence_release_system();
     posted = end;
     pass(end);
   }
@@ -319,7 +319,7 @@ EFA_GDA_FN efa_gda_status post_by(const Group &group, Endpoint *endpoint, uint32
     /* What the leader needs next is loaded while the fence waits for the stores. */
     uint32_t *doorbell = leader ? queue->sq.db : nullptr;
     uint32_t promised = leader ? load_relaxed(&endpoint->promised) : 0;
-    fence_system();
+    fence_release_system();
     if (leader) status = turn.take(doorbell, begin, begin + n, defer, promised);
     begin += n;
   }

@@ -78,7 +78,7 @@ EFA_GDA_FN int efa_gda_nvshmem_channel(const void *word) {
 EFA_GDA_FN void efa_gda_nvshmem_signal(uint64_t *word, uint64_t value, int pe) {
   uint64_t mapped = efa_gda_nvshmem_mapped(word, pe);
   if (mapped != 0) {
-    efa_gda::fence_system();
+    efa_gda::fence_release_system();
     *reinterpret_cast<volatile uint64_t *>(mapped) = value;
   } else {
     efa_gda::ibgda_flag(&efa_gda_ibgda_state_d, efa_gda::IbgdaFlag::Set8, reinterpret_cast<uint64_t>(word), value, pe,
@@ -124,7 +124,7 @@ EFA_GDA_FN bool efa_gda_nvshmem_wait(const uint64_t *word, uint64_t value, uint6
     failed = efa_gda::load_relaxed(&efa_gda_ibgda_state_d.shared->failed) != EFA_GDA_OK;
     seen = efa_gda::load_system(static_cast<const volatile uint64_t *>(word)) == value;
   }
-  efa_gda::fence_system();
+  efa_gda::fence_acquire_system();
   return seen;
 }
 

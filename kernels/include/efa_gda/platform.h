@@ -204,12 +204,37 @@ EFA_GDA_FN uint64_t load_system_acquire(const uint64_t *p) {
 EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* A release and an acquire: orders all that this thread has done or acquired before the stores that it makes
- * afterwards, and its earlier loads before all that it does afterwards, for every observer, the adapter included. Not a
- * store before a later load; fence_device_ordered() does that. */
-EFA_GDA_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-/* The same among the threads of this GPU. */
-EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+/* Fences that are a release, an acquire, or both. A release orders all that this thread has done or acquired before the
+ * stores that it makes afterwards; an acquire orders its earlier loads before all that it does afterwards. None orders
+ * a store before a later load; fence_device_ordered() does that. _system: for every observer, the adapter included.
+ * _device: among the threads of this GPU.
+ *   A release waits until what it orders is performed. An acquire waits for no store, but empties L1. The compiler has
+ * fences of one kind for sm_90 and newer GPUs, from CUDA 12.8 on; without them each is both. */
+#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
+#define EFA_GDA_HAS_ONE_WAY_FENCES 1
+#define EFA_GDA_FENCE(kind, scope) asm volatile("fence." #kind "." #scope ";" ::: "memory")
+#else
+#define EFA_GDA_HAS_ONE_WAY_FENCES 0
+#define EFA_GDA_FENCE(kind, scope) asm volatile("fence.acq_rel." #scope ";" ::: "memory")
+#endif
+EFA_GDA_FN void fence_system() { EFA_GDA_FENCE(acq_rel, sys); }
+EFA_GDA_FN void fence_release_system() { EFA_GDA_FENCE(release, sys); }
+EFA_GDA_FN void fence_acquire_system() { EFA_GDA_FENCE(acquire, sys); }
+EFA_GDA_FN void fence_device() { EFA_GDA_FENCE(acq_rel, gpu); }
+EFA_GDA_FN void fence_release_device() { EFA_GDA_FENCE(release, gpu); }
+EFA_GDA_FN void fence_acquire_device() { EFA_GDA_FENCE(acquire, gpu); }
+#undef EFA_GDA_FENCE
+/* load_acquire_pair() in two steps, between which the load is in flight if the compiler has fences of one kind. */
+EFA_GDA_FN void begin_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
+  if (EFA_GDA_HAS_ONE_WAY_FENCES) {
+    load_relaxed_pair(p, a, b);
+  } else {
+    load_acquire_pair(p, a, b);
+  }
+}
+EFA_GDA_FN void end_acquire() {
+  if (EFA_GDA_HAS_ONE_WAY_FENCES) fence_acquire_device();
+}
 /* fence_device() that is sequentially consistent: all such fences have one order. Of two threads that each write a
  * word, fence and read the other's word, at least one sees the other's write. */
 EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
@@ -295,6 +320,8 @@ inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   b = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
 }
 inline void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
+inline void begin_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
+inline void end_acquire() {}
 inline void keep(uint32_t &) {}
 inline uint32_t zero_by_thread() { return 0; }
 inline uint32_t zero_by_lane() { return 0; }
@@ -343,7 +370,11 @@ inline void fence_system() {
 #endif
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+inline void fence_release_system() { fence_system(); }
+inline void fence_acquire_system() { fence_system(); }
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+inline void fence_release_device() { fence_device(); }
+inline void fence_acquire_device() { fence_device(); }
 inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 /* A release, although a fence precedes it: a software adapter may be another thread of this program, and a race
  * detector recognises the order by the release. */

@@ -372,7 +372,7 @@ class Sender {
     ring_.resume((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS), (uint32_t)indices, (uint32_t)(indices >> 32),
                  free_limit);
     /* R2 (requests.h): before the poster words that the limit allows. */
-    if (ring_.poster() != 0) fence_device();
+    if (ring_.poster() != 0) fence_release_device();
   }
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
@@ -419,6 +419,11 @@ class Sender {
     }
     if (!ticket.owns_lock() || !rings) return Next::Slow;
     if (ticket.has_placed_ahead()) return Next::Placed;
+    if (ring_.poster() != 0) {
+      /* R2 (requests.h). */
+      ticket.complete_acquire();
+      ring_.group().sync();
+    }
     return get_ready(count) ? Next::Ready : Next::Slow;
   }
 
@@ -434,7 +439,8 @@ class Sender {
     if (first != nullptr) *first = ticket.first_slot();
     SharedCall call;
     uint32_t is_placed = 0;
-    bool is_ready = ticket.acquire_if_passed() & rings & ring_.is_plain_round(count) & ring_.has_slots(count);
+    bool owns_lock = ticket.acquire_if_passed();
+    bool is_ready = owns_lock & rings & ring_.is_plain_round(count) & ring_.has_slots(count);
     if (!EFA_GDA_LIKELY(is_ready)) {
       Next next = proceed(ticket, share.quads, count, rings);
       if (next == Next::Ended) return EFA_GDA_OK;
@@ -443,6 +449,7 @@ class Sender {
       keep(is_placed);
     }
     if (EFA_GDA_LIKELY(is_placed == 0)) ring_.place_usual(share.quads, count);
+    ticket.complete_acquire();
     ring_.ring();
     if (EFA_GDA_LIKELY(!ticket.must_combine())) {
       ticket.pass();
@@ -459,6 +466,8 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post_slowly(const Ticket<RingGroup, StoreBytes> &ticket, EntryShare &share,
                                         SharedCall &call, uint32_t count, Make make, bool rings) {
+    ticket.complete_acquire();
+    ring_.group().sync();
     call.combining.ring = ring_.state();
     call.combining.publication = PublicationSlots(queue_);
     call.ticket = ticket.state();

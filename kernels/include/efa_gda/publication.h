@@ -196,7 +196,7 @@ template <class Group, int StoreBytes>
 EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
                                uint32_t count) {
   /* Quads that each thread reads before it stores the first of them. */
-  constexpr uint32_t kQuads = Group::kSingleThread ? 12 : 8;
+  constexpr uint32_t kQuads = 8;
   uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
   while (count != 0) {
     uint32_t to_ring_end = ring.slots_to_end(slot),

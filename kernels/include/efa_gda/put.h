@@ -130,7 +130,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   result->posted = posted;
   result->completed = load_relaxed(&q.completion.completed) - completed;
   /* The status comes last, for a host that polls it, and that loads it with an acquire before the other members. */
-  fence_system();
+  fence_release_system();
   store_system(&result->status, status);
 }
 

@@ -44,27 +44,27 @@
  *   R1  The reader loads completions and fences (B2 in cq.h); then each lane stores the done words of the requests
  *       whose completions it has loaded. A failed request's is stored by the leader, after a fence_system(). A waiting
  *       leader loads them, relaxed or with an acquire, until it has seen all of its requests done, and then executes
- *       fence_device(); its group synchronises (wait_for() in post.h). If the leader has found none of them done, and
- *       one poll of its warp then reads the successful completions of all of them (Polled in completion.h), it does not
- *       look at done words again: the poller has fenced (B2). After the completions, which each lane loads with an
- *       acquire, the poller loads `oldest`. If that is not past the first of the requests, fewer than R requests from
- *       `oldest` on are posted (LIMIT), so that each id names one request.
+ *       fence_acquire_device(); its group synchronises (wait_for() in post.h). If the leader has found none of them
+ *       done, and one poll of its warp then reads the successful completions of all of them (Polled in completion.h),
+ *       it does not look at done words again: each lane has loaded its completions with an acquire, and the poller
+ *       synchronises (B2). After the completions the poller loads `oldest`. If that is not past the first of the
+ *       requests, fewer than R requests from `oldest` on are posted (LIMIT), so that each id names one request.
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
- *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and each thread that stores such
- *       a word executes a fence between the loads that show this (LIMIT) and the store: on a shared queue just before
- *       the store (Ring::mark_posted() in sq.h); the threads of a queue's owner when they take over the limit of the
- *       writer before (acquire_queue() in post.h), and whenever they have a new one (Ring::end_wait()). A waiting
- *       leader loads the poster word of request i with an acquire, or relaxed and then executes fence_device(), and
- *       loads `oldest` afterwards. If the word is of the next lap, that load shows i < oldest.
+ *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R. The loads that show this (LIMIT)
+ *       are those of an acquire of the leader, after which the group has synchronised (of lock.serving: A1 in
+ *       ticket_lock.h). Each thread that stores such a word executes fence_release_device() between that sync and the
+ *       store: on a shared queue just before the store (Ring::mark_posted() in sq.h); the threads of a queue's owner
+ *       when they take over the limit of the writer before (acquire_queue() in post.h), and whenever they have a new
+ *       one (Ring::end_wait()). A waiting leader loads the poster word of request i with an acquire, or relaxed and
+ *       then executes fence_acquire_device(), and loads `oldest` afterwards. If the word is of the next lap, that load
+ *       shows i < oldest.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
- *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, the done
- *       words and the poster words, of all requests before `oldest`.
- *       To advance `oldest`, the writer first executes fence_device(), and then loads `oldest` and the done words. The
- *       fence acquires lock.serving, if nothing has done so before (A1 in ticket_lock.h). So `oldest` and the done
- *       words are not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and
- *       does not mistake the done word of request i - 2 R, which has the phase of request i, for that of request i. An
- *       `oldest` that it loads before that fence may be old; it then only makes the limit stricter.
+ *       with an acquire, or executes fence_acquire_device() before its group uses data. Visible: the same as by R1, the
+ *       done words and the poster words, of all requests before `oldest`.
+ *       To advance `oldest`, the writer loads `oldest` and the done words after it has acquired lock.serving (A1). So
+ *       they are not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and
+ *       does not mistake the done word of request i - 2 R, which has the phase of request i, for that of request i.
  *
  * LIMIT. The writer keeps, at each store to the ring,
  *     next + entries to be written <= oldest + R - P.
@@ -276,7 +276,7 @@ EFA_GDA_FN void look(const efa_gda_queue *queue, const efa_gda_requests &table, 
  * a request; if the wait has such a request, counts a status as overwritten. `first` is the wait's first request. */
 EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
   /* R1. */
-  fence_device();
+  fence_acquire_device();
   uint32_t oldest = load_relaxed(&queue->tracking.oldest), lap = queue->requests.num_entries;
   if (is_before(first, oldest - lap)) wait.overwritten = true;
   if (is_before(wait.failed.index, oldest - lap)) wait.failed.status = 0;
@@ -341,9 +341,6 @@ EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32
   uint32_t most = table - entries < slots ? entries : table - slots;
   uint32_t oldest = load_relaxed(&queue->tracking.oldest);
   if (next - oldest > most || most - (next - oldest) < free_slots) {
-    /* R3. */
-    fence_device();
-    oldest = load_relaxed(&queue->tracking.oldest);
     RequestWait done(oldest, next - oldest, 0, 0, 0);
     /* Two: with four a post of a block spills. */
     look_ahead<2>(queue->requests, done);

@@ -27,7 +27,7 @@
  *   word                   | written by                    | read by     | ordered by
  *   receive.lock           | a thread: CAS 0 to 1, acquire;| all threads | the holder's release of 0 and the next CAS:
  *                          | holder: store 0, release      |             |   posted and taken become visible
- *   ring slots             | holder                        | adapter     | fence_system(), then the doorbell
+ *   ring slots             | holder                        | adapter     | a release, then the doorbell
  *   doorbell               | holder                        | adapter     | after that fence
  *   receive.posted         | holder                        | next holder | receive.lock
  *                          |                               | waiters for | relaxed; progress of the lock
@@ -121,7 +121,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
       store_quad(rq.buffer + (uint64_t)(slot & (rq.num_entries - 1)) * rq.entry_size,
                  receive_descriptor(buffer, (uint16_t)slot, true, true));
     }
-    fence_system();
+    fence_release_system();
     store_relaxed(&queue->receive.posted, slot);
     store_relaxed(&queue->receive.doorbell_index, slot);
     store_doorbell(rq.doorbell, slot & 0xffff);

@@ -2,8 +2,8 @@
 /*
  * The calls on a shared queue that need no speed, as functions that are not inlined: each flush(), the wait of quiet()
  * as lock owner, and each post() that post_shared() (post.h) does not complete. It completes usual posts (sq.h) that
- * ring, if they are published and served or return early within a short time, or if the lock is passed to them within
- * that time, and calls only combine_as() for them.
+ * are published and served or return early within a short time, and those that ring, if the lock is passed to them
+ * within that time and there are free slots. It calls only combine_as() for them.
  *
  * TERMS. Call, round, place: see sq.h. Lock owner, publish, place ahead, combine, served, return early: see
  * ticket_lock.h, which also states the protocol.
@@ -46,8 +46,8 @@ struct SharedCall {
 
 /* Statuses that no caller of Sender receives. kMoreRounds: the caller must make the next round, set_round(), and call
  * again. kMustCombine: the group still owns the lock and must combine, from combining.serving on. */
-constexpr efa_gda_status kMoreRounds = (efa_gda_status)(kNeedsRoom - 1), kMustCombine = (efa_gda_status)(kNeedsRoom - 2),
-                         kHoldsLock = (efa_gda_status)(kNeedsRoom - 3);
+constexpr efa_gda_status kMoreRounds = (efa_gda_status)(kNeedsRoom - 1),
+                         kMustCombine = (efa_gda_status)(kNeedsRoom - 2), kHoldsLock = (efa_gda_status)(kNeedsRoom - 3);
 
 /* Takes a ticket for no entries, for a flush() or a quiet(), which has set `holds` and `timeout_ns`. */
 template <class Group, int StoreBytes>
@@ -55,6 +55,8 @@ EFA_GDA_COLD void begin_empty_call(efa_gda_queue *queue, SharedCall *call) {
   Ring<Group, StoreBytes> ring(queue, Group());
   Ticket<Group, StoreBytes> ticket(queue, ring, 0);
   ticket.collect();
+  ticket.complete_acquire();
+  ring.group().sync();
   call->combining.ring = ring.state();
   call->combining.publication = PublicationSlots(queue);
   call->ticket = ticket.state();

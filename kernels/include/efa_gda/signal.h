@@ -52,8 +52,8 @@
  * RECEIVING SIDE. wait_until() returns EFA_GDA_OK when the word satisfies the comparison. All threads of the group then
  * see, with plain loads, the data that was sent before the signal. Why:
  *   1. The leader reads the word with ld.relaxed.sys. When it satisfies the comparison, the leader executes
- *      fence_system(), and then the group synchronises. So each later load of any thread of the group comes after the
- *      load of the word, at system scope, and does not return what the GPU had cached before.
+ *      fence_acquire_system(), and then the group synchronises. So each later load of any thread of the group comes
+ *      after the load of the word, at system scope, and does not return what the GPU had cached before.
  *   2. The adapter's writes of the data become visible to this GPU before its write of the word. That depends on the
  *      memory that both are in. "Ordering" is CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING (check CUDA-007 of
  *      gda-probe) of the GPU that has the memory.
@@ -239,7 +239,7 @@ EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const 
   }
   if (satisfies(seen, until, value, wrap)) status = EFA_GDA_OK;
   /* Step 1 of RECEIVING SIDE. */
-  fence_system();
+  fence_acquire_system();
   *last = seen;
   return status;
 }

@@ -74,13 +74,13 @@
  *   1. writes the entries, each thread its share: with plain stores of 16 bytes, or with st.mmio.relaxed.sys of 8
  *      bytes (store_to_ring()),
  *   2. synchronises the group,
- *   3. executes fence_system() (fence.acq_rel.sys): the leader, or in a warp all lanes, which costs the same
- *      (kAllThreadsFence in group.h),
+ *   3. executes fence_release_system(): the leader, or in a warp all lanes, which costs the same (kAllThreadsFence in
+ *      group.h),
  *   4. stores `next` into the doorbell: the leader.
  * The fence is cumulative. It orders before step 4 everything that happens before it:
  *   - the entries of all threads of the group, by step 2,
- *   - what earlier writers stored, doorbells included: each passed the lock with a release, and the next one acquired
- *     it, at the latest by this fence (A1 in ticket_lock.h),
+ *   - what earlier writers stored, doorbells included: each passed the lock with a release, and the next one has
+ *     acquired it before this fence (A1 in ticket_lock.h),
  *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself,
  *   - entries that other groups placed ahead: the lock owner acquired their flags, which follow them (A2).
  * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. To ring, the
@@ -88,8 +88,8 @@
  * next ring orders the two.
  *
  * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell that it has received. A doorbell
- * value is confirmed for a thread when its store happens before a fence_system() of that thread: everything that the
- * thread stores after this fence reaches the adapter after that doorbell. confirmed_index is the latest confirmed
+ * value is confirmed for a thread when its store happens before step 3 of that thread: everything that the thread
+ * stores after this fence reaches the adapter after that doorbell. confirmed_index is the latest confirmed
  * value. Before the writer stores n entries from `next` on, it makes sure that
  *     next + n - confirmed_index <= max_batch.
  * Step 3 of a ring confirms the previous doorbell. If that is not enough, the writer rings for what it has placed. If
@@ -161,8 +161,8 @@ struct RingState {
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
  * values share options_; a post that is not usual keeps its entries, and a poll what it can, in the thread's memory.
- * What ptxas spills nevertheless, it loads anew in each post, after the fence of the post before; that takes a round
- * trip to L2, because the fence empties the cache of such values. */
+ * What ptxas spills nevertheless, it loads anew in each post. On a shared queue that takes a round trip to L2, because
+ * the acquire of the post before has emptied L1 (A1 in ticket_lock.h). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
  public:
@@ -235,7 +235,7 @@ class Ring : private RingState {
     uint32_t i = group_.rank() - first_rank;
     if (EFA_GDA_LIKELY(poster() == 0) || i >= count) return;
     /* R2 (requests.h). An owner has fenced when it learnt the limit. */
-    if (kIsShared<Group>) fence_device();
+    if (kIsShared<Group>) fence_release_device();
     store_poster(queue_->requests, slot + i, poster());
   }
   EFA_GDA_FN Group group() const { return group_; }
@@ -341,7 +341,7 @@ class Ring : private RingState {
     /* Orders the leader's load of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
     /* R2 (requests.h). */
-    if (!kIsShared<Group> && poster() != 0) fence_device();
+    if (!kIsShared<Group> && poster() != 0) fence_release_device();
     free_limit_ = next_ + (uint32_t)result;
     if (!kIsShared<Group>) read_geometry();
     return (efa_gda_status)(result >> 32);
@@ -350,15 +350,6 @@ class Ring : private RingState {
   /* Whether `count` more entries fit the batch window without a further fence. */
   EFA_GDA_FN bool fits_batch_window(uint32_t count) const {
     return next_ + count - confirmed_index_ <= batch_window_;
-  }
-
-  /* Rings and fences until `count` more entries fit the batch window, or as many as it can hold. Returns whether it
-   * executed a fence. All threads of the group must execute fences (kAllThreadsFence). */
-  EFA_GDA_FN bool open_batch_window_for(uint32_t count) {
-    uint32_t n = count < batch_window_ ? count : batch_window_;
-    if (EFA_GDA_LIKELY(fits_batch_window(n))) return false;
-    open_batch_window(n);
-    return true;
   }
 
   /* Places `count` entries, for which there must be free slots. `write(done, n, slot)` writes the n entries from the
@@ -461,7 +452,7 @@ class Ring : private RingState {
    * before all that later writers store, also as the adapter sees it. */
   EFA_GDA_FN void order_placed() const {
     group_.sync();
-    if (executes_fences()) fence_system();
+    if (executes_fences()) fence_release_system();
   }
 
   /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell, for the threads that execute
@@ -471,11 +462,17 @@ class Ring : private RingState {
     group_.sync();
     confirmed_index_ = leader_confirmed_index();
     bool leads = is_leader();
-    if (Group::kAllThreadsFence || leads) fence_system();
+    if (Group::kAllThreadsFence || leads) fence_release_system();
     /* A record takes all 32 bits of the producer index, a doorbell of the adapter the low 16. */
     store_doorbell_if(leads, doorbell_, has(kRecord) ? next_ : next_ & 0xffff);
     confirm_for_leader(doorbell_index_);
     doorbell_index_ = next_;
+  }
+
+  /* If a batch window is kept, confirms the last doorbell, so that other groups can place ahead up to max_batch entries
+   * past it. To copy their entries would take longer than this fence. */
+  EFA_GDA_FN void confirm_for_others() {
+    if (batch_window_ != kNoBatchWindow) confirm();
   }
 
  private:
@@ -527,7 +524,7 @@ class Ring : private RingState {
   /* Confirms the last doorbell for all threads of the group. */
   EFA_GDA_FN void confirm() {
     if (Group::kAllThreadsFence) group_.sync();
-    if (executes_fences()) fence_system();
+    if (executes_fences()) fence_release_system();
     if (!Group::kAllThreadsFence) group_.sync();
     set_confirmed(doorbell_index_);
   }

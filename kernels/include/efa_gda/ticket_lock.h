@@ -50,19 +50,16 @@
  *       lock owner loads serving with an acquire, then its group synchronises (wait; acquire_queue() in post.h).
  *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
  *       (requests.h). Completion words have pairs of their own (cq.h).
- *       The exception: if the lock is passed to a group already when it takes its ticket, its leader has loaded serving
- *       relaxed (Ticket()). The leader's first fence after that makes the load an acquire. The leader executes one
- *       before it stores a doorbell or serving: ring() and acquire() fence before these stores, and release_alone()
- *       fences if it does not ring. The other threads have acquired at the next sync that follows this fence; ring()
- *       and confirm() of a warp have none. Until then, of the words that earlier lock owners wrote, the group uses the
- *       two indices and the limit, stores ring slots and poster words, and loads tracking.oldest (limit_by_table()
- *       fences before it stores that: R3). The stores depend on the load of serving by a branch. That they therefore
- *       follow it is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window). If the load
- *       of `oldest` precedes it, the limit only becomes stricter (R3).
+ *       Ticket() only begins its acquire of serving, because an acquire empties L1. complete_acquire() completes it for
+ *       the leader; the other threads have then acquired at the next sync. It precedes the doorbell and the passing of
+ *       the lock (post_shared() in post.h), poster words and loads of the request table (R2, R3), and the rest of a
+ *       call that is not a usual post (post_slowly(), begin_empty_call()). acquire() fences before it stores Open.
+ *       Until then, of the words that earlier lock owners wrote, the group uses the two indices and the limit, and
+ *       stores ring slots, which depend on the load of serving by a branch, and flags. That ring slots therefore follow
+ *       the load is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
- *       the limit, which may be newer than serving; if it does so by what Ticket() has loaded, its flags depend so on
- *       that load of serving. A lock owner's stores depend in the same way on its load of the limit, if a group that
- *       waited stored that limit after a look.
+ *       the limit, which may be newer than serving. A lock owner's stores depend in the same way on its load of the
+ *       limit, if a group that waited stored that limit after a look.
  *       The two indices may be older than T, because the 16-byte load is two loads of 8 bytes; the limit, because it is
  *       loaded before serving. With an older doorbell_index the owner may store the last doorbell value again or, if it
  *       does not ring, pass the older index on: the host then counts too many entries as not rung for. With an older
@@ -72,23 +69,23 @@
  *       does not require that scope: the next owner's ring fences at it, and fences are cumulative. The library keeps
  *       it until a real adapter has been tested without it.
  *   A2  The threads of a group that publishes store entries, the group synchronises, and each thread that has a flag to
- *       store executes fence_device() and stores it relaxed (publish). The fence makes that store a release, also of
- *       the poster word that the thread stores before on a queue with a request table. The threads of the lock owner
- *       load flags relaxed (scan_published) and fence, then their group synchronises (combine). The fence is
- *       fence_device(), or that of open_batch_window_for(); if one thread combines calls that are placed ahead, that of
- *       its ring.
+ *       store executes fence_release_device() and stores it relaxed (publish). The fence makes that store a release,
+ *       also of the poster word that the thread stores before on a queue with a request table. The threads of the lock
+ *       owner load flags relaxed (scan_published) and execute fence_acquire_device(), then their group synchronises
+ *       (combine).
  *       Visible: the published entries, also those placed ahead, and their poster words. The owner's ring passes
  *       entries that are placed ahead on to the adapter: fences are cumulative, so the poster's needs no system scope.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
- *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises; one that places
- *       ahead by what Ticket() has loaded does not (A1).
+ *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises. One that places
+ *       ahead by what Ticket() has loaded has not acquired it: it stores no entries to publication slots, and an
+ *       earlier scan does not load its flags, because scans acquire what they find (A2).
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
  *       If a group places its published call from its own copy, no group reads the published entries. Earlier
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
  *       past the call's ticket lets the slots be used again.
  * Only the leader of the group that owns the lock stores serving. The second column makes each store a release:
  *   Open at its own ticket                     | the fence just before, in acquire()
- *   Open at the next ticket (combine)          | the fence of the ring before, or that of release_alone()
+ *   Open at the next ticket (combine)          | the fence of the ring before; without a ring, that of release_alone()
  *   Open or Closing, with T advanced (combine) | the fence of the ring before
  *   Closing (close_lock)                       | that of the store of serving before it
  *   Passed, PassedMustCombine                  | the store is a release (pass_lock; release_queue() in post.h)
@@ -125,8 +122,9 @@
  *   From the store of Open on, calls may return early although the lock owner still waits. They are combined later.
  *
  * A CALL THAT WAITS. If the lock is not passed to a call when its group takes the ticket, the group loads serving
- * (publish_usual, has_ended, wait): the leader loads it with an acquire, then the group synchronises. The group acts on
- * the first of these cases that applies. After cases 4 and 5 it begins again at case 1. outcome() decides which it is.
+ * (publish_usual, has_ended, wait): the leader loads it with an acquire, then the group synchronises. (Case 4, for a
+ * call that is placed ahead, may use what Ticket() loaded: A1.) The group acts on the first of these cases that
+ * applies. After cases 4 and 5 it begins again at case 1. outcome() decides which it is.
  *   1. T is past the call's ticket: the call is served, and the group returns.
  *   2. T is the call's ticket, and the state is Passed or PassedMustCombine: the group owns the lock.
  *   3. The call is published and has at most kMaxEarlyReturnEntries entries, the state is Open, and the call's slots
@@ -148,7 +146,8 @@
  * and the lock owner need not check them again. If the limit does not suffice, the group looks for free slots (A LOOK
  * in free_slots.h). No other group writes these slots: they are those of the ticket. (While a group owns the queue, no
  * other group places ahead or looks: OWNED QUEUES in post.h.) The flags have kPlacedAhead, and the publication slots
- * keep older entries. The lock owner, which would otherwise copy the entries, only rings for them.
+ * keep older entries. The lock owner, which would otherwise copy the entries, only rings for them. While it combines,
+ * it confirms each doorbell at once, so that more groups can place ahead (confirm_for_others() in sq.h).
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
@@ -220,7 +219,7 @@ struct TicketState {
 };
 
 /* One call's ticket. All threads of the group construct it and call each public function together, in this order:
- *   1. Ticket(), collect().
+ *   1. Ticket(), collect(), and complete_acquire() at the latest when A1 requires it.
  *   2. acquire_if_passed().
  *   3. In a post() for which Ring::is_usual_round() holds, unless the group owns the lock, publish_usual(); if that
  *      returns true, has_ended(); if that returns true, the call ends. Otherwise step 2 again.
@@ -246,7 +245,7 @@ class Ticket : private TicketState {
       ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + zero_by_thread());
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
       leader_read_reserve(queue, lock_);
-      load_relaxed_pair(&queue->lock.serving, lock_.serving, lock_.indices);
+      begin_acquire_pair(&queue->lock.serving, lock_.serving, lock_.indices);
     }
   }
   /* Continues with a ticket whose state() was `state`. */
@@ -254,28 +253,21 @@ class Ticket : private TicketState {
       : TicketState(state), queue_(queue), ring_(ring) {}
   EFA_GDA_FN const TicketState &state() const { return *this; }
 
-  /* Gives all threads what the leader read. */
+  /* Waits for these accesses, and gives all threads what the leader read. */
   EFA_GDA_FN void collect() {
     Group group = ring_.group();
     ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
     share_lock_words(group, lock_);
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
   }
+  /* Completes the acquire of Ticket() (A1), for the leader; for the other threads at the next sync. */
+  EFA_GDA_FN void complete_acquire() const {
+    if (ring_.is_leader()) end_acquire();
+  }
   /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
   EFA_GDA_FN bool acquire_if_passed() {
     if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving))) acquire();
     return owns_lock_;
-  }
-
-  /* If the lock is passed to the call just before this one, reads it while that is so, at most kLoadsWithoutClock
-   * times. Then as acquire_if_passed(). */
-  EFA_GDA_FN bool acquire_if_next() {
-    EFA_GDA_NO_UNROLL for (uint32_t n = 0; n != kLoadsWithoutClock; n++) {
-      uint64_t before = ticket_ - lock_.serving;
-      if (before >> (32 + EFA_GDA_LOCK_STATE_BITS) != 1 || (lock_.serving & kLockStateMask) != kPassed) break;
-      read_lock();
-    }
-    return acquire_if_passed();
   }
 
   /* For a call for which Ring::is_usual_round() holds, whose only round is in `quads`: if case 4 applies and the slots
@@ -297,8 +289,7 @@ class Ticket : private TicketState {
     }
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
     uint32_t slot = first_slot(), ring_mask = ring_.num_entries() - 1, mask = ahead ? ring_mask : publication.mask;
-    /* finish_call() publishes a call of two laps of the ring or, if it is not placed ahead, of the publication slots.
-     * */
+    /* finish_call() publishes a call of two laps of the ring or, if not placed ahead, of the publication slots. */
     if ((slot & mask) + count_ > mask + 1 || (slot & ring_mask) + count_ > ring_mask + 1) return false;
     bool phase = (slot & ring_.num_entries()) != 0;
     typename RingOf::StoringGroupOf group = ring_.storing_group();
@@ -329,7 +320,7 @@ class Ticket : private TicketState {
   EFA_GDA_FN bool has_placed_ahead() const { return placed_ahead_; }
 
   EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
-  /* Passes the lock to the next ticket, in Passed. The lock owner's leader must have fenced since Ticket() (A1). */
+  /* Passes the lock to the next ticket, in Passed. */
   EFA_GDA_FN void pass() { pass_lock(queue_, ring_, next_ticket() | kPassed); }
   /* The producer index of the call's first entry. */
   EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_LOCK_STATE_BITS); }
@@ -343,7 +334,6 @@ class Ticket : private TicketState {
     /* Not a call without entries, nor one of several rounds. */
     bool can_publish = !published_ && count_ - 1 < group.size() && ring_.has_publication_slots();
     if (!can_publish) publication_slots = 0;
-    /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     EFA_GDA_NO_UNROLL for (;;) {
       TicketOutcome now = outcome(publication_slots);
@@ -373,12 +363,14 @@ class Ticket : private TicketState {
     uint32_t i = group.rank();
     published_ = true;
     placed_ahead_ = placed;
+    /* R2 (requests.h). */
+    if (ring_.poster() != 0) complete_acquire();
     /* A thread's release below covers what all threads stored before this sync. */
     group.sync();
     if (i < count_) {
       ring_.mark_posted(0, count_, first_slot());
       /* The release of A2, also for the poster word. */
-      fence_device();
+      fence_release_device();
       uint64_t bits = (i + 1 == count_ ? kLastSlot : 0) | (placed ? kPlacedAhead : 0);
       store_relaxed(publication.flag(first_slot() + i), flag_of(ticket_, i) | bits);
     }
@@ -396,11 +388,12 @@ class Ticket : private TicketState {
     bool combines = must_combine(), rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
     if (!rang) {
-      /* A1: makes the relaxed load of serving an acquire, and passes on entries that are not rung for. */
       if (ring_.next() != ring_.doorbell_index()) {
+        /* A1: passes on entries that are not rung for. */
         ring_.order_placed();
-      } else if (ring_.is_leader()) {
-        fence_device();
+      } else if (combines && ring_.is_leader()) {
+        /* The release of the store of Open in combine(). */
+        fence_release_device();
       }
     }
     if (EFA_GDA_LIKELY(!combines)) pass();

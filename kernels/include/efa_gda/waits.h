@@ -72,7 +72,7 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
         waits = free_slots < n;
       } else {
         /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
-        if (queue->counters.success != nullptr && (completed == next || !as_writer)) fence_system();
+        if (queue->counters.success != nullptr && (completed == next || !as_writer)) fence_acquire_system();
         waits = as_writer ? completed != next : !is_idle(queue, completed);
       }
       if (waits) status = is_broken ? EFA_GDA_BAD_COMPLETION : deadline.expired((efa_gda_status)at_bound);
