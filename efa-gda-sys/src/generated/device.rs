@@ -459,16 +459,15 @@ pub struct efa_gda_error_words {
     pub reported: u32,
     /// enum efa_io_comp_status of the first error; may be a code that this enum lacks.
     pub completion_status: u32,
-    /// Not 0: a completion of another queue pair was read, so two queues complete on this completion queue.
-    pub foreign: u32,
-    /// Request id of the first error.
-    pub request_id: u64,
     /// enum efa_gda_status that poisoned the queue; 0: the queue is in service.
     pub poison: u32,
+    /// Request id of the first error.
+    pub request_id: u64,
     /** As completion_status and request_id, of the first error since the last put (efa_gda_put_args) began; put_status is
  0 without one.*/
-    pub put_status: u32,
     pub put_request_id: u64,
+    pub put_status: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -488,20 +487,20 @@ const _: () = {
         "Offset of field: efa_gda_error_words::completion_status",
     ][::core::mem::offset_of!(efa_gda_error_words, completion_status) - 8usize];
     [
-        "Offset of field: efa_gda_error_words::foreign",
-    ][::core::mem::offset_of!(efa_gda_error_words, foreign) - 12usize];
+        "Offset of field: efa_gda_error_words::poison",
+    ][::core::mem::offset_of!(efa_gda_error_words, poison) - 12usize];
     [
         "Offset of field: efa_gda_error_words::request_id",
     ][::core::mem::offset_of!(efa_gda_error_words, request_id) - 16usize];
     [
-        "Offset of field: efa_gda_error_words::poison",
-    ][::core::mem::offset_of!(efa_gda_error_words, poison) - 24usize];
+        "Offset of field: efa_gda_error_words::put_request_id",
+    ][::core::mem::offset_of!(efa_gda_error_words, put_request_id) - 24usize];
     [
         "Offset of field: efa_gda_error_words::put_status",
-    ][::core::mem::offset_of!(efa_gda_error_words, put_status) - 28usize];
+    ][::core::mem::offset_of!(efa_gda_error_words, put_status) - 32usize];
     [
-        "Offset of field: efa_gda_error_words::put_request_id",
-    ][::core::mem::offset_of!(efa_gda_error_words, put_request_id) - 32usize];
+        "Offset of field: efa_gda_error_words::reserved",
+    ][::core::mem::offset_of!(efa_gda_error_words, reserved) - 36usize];
 };
 /// Engine: the completion queue's consumer (cq.h).
 #[repr(C)]
@@ -766,7 +765,7 @@ pub struct efa_gda_put_result {
     /** Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
  failure, up to 256 more may have been posted.*/
     pub posted: u64,
-    /// Requests of the queue that completed since the put began, modulo 2^32, as the queue counts them.
+    /// Requests of the queue that completed while the put owned it, modulo 2^32, as the queue counts them.
     pub completed: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -50,9 +50,8 @@
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before
  *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
- *   error.foreign            | reader                       | waits (Deadline), put | relaxed: carries no data
- *   error.put_status,        | reader; put_status also the  | put                   | B4
- *   .put_request_id          | put that begins              |                       |
+ *   error.put_status,        | reader; put_status also the  | put                   | release and acquire of
+ *   .put_request_id          | put that begins              |                       |   put_status
  *   error.count              | reader: fetch_add            | with counters: pollers| B4
  *                            |                              | Sender: quiet, waits; | B4
  *                            |                              |   ibgda.h             |
@@ -109,7 +108,8 @@
  * WHAT IS COUNTED. `completed` counts requests, successful and failed ones: the slots of both are free. Requests
  * complete in any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which.
  * `received` counts receives that used a posted receive. A completion with another queue pair's number is consumed and
- * not counted; error.foreign reports it.
+ * not counted: the reader poisons the queue with EFA_GDA_BAD_COMPLETION, because that queue pair's pollers may have
+ * read this queue's completions.
  *
  * NO OVERRUN. Without counters, `completed` grows only when a completion is read, and writers keep
  * next - completed <= N (free_slots.h). So at most N completions of requests are unread. The host makes cq.num_entries
@@ -183,11 +183,11 @@ EFA_GDA_FN void record_error(efa_gda_queue *queue, uint32_t status, uint64_t id)
     fence_system();
     store_system(&queue->error.reported, 1u);
   }
-  /* B4: makes what was stored visible to pollers that load error.count with an acquire, on queues with counters. */
   if (load_relaxed(&queue->error.put_status) == 0) {
     store_relaxed(&queue->error.put_request_id, id);
-    store_relaxed(&queue->error.put_status, status);
+    store_release(&queue->error.put_status, status);
   }
+  /* B4: makes what was stored visible to pollers that load error.count with an acquire, on queues with counters. */
   fence_device();
   fetch_add_relaxed(&queue->error.count, 1u);
 }
@@ -259,7 +259,7 @@ enum CompletionKind : uint32_t { kOtherCompletion = 0, kSendCompletion = 1, kPos
 EFA_GDA_COLD CompletionKind take_completion(efa_gda_queue *queue, uint32_t index) {
   CompletionHead head = load_head<ThreadGroup>(completion_at(queue->cq, index));
   if (head.qpn() != queue->qpn) {
-    store_relaxed(&queue->error.foreign, 1u);
+    poison(queue, EFA_GDA_BAD_COMPLETION);
     return kOtherCompletion;
   }
   if (!head.is_send()) {

@@ -39,7 +39,6 @@
  *   the abort flag is raised             | the flag's status (EFA_GDA_ABORTED for 1); the leader poisons the queue with
  *                                        |   it
  *   the queue is poisoned already        | EFA_GDA_POISONED
- *   error.foreign is not 0               | EFA_GDA_BAD_COMPLETION; the leader poisons the queue with it (waits.h)
  *   next - completed is more than        | EFA_GDA_BAD_COMPLETION; the leader poisons the queue with it. More requests
  *     num_entries                        |   completed than were posted, or more are in flight than the ring holds:
  *                                        |   the counts are wrong, and the ring is not treated as empty. free_limit_

@@ -411,16 +411,8 @@ inline void pause() { host::yield(); }
 /* The lowest `n` bits, at most 32. */
 EFA_GDA_FN uint32_t low_bits(uint32_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
 
-/* Why waits on this queue end: EFA_GDA_POISONED; or EFA_GDA_BAD_COMPLETION, because another queue's pollers may have
- * read the completions for which they wait (error.foreign). EFA_GDA_OK otherwise. */
-EFA_GDA_FN efa_gda_status status_of(const efa_gda_queue *queue) {
-  if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
-  return load_relaxed(&queue->error.foreign) != 0 ? EFA_GDA_BAD_COMPLETION : EFA_GDA_OK;
-}
-
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
- * restart(). A Deadline also ends the wait when the queue is poisoned, when a completion of another queue pair was read
- * (status_of()), or when the abort flag is raised.
+ * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
  * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
  * and `*progress`: most waits end before that. So that a kernel of short waits ends too, on a GPU about one wait in 16,
@@ -478,8 +470,7 @@ class Deadline {
 
   /* Reads poison, clock, progress and, at its time, the abort flag. */
   EFA_GDA_COLD static uint32_t look(State *s, const efa_gda_queue *queue, uint32_t progress, efa_gda_status at_bound) {
-    efa_gda_status broken = status_of(queue);
-    if (broken != EFA_GDA_OK) return broken;
+    if (load_relaxed(&queue->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
     uint64_t now = clock_ns();
     const uint8_t *bytes = reinterpret_cast<const uint8_t *>(queue);
     uint32_t seen = progress != 0 ? load_relaxed(reinterpret_cast<const uint32_t *>(bytes + progress)) : 0;

@@ -62,11 +62,11 @@
  *   - the status of the table, at the bound,
  *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) says when a
  *     wait reads it; the wait for the lock does so later than the others,
- *   - EFA_GDA_BAD_COMPLETION: if a completion of another queue pair was read from the completion queue
- *     (error.foreign); in a wait for free slots, and in quiet() as the writer, if more requests completed than were
- *     posted, or more are in flight than the ring holds.
- * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. Two waits have another bound, at which they
- * poison nothing:
+ *   - EFA_GDA_BAD_COMPLETION: in a wait for free slots, and in quiet() as the writer, if more requests completed than
+ *     were posted, or more are in flight than the ring holds.
+ * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. (A poller that reads a completion of another
+ * queue pair poisons the queue with EFA_GDA_BAD_COMPLETION.) Two waits have another bound, at which they poison
+ * nothing:
  *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
  *     poll once and look again, and return EFA_GDA_IN_FLIGHT if some still are. These looks do not read the abort flag,
  *     and EFA_GDA_IN_FLIGHT does not poison the queue.

@@ -97,7 +97,8 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   efa_gda_status status = check_put(a);
   uint64_t posted = 0;
   efa_gda_queue &q = *a.queue;
-  uint32_t completed = load_relaxed(&q.completion.completed), failure = 0;
+  uint32_t completed = 0, failure = 0;
+  uint64_t request_id = 0;
   if (status == EFA_GDA_OK) {
     Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
@@ -107,6 +108,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
     status = sender.status();
     const bool is_open = status == EFA_GDA_OK;
     if (is_open && block.rank() == 0) store_relaxed(&q.error.put_status, 0u);
+    const uint32_t start = load_relaxed(&q.completion.completed);
     while (status == EFA_GDA_OK && posted < total && !failed) {
       uint32_t n = (uint32_t)(total - posted < kEntriesPerPost ? total - posted : kEntriesPerPost);
       uint64_t from = posted;
@@ -117,18 +119,24 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
       failed = block.from_leader(load_relaxed(&q.error.put_status)) != 0;
     }
     if (status == EFA_GDA_OK) status = (a.flags & EFA_GDA_PUT_NO_WAIT) != 0 ? sender.flush() : sender.quiet();
-    if (is_open) failure = load_relaxed(&q.error.put_status);
+    /* Before another put can own the queue. */
+    if (is_open) {
+      failure = load_acquire(&q.error.put_status);
+      request_id = failure != 0 ? load_relaxed(&q.error.put_request_id) : 0;
+      completed = load_relaxed(&q.completion.completed) - start;
+      bool is_foreign = load_relaxed(&q.error.poison) == EFA_GDA_BAD_COMPLETION;
+      if (is_foreign && (status == EFA_GDA_OK || status == EFA_GDA_POISONED)) status = EFA_GDA_BAD_COMPLETION;
+    }
     efa_gda_status closed = sender.close();
     if (status == EFA_GDA_OK) status = closed;
   }
   if (block.rank() != 0) return;
-  if (status == EFA_GDA_OK && load_relaxed(&q.error.foreign) != 0) status = EFA_GDA_BAD_COMPLETION;
   if (status == EFA_GDA_OK && failure != 0) status = EFA_GDA_COMPLETION_ERROR;
   efa_gda_put_result *result = a.result;
   result->completion_status = failure;
-  result->request_id = failure != 0 ? load_relaxed(&q.error.put_request_id) : 0;
+  result->request_id = request_id;
   result->posted = posted;
-  result->completed = load_relaxed(&q.completion.completed) - completed;
+  result->completed = completed;
   /* The status comes last, for a host that polls it, and that loads it with an acquire before the other members. */
   fence_release_system();
   store_system(&result->status, status);

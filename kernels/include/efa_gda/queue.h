@@ -259,16 +259,15 @@ struct efa_gda_error_words {
   uint32_t reported;
   /* enum efa_io_comp_status of the first error; may be a code that this enum lacks. */
   uint32_t completion_status;
-  /* Not 0: a completion of another queue pair was read, so two queues complete on this completion queue. */
-  uint32_t foreign;
-  /* Request id of the first error. */
-  uint64_t request_id;
   /* enum efa_gda_status that poisoned the queue; 0: the queue is in service. */
   uint32_t poison;
+  /* Request id of the first error. */
+  uint64_t request_id;
   /* As completion_status and request_id, of the first error since the last put (efa_gda_put_args) began; put_status is
    * 0 without one. */
-  uint32_t put_status;
   uint64_t put_request_id;
+  uint32_t put_status;
+  uint32_t reserved;
 };
 
 /* Engine: the completion queue's consumer (cq.h). */
@@ -378,7 +377,7 @@ struct efa_gda_put_result {
   /* Requests of those calls of post() that returned EFA_GDA_OK; the requests may have failed. If the status is a
    * failure, up to 256 more may have been posted. */
   uint64_t posted;
-  /* Requests of the queue that completed since the put began, modulo 2^32, as the queue counts them. */
+  /* Requests of the queue that completed while the put owned it, modulo 2^32, as the queue counts them. */
   uint64_t completed;
 };
 

@@ -135,10 +135,9 @@
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
  * if the abort flag is raised: the leader poisons the queue with the flag's status. The look of a call without a
  * bound does not read the flag; the waits in which it first rings for deferred entries of a shared queue do. So a loop
- * of test() over a request that never completes ends only when the queue is poisoned. If a call leaves requests in
- * flight, and a completion of another queue pair was read from the completion queue (error.foreign), the call poisons
- * the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends, although each other
- * request that completes restarts its bound: other groups can post only as many requests as LIMIT allows.
+ * of test() over a request that never completes ends only when the queue is poisoned. A wait for a request that never
+ * completes ends, although each other request that completes restarts its bound: other groups can post only as many
+ * requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles, and sooner once in 2^32 handles, when their count wraps. If two handles
  * with the same number posted among the last R requests, wait_own() of one may also wait for requests of the other, and
@@ -326,8 +325,7 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
   if (wait.next == wait.end) {
     status = status_of_done(queue, wait, caller_wait->known_errors);
   } else {
-    efa_gda_status broken = polls_once ? status_of(queue) : EFA_GDA_OK;
-    if (broken != EFA_GDA_OK) status = broken;
+    if (polls_once && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
     if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);
   }
   caller_wait->failed = wait.failed;

@@ -16,10 +16,8 @@
  *   idle          | completed is the low half of reserve.word,| kIdleWaitNs      | kNotIdle, poisons nothing: quiet()
  *                 |   and the lock is free                    |                  |   acquires the lock
  * Before its condition or its bound, a wait also ends with a poison (EFA_GDA_POISONED), with the abort flag (its
- * status; poisons the queue), and with EFA_GDA_BAD_COMPLETION, which poisons the queue, in two cases. A completion of
- * another queue pair was read from the completion queue (error.foreign): that queue's pollers may have read this
- * queue's completions. Or, as the writer, next - completed is more than sq.num_entries: more requests completed than
- * were posted, or more are in flight than the ring holds.
+ * status; poisons the queue), and, as the writer, if next - completed is more than sq.num_entries: more requests
+ * completed than were posted, or more are in flight than the ring holds (EFA_GDA_BAD_COMPLETION; poisons the queue).
  *   After EFA_GDA_OK the group may use these requests' buffers: the leader loads `completed` with an acquire (B2 in
  * cq.h; with counters it fences before it returns), and then the group synchronises (for_all() in post.h,
  * Ring::end_wait() in sq.h).
