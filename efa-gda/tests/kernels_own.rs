@@ -1,5 +1,5 @@
-//! Kernels outside the library, compiled for the host as docs/kernels.md describes: the example of that page, and the
-//! statuses that a `Sender` returns for correct and incorrect use.
+//! Kernels outside the library, compiled for the host as docs/kernels.md describes: the statuses that a `Sender` returns
+//! for correct and incorrect use.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -8,101 +8,16 @@ mod kernels_support;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use efa_gda::wire::Operation;
 use efa_gda_sys::device::{
     EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_FLIGHT, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN,
     EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
 };
-use kernels_support::put_signal::PutSignal;
 use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
 use libloading::Library;
 
-/// Both files of kernels in one library, loaded once.
 fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
-    LIBRARY.get_or_init(|| kernels(&["../kernels/examples/put_signal.cu", "tests/kernels_own/handles.cu"]))
-}
-
-const BLOCKS: u32 = 3;
-const THREADS: u32 = 64;
-const WARPS: usize = (BLOCKS * THREADS / 32) as usize;
-const PIECES: u32 = 40;
-const SIGNALS: u64 = 1 << 40;
-
-/// Runs the example and returns the status of each warp.
-fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
-    let (mut status, mut words) = ([EFA_GDA_NOT_RUN; WARPS], [0_u64; WARPS]);
-    let args = PutSignal {
-        queue: &raw mut *bench.queue as u64,
-        peer: PEER,
-        local: 0,
-        remote: 0,
-        signal_words: words.as_mut_ptr() as u64,
-        local_signals: SIGNALS,
-        remote_signals: SIGNALS,
-        lkey: 5,
-        rkey: 6,
-        pieces: PIECES,
-        piece_bytes: 256,
-        timeout_ns: 20 * SECOND,
-        status: status.as_mut_ptr() as u64,
-    };
-    type Run = unsafe extern "C" fn(*const PutSignal, u32, u32, u32) -> bool;
-    // SAFETY: the type is the function's in put_signal.cu.
-    let run = unsafe { library().get::<Run>(b"put_signal_on_host") }.unwrap();
-    std::thread::scope(|scope| {
-        for block in 0..BLOCKS {
-            let (run, args) = (*run, &args);
-            // SAFETY: queue and statuses outlive the scope.
-            scope.spawn(move || assert!(unsafe { run(args, block, BLOCKS, THREADS) }));
-        }
-    });
-    status
-}
-
-fn remote((number, request): (usize, &efa_gda::wire::Request)) -> (u64, usize) {
-    match request.operation {
-        Operation::Write { remote, .. } => (remote.address, number),
-        ref other => panic!("not a write: {other:?}"),
-    }
-}
-
-#[test]
-fn the_example_signals_after_its_data() {
-    let mut bench = Bench::new(Shape::default());
-    assert_eq!(put_signal(&mut bench), [EFA_GDA_OK; WARPS]);
-    let record = bench.finish();
-    assert_eq!(record.violations, [""; 0]);
-    let mut posted: Vec<_> = record.requests.iter().enumerate().map(remote).collect();
-    posted.sort_unstable();
-    let parts = (0..WARPS as u64 * u64::from(PIECES)).map(|piece| piece * 256);
-    let signals = (0..WARPS as u64).map(|warp| SIGNALS + warp * 8);
-    let all: Vec<u64> = parts.chain(signals).collect();
-    assert_eq!(
-        posted.iter().map(|(address, _)| *address).collect::<Vec<_>>(),
-        all,
-        "each request must arrive once"
-    );
-    let (parts, signals) = posted.split_at(WARPS * PIECES as usize);
-    for (part, (_, signal)) in parts.chunks(PIECES as usize).zip(signals) {
-        assert!(part.iter().all(|(_, number)| number < signal), "a signal overtook its data");
-    }
-}
-
-#[test]
-fn the_example_sends_no_signal_if_its_data_failed() {
-    let mut bench = Bench::new(Shape { fail: Some((7, 15)), ..Shape::default() });
-    let statuses = put_signal(&mut bench);
-    let record = bench.finish();
-    let signals = record.requests.iter().enumerate().map(remote).filter(|(address, _)| *address >= SIGNALS);
-    let good = statuses.iter().filter(|status| **status == EFA_GDA_OK).count();
-    assert!(
-        statuses.iter().all(|status| [EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR].contains(status)),
-        "{statuses:?}"
-    );
-    assert_eq!(signals.count(), good);
-    // The warp that posted the eighth request gets the error; warps that ended before it do not.
-    assert!(good < WARPS, "{statuses:?}");
+    LIBRARY.get_or_init(|| kernels(&["tests/kernels_own/handles.cu"]))
 }
 
 /// `struct handles_args` (kernels_own/handles.cu).

@@ -262,6 +262,10 @@ fn put_signal(kind: Kind, receiver_bound: u64) -> ([u32; WARPS], [u32; WARPS], [
         }
     });
     let (from, to) = (bytes_of(&source), bytes_of(&target));
+    let signalled = to[signals..].iter().filter(|byte| **byte == 1).count();
+    // SAFETY: the blocks that used the queue have ended.
+    let posted = unsafe { queue.as_ptr().as_ref() }.lock.doorbell_index as usize;
+    assert_eq!(posted, WARPS * PIECES + signalled, "each piece and each signal must be posted once");
     let arrived = std::array::from_fn(|warp| from[warp * part..][..part] == to[warp * part..][..part]);
     let values = |words: [AtomicU32; WARPS]| words.map(AtomicU32::into_inner);
     (values(sent), values(received), arrived)
@@ -291,6 +295,26 @@ fn only_the_warp_whose_data_failed_sends_no_signal() {
                 (EFA_GDA_COMPLETION_ERROR, EFA_GDA_TIMEOUT_SIGNAL)
             };
             assert_eq!((sent[warp], received[warp]), expected, "warp {warp}: {sent:?}, {received:?}");
+        }
+    });
+}
+
+/// Without a request table a warp waits for the whole queue, and gets the error of another warp's request, too.
+#[test]
+fn no_warp_that_got_an_error_sends_a_signal() {
+    let faults = [UNORDERED, &[("SOFTEFA_INJECT", "7:13")]].concat();
+    with_soft_adapter(&faults, |_| {
+        let (sent, received, arrived) = put_signal(Kind::Untracked, 10 * SECOND);
+        assert_eq!(arrived.iter().filter(|arrived| !**arrived).count(), 1, "one request failed");
+        for warp in 0..WARPS {
+            let expected = match sent[warp] {
+                EFA_GDA_OK if arrived[warp] => EFA_GDA_OK,
+                status => {
+                    assert_eq!(status, EFA_GDA_COMPLETION_ERROR, "warp {warp}: {sent:?}");
+                    EFA_GDA_TIMEOUT_SIGNAL
+                }
+            };
+            assert_eq!(received[warp], expected, "warp {warp}: {sent:?}, {received:?}");
         }
     });
 }
