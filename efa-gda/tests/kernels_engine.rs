@@ -140,7 +140,12 @@ fn inline_bytes_travel_in_the_entry() {
 #[test]
 fn the_test_put_kernel_writes_once_and_waits() {
     let mut bench = Bench::new(Shape::default());
-    let target = host::TestPutTarget { queue: &mut *bench.queue, peer: PEER, timeout_ns: 20 * SECOND };
+    let target = host::TestPutTarget {
+        queue: &mut *bench.queue,
+        result: std::ptr::null_mut(),
+        peer: PEER,
+        timeout_ns: 20 * SECOND,
+    };
     // SAFETY: the bench keeps the queue's memory alive, and nothing else posts.
     let outcome =
         unsafe { host::test_put(&target, 0x9000, 0x8000, 321, 5, 6, 32) }.expect("the block starts");

@@ -204,7 +204,7 @@ fn mix_and_check(shape: Shape, args: efa_gda_load_args, seeds: std::ops::Range<u
         let mut bench = Bench::new(shape);
         let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
         // SAFETY: as in `load`.
-        let status = unsafe { host::load(&args, 4, LANES, LoadOptions::new().mixed().seed(seed)) };
+        let status = unsafe { host::load(&args, 4, LANES, LoadOptions { mixed: true, seed }) };
         let status = status.expect("the blocks start");
         let ended: Vec<_> = status.iter().filter(|status| **status != Err(DeviceError::NotRun)).collect();
         assert!(ended.iter().all(|status| status.is_ok()), "seed {seed}: {ended:?}");

@@ -4,23 +4,13 @@
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-use efa_gda_sys::device::{
-    efa_gda_load_args, efa_gda_peer, efa_gda_put_args, efa_gda_queue, efa_gda_test_put,
-};
+use efa_gda_sys::device::{efa_gda_load_args, efa_gda_peer, efa_gda_put_args, efa_gda_queue};
 
 use super::{KernelOutcome, LaunchError, launched, not_run};
 use crate::status::{DeviceError, outcome};
 
-/// The queue and the peer of [`test_put`], and its bound.
-#[derive(Clone, Copy, Debug)]
-pub struct TestPutTarget {
-    /// The queue to post to.
-    pub queue: *mut efa_gda_queue,
-    /// The endpoint to write to.
-    pub peer: efa_gda_peer,
-    /// Bound of each wait, in nanoseconds.
-    pub timeout_ns: u64,
-}
+/// The queue and the peer of [`test_put`], and its bound. `result` is ignored.
+pub use efa_gda_sys::device::efa_gda_test_put as TestPutTarget;
 
 /// Runs `__nvshmem_efa_test_put_kernel(raddr, src, n, lkey, rkey)` as one block of `lanes` lanes. The kernel reads its
 /// queue and peer from a variable of its module, so a lock serializes calls.
@@ -42,12 +32,7 @@ pub unsafe fn test_put(
     static MODULE_VARIABLE: Mutex<()> = Mutex::new(());
     let _exclusive = MODULE_VARIABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut result = not_run();
-    let target = efa_gda_test_put {
-        queue: target.queue,
-        result: &raw mut result,
-        peer: target.peer,
-        timeout_ns: target.timeout_ns,
-    };
+    let target = TestPutTarget { result: &raw mut result, ..*target };
     // SAFETY: as in `put`. The lock reserves the module's variable for this call. The two addresses are not
     // dereferenced here, only written into an entry.
     let started = unsafe {
@@ -65,36 +50,15 @@ pub unsafe fn test_put(
     Ok(result.into())
 }
 
-/// Which load kernel [`load`] runs, and when its lanes are switched.
+/// Which load kernel [`load`] runs, and when its lanes are switched. By default it is `efa_gda_load_kernel`, whose lanes
+/// are switched where they wait.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
 pub struct LoadOptions {
     /// Runs `efa_gda_load_mixed_kernel`: block by block, groups are a block, warps, or threads.
     pub mixed: bool,
     /// If not 0, the lanes of each block are also switched wherever they access shared memory, by a pseudo-random
     /// sequence of this seed.
     pub seed: u64,
-}
-
-impl LoadOptions {
-    /// `efa_gda_load_kernel`, whose lanes are switched where they wait.
-    pub const fn new() -> Self {
-        Self { mixed: false, seed: 0 }
-    }
-
-    /// Sets [`Self::mixed`].
-    #[must_use]
-    pub const fn mixed(mut self) -> Self {
-        self.mixed = true;
-        self
-    }
-
-    /// Sets [`Self::seed`](field@Self::seed).
-    #[must_use]
-    pub const fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
 }
 
 /// Runs `efa_gda_load_kernel` with `blocks` blocks of `lanes` lanes, each block on its own thread. Returns the status
@@ -241,7 +205,7 @@ pub(crate) unsafe fn bench(
 
 /// One entry for the device code to format, for comparison with other encoders. Fields that the operation does not use
 /// are ignored.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct EntrySpec {
     /// Destination.
@@ -270,7 +234,7 @@ pub struct EntrySpec {
     pub immediate: u32,
     /// Processing hints.
     pub hints: u32,
-    /// Local pieces of a SEND: 1 or 2.
+    /// Local pieces of a SEND: 2, or 1 otherwise.
     pub pieces: u32,
     /// Whether the entry carries the immediate data.
     pub has_immediate: bool,
@@ -280,31 +244,6 @@ pub struct EntrySpec {
     pub wide_id: bool,
     /// Unused.
     pub reserved: u8,
-}
-
-impl Default for EntrySpec {
-    fn default() -> Self {
-        Self {
-            peer: efa_gda_peer::default(),
-            local_address: 0,
-            second_address: 0,
-            remote_address: 0,
-            request_id: 0,
-            op: efa_gda_sys::device::EFA_GDA_OP_WRITE,
-            lkey: 0,
-            length: 0,
-            second_lkey: 0,
-            second_length: 0,
-            rkey: 0,
-            immediate: 0,
-            hints: 0,
-            pieces: 1,
-            has_immediate: false,
-            phase: false,
-            wide_id: false,
-            reserved: 0,
-        }
-    }
 }
 
 /// Formats an entry without inline data. A 64-byte entry is the first half; the second half is zero then.
@@ -373,7 +312,7 @@ pub unsafe fn ring_raw(queue: *const efa_gda_queue, value: u32) {
 // kernels/host/executor.cpp
 unsafe extern "C" {
     fn efa_gda_host_test_put(
-        target: *const efa_gda_test_put,
+        target: *const TestPutTarget,
         raddr: *mut c_void,
         src: *const c_void,
         n: usize,

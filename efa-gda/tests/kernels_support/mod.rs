@@ -226,7 +226,7 @@ pub(crate) fn load(
 ) -> Vec<Result<(), DeviceError>> {
     let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
     // SAFETY: the bench keeps the queue's memory alive, and the blocks share the queue as its protocol allows.
-    unsafe { host::load(&args, blocks, lanes, host::LoadOptions::new()) }.expect("the blocks start")
+    unsafe { host::load(&args, blocks, lanes, host::LoadOptions::default()) }.expect("the blocks start")
 }
 
 /// The remote addresses of the writes, in ring order.
