@@ -97,14 +97,6 @@ fn a_queue_pair_goes_through_init_and_rtr_to_rts() {
 }
 
 #[test]
-fn an_rnr_retry_limit_is_set_in_the_transition_to_rts() {
-    queue_pair(&QueuePairOptions::new()).unwrap().activate_with_rnr_retry(KEY, 3).unwrap();
-    let (to, mask, attr) = state(|state| state.modified.last().copied().unwrap());
-    assert_eq!((to, attr.rnr_retry), (sys::IBV_QPS_RTS, 3));
-    assert_ne!(mask & sys::IBV_QP_RNR_RETRY, 0);
-}
-
-#[test]
 fn a_queue_pair_that_does_not_become_ready_is_destroyed() {
     let created = queue_pair(&QueuePairOptions::new()).unwrap();
     fail("ibv_modify_qp", libc::EINVAL);

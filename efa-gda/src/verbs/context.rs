@@ -43,8 +43,6 @@ pub enum Capability {
     RdmaRead,
     /// RDMA write.
     RdmaWrite,
-    /// A limit for retries to a receiver without a posted receive.
-    RnrRetry,
     /// RDMA writes with immediate that consume no receive at the target.
     UnsolicitedWriteReceive,
     /// Completion queues in memory that is passed as a dmabuf.
@@ -59,7 +57,6 @@ impl Capability {
         match self {
             Self::RdmaRead => verbs::EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
             Self::RdmaWrite => verbs::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
-            Self::RnrRetry => verbs::EFADV_DEVICE_ATTR_CAPS_RNR_RETRY,
             Self::UnsolicitedWriteReceive => verbs::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV,
             Self::ExternalCompletionQueue => verbs::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF,
             Self::CompletionCounters => verbs::EFADV_DEVICE_ATTR_CAPS_COMP_CNTR,
@@ -70,7 +67,6 @@ impl Capability {
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::RdmaRead | Self::RdmaWrite => "use an instance type whose adapter has it",
-            Self::RnrRetry => "activate the queue pair without a retry limit",
             Self::UnsolicitedWriteReceive => "post receives for RDMA writes with immediate",
             Self::ExternalCompletionQueue => {
                 "use host memory, or rdma-core 59 and kernel driver 2.17 or newer"
@@ -87,7 +83,6 @@ impl fmt::Display for Capability {
         f.write_str(match self {
             Self::RdmaRead => "RDMA read",
             Self::RdmaWrite => "RDMA write",
-            Self::RnrRetry => "limit for RNR retries",
             Self::UnsolicitedWriteReceive => "unsolicited write receive",
             Self::ExternalCompletionQueue => "completion queues in external memory",
             Self::CompletionCounters => "completion counters",

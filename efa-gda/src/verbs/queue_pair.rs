@@ -234,25 +234,6 @@ impl QueuePair<Created> {
     /// # Errors
     /// [`Error::Call`] where `ibv_modify_qp` fails. The queue pair is then destroyed.
     pub fn activate(self, queue_key: QueueKey) -> Result<QueuePair<Ready>> {
-        self.into_ready(queue_key, None)
-    }
-
-    /// Like [`Self::activate`], with a limit for retries to a receiver without a posted receive: 0 to 6 times,
-    /// or 7 for no limit.
-    ///
-    /// # Errors
-    /// Those of [`Self::activate`]; [`Error::AdapterLacks`]; [`Error::Exceeds`] above 7.
-    pub fn activate_with_rnr_retry(self, queue_key: QueueKey, retries: u8) -> Result<QueuePair<Ready>> {
-        const NO_LIMIT: u8 = 7;
-        self.context().require(Capability::RnrRetry)?;
-        if retries > NO_LIMIT {
-            let (asked, limit) = (retries.into(), NO_LIMIT.into());
-            return Err(Error::Exceeds { what: "RNR retries", asked, limit });
-        }
-        self.into_ready(queue_key, Some(retries))
-    }
-
-    fn into_ready(self, queue_key: QueueKey, rnr_retry: Option<u8>) -> Result<QueuePair<Ready>> {
         // SAFETY: a plain C structure for which all zeroes is a value.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = verbs::IBV_QPS_INIT;
@@ -263,9 +244,7 @@ impl QueuePair<Created> {
         attr.qp_state = verbs::IBV_QPS_RTR;
         self.modify("ibv_modify_qp(RTR)", attr, verbs::IBV_QP_STATE)?;
         attr.qp_state = verbs::IBV_QPS_RTS;
-        attr.rnr_retry = rnr_retry.unwrap_or(0);
-        let retry = if rnr_retry.is_some() { verbs::IBV_QP_RNR_RETRY } else { 0 };
-        self.modify("ibv_modify_qp(RTS)", attr, verbs::IBV_QP_STATE | verbs::IBV_QP_SQ_PSN | retry)?;
+        self.modify("ibv_modify_qp(RTS)", attr, verbs::IBV_QP_STATE | verbs::IBV_QP_SQ_PSN)?;
         Ok(QueuePair { object: self.object, number: self.number, queue_key, state: PhantomData })
     }
 
