@@ -59,8 +59,7 @@ int main() {
   TRY(efa_gda_mapped_retain(queue, local));
 
   TRY(efa_gda_mapped_begin_launch(queue, &args.queue));
-  auto body = [](void *context) { own_put(*static_cast<own_put_args *>(context)); };
-  if (!efa_gda::host::run_block(/* block */ 0, /* blocks */ 1, /* threads */ 32, body, &args)) return 1;
+  if (!efa_gda::host::run_block(/* block */ 0, /* blocks */ 1, /* threads */ 32, [&] { own_put(args); })) return 1;
   TRY(efa_gda_mapped_end_launch(queue));
 
   TRY(efa_gda_mapped_close(queue));

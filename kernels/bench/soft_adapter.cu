@@ -219,8 +219,7 @@ SOFT_ADAPTER_KERNEL soft_adapter_own(struct soft_adapter_args a) {
 #define SOFT_ADAPTER_ON_HOST(kernel)                                                               \
   extern "C" bool kernel##_on_host(const struct soft_adapter_args *args, uint32_t block, uint32_t blocks,      \
                                    uint32_t threads) {                                                         \
-    auto body = [](void *context) { kernel(*static_cast<soft_adapter_args *>(context)); };                     \
-    return efa_gda::host::run_block(block, blocks, threads, body, const_cast<soft_adapter_args *>(args));      \
+    return efa_gda::host::run_block(block, blocks, threads, [=] { kernel(*args); });                           \
   }
 SOFT_ADAPTER_ON_HOST(soft_adapter_writes)
 SOFT_ADAPTER_ON_HOST(soft_adapter_signal)

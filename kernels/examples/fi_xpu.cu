@@ -105,22 +105,15 @@ EFA_GDA_KERNEL fi_xpu_requests(struct fi_xpu_example a) {
 extern "C" bool fi_xpu_requests_on_host(const struct fi_xpu_example *args, uint32_t block, uint32_t blocks,
                                         uint32_t threads, uint64_t seed) {
   efa_gda::host::interleave(seed);
-  auto body = [](void *context) { fi_xpu_requests(*static_cast<fi_xpu_example *>(context)); };
-  return efa_gda::host::run_block(block, blocks, threads, body, const_cast<fi_xpu_example *>(args));
+  return efa_gda::host::run_block(block, blocks, threads, [=] { fi_xpu_requests(*args); });
 }
 
 /* Single calls of one thread of the device. */
 template <class Call>
 int64_t once(Call call) {
-  struct Run {
-    Call call;
-    int64_t result;
-  } run = {call, 0};
-  efa_gda::host::run_block(0, 1, 1, [](void *context) {
-    Run *run = static_cast<Run *>(context);
-    run->result = run->call();
-  }, &run);
-  return run.result;
+  int64_t result = 0;
+  efa_gda::host::run_block(0, 1, 1, [&] { result = call(); });
+  return result;
 }
 extern "C" int64_t fi_xpu_call_on_host(const struct fi_xpu_example *args) {
   return once([=] { return (int64_t)call(*args, 0); });
@@ -146,16 +139,12 @@ extern "C" void fi_xpu_cntr_wait_on_host(struct fid_xpu_cntr *cntr, uint64_t thr
 }
 /* One block of a grid that waits together and then makes one more call together, whose result this returns. */
 extern "C" int fi_xpu_grid_waits_on_host(struct fid_xpu_cntr *cntr, int timeout, uint32_t block, uint32_t blocks) {
-  struct Run {
-    struct fid_xpu_cntr *cntr;
-    int timeout, result;
-  } run = {cntr, timeout, 0};
-  efa_gda::host::run_block(block, blocks, 1, [](void *context) {
-    Run *run = static_cast<Run *>(context);
-    fi_xpu_cntr_wait(run->cntr, ~0ull, run->timeout, FI_XPU_DEVICE);
-    run->result = fi_xpu_cntr_add(run->cntr, 0, FI_XPU_DEVICE);
-  }, &run);
-  return run.result;
+  int result = 0;
+  efa_gda::host::run_block(block, blocks, 1, [&] {
+    fi_xpu_cntr_wait(cntr, ~0ull, timeout, FI_XPU_DEVICE);
+    result = fi_xpu_cntr_add(cntr, 0, FI_XPU_DEVICE);
+  });
+  return result;
 }
 extern "C" int fi_xpu_error_of_on_host(uint32_t status) { return efa_gda::xpu::error_of(status); }
 extern "C" int64_t fi_xpu_cq_read_on_host(struct fid_xpu_cq *cq, void *buf, size_t count) {

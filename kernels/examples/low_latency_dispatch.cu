@@ -163,7 +163,6 @@ EFA_GDA_KERNEL DISPATCH_BOUNDS low_latency_dispatch(struct dispatch_args a) {
 
 #if !EFA_GDA_ON_GPU
 extern "C" bool low_latency_dispatch_on_host(const struct dispatch_args *args) {
-  auto body = [](void *context) { low_latency_dispatch(*static_cast<dispatch_args *>(context)); };
-  return efa_gda::host::run_block(0, 1, 32 * kDestinations, body, const_cast<dispatch_args *>(args));
+  return efa_gda::host::run_block(0, 1, 32 * kDestinations, [=] { low_latency_dispatch(*args); });
 }
 #endif

@@ -89,12 +89,10 @@ EFA_GDA_KERNEL await_signal(struct await_signal_args a) {
  * run each on a thread of its own. */
 extern "C" bool put_signal_on_host(const struct put_signal_args *args, uint32_t block, uint32_t blocks,
                                    uint32_t threads) {
-  auto body = [](void *context) { put_signal(*static_cast<put_signal_args *>(context)); };
-  return efa_gda::host::run_block(block, blocks, threads, body, const_cast<put_signal_args *>(args));
+  return efa_gda::host::run_block(block, blocks, threads, [=] { put_signal(*args); });
 }
 extern "C" bool await_signal_on_host(const struct await_signal_args *args, uint32_t block, uint32_t blocks,
                                      uint32_t threads) {
-  auto body = [](void *context) { await_signal(*static_cast<await_signal_args *>(context)); };
-  return efa_gda::host::run_block(block, blocks, threads, body, const_cast<await_signal_args *>(args));
+  return efa_gda::host::run_block(block, blocks, threads, [=] { await_signal(*args); });
 }
 #endif

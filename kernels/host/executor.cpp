@@ -17,19 +17,7 @@
 
 namespace {
 
-#ifdef EFA_GDA_TEST_UTILS
-/* Arguments of __nvshmem_efa_test_put_kernel. */
-struct TestPut {
-  void *raddr;
-  const void *src;
-  size_t n;
-  uint32_t lkey, rkey;
-};
-#endif
-
-bool run(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), const void *context) {
-  return efa_gda::host::run_block(block, blocks, lanes, body, const_cast<void *>(context));
-}
+using efa_gda::host::run_block;
 
 #ifdef EFA_GDA_TEST_UTILS
 efa_gda::Entry entry_of(const efa_gda_host_entry &h) {
@@ -60,28 +48,19 @@ efa_gda::Entry entry_of(const efa_gda_host_entry &h) {
 extern "C" {
 
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes) {
-  return run(
-      0, 1, lanes, [](void *a) { efa_gda_put_kernel(*static_cast<const efa_gda_put_args *>(a)); }, args);
+  return run_block(0, 1, lanes, [=] { efa_gda_put_kernel(*args); });
 }
 
 #ifdef EFA_GDA_TEST_UTILS
 /* efa_gda_put_kernel as it is with EFA_GDA_STORE_BYTES 8, for the pretended CUDA driver. */
 bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes) {
-  return run(
-      0, 1, lanes, [](void *a) { efa_gda::put_block<8>(*static_cast<const efa_gda_put_args *>(a)); }, args);
+  return run_block(0, 1, lanes, [=] { efa_gda::put_block<8>(*args); });
 }
 
 bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const void *src, size_t n,
                            uint32_t lkey, uint32_t rkey, uint32_t lanes) {
   efa_gda_test_put_target = *target;
-  TestPut put = {raddr, src, n, lkey, rkey};
-  return run(
-      0, 1, lanes,
-      [](void *p) {
-        const TestPut &put = *static_cast<const TestPut *>(p);
-        __nvshmem_efa_test_put_kernel(put.raddr, put.src, put.n, put.lkey, put.rkey);
-      },
-      &put);
+  return run_block(0, 1, lanes, [=] { __nvshmem_efa_test_put_kernel(raddr, src, n, lkey, rkey); });
 }
 
 void efa_gda_host_interleave(uint64_t seed) { efa_gda::host::interleave(seed); }
@@ -89,16 +68,14 @@ void efa_gda_host_run_beside(void (*step)(void *), void *context) { efa_gda::hos
 #endif
 
 bool efa_gda_host_receive(const efa_gda_receive_args *args) {
-  return run(
-      0, 1, 1, [](void *a) { efa_gda_receive_kernel(*static_cast<const efa_gda_receive_args *>(a)); }, args);
+  return run_block(0, 1, 1, [=] { efa_gda_receive_kernel(*args); });
 }
 
 #ifdef EFA_GDA_TEST_UTILS
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,
                         uint32_t lanes) {
-  void (*rate)(void *) = [](void *a) { efa_gda_bench_rate_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
-  void (*per_call)(void *) = [](void *a) { efa_gda_bench_latency_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
-  return run(block, blocks, lanes, latency ? per_call : rate, args);
+  auto kernel = latency ? efa_gda_bench_latency_kernel : efa_gda_bench_rate_kernel;
+  return run_block(block, blocks, lanes, [=] { kernel(*args); });
 }
 
 void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {
@@ -135,40 +112,20 @@ void efa_gda_host_ring_raw(const efa_gda_queue *queue, uint32_t value) {
 
 uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_receives *receives, uint32_t *first,
                                     uint32_t *posted) {
-  struct Call {
-    efa_gda_queue *queue;
-    const efa_gda_host_receives *receives;
-    uint32_t *first, *posted, status;
-  } call = {queue, receives, first, posted, EFA_GDA_NOT_RUN};
-  run(
-      0, 1, 1,
-      [](void *p) {
-        Call &c = *static_cast<Call *>(p);
-        const efa_gda_host_receives &r = *c.receives;
-        c.status = efa_gda::post_receives(c.queue, {r.address, r.lkey, r.length}, r.stride, r.count, c.first,
-                                          c.posted, r.timeout_ns);
-      },
-      &call);
-  return call.status;
+  uint32_t status = EFA_GDA_NOT_RUN;
+  run_block(0, 1, 1, [&] {
+    const efa_gda_host_receives &r = *receives;
+    status = efa_gda::post_receives(queue, {r.address, r.lkey, r.length}, r.stride, r.count, first, posted,
+                                    r.timeout_ns);
+  });
+  return status;
 }
 
 uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                     uint64_t timeout_ns) {
-  struct Call {
-    efa_gda_queue *queue;
-    uint8_t *out;
-    uint32_t max, *taken;
-    uint64_t timeout_ns;
-    uint32_t status;
-  } call = {queue, out, max, taken, timeout_ns, EFA_GDA_NOT_RUN};
-  run(
-      0, 1, 1,
-      [](void *p) {
-        Call &c = *static_cast<Call *>(p);
-        c.status = efa_gda::take_received(c.queue, c.out, c.max, c.taken, c.timeout_ns);
-      },
-      &call);
-  return call.status;
+  uint32_t status = EFA_GDA_NOT_RUN;
+  run_block(0, 1, 1, [&] { status = efa_gda::take_received(queue, out, max, taken, timeout_ns); });
+  return status;
 }
 
 }  // extern "C"

@@ -5,7 +5,6 @@
 /* Runs one block of efa_gda_load_kernel, or of efa_gda_load_mixed_kernel, on the calling thread. */
 extern "C" bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks,
                                   uint32_t lanes) {
-  void (*load)(void *) = [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); };
-  void (*load_mixed)(void *) = [](void *a) { efa_gda_load_mixed_kernel(*static_cast<const efa_gda_load_args *>(a)); };
-  return efa_gda::host::run_block(block, blocks, lanes, mixed ? load_mixed : load, const_cast<efa_gda_load_args *>(args));
+  auto load = mixed ? efa_gda_load_mixed_kernel : efa_gda_load_kernel;
+  return efa_gda::host::run_block(block, blocks, lanes, [=] { load(*args); });
 }

@@ -86,9 +86,8 @@ struct Rounds {
 };
 
 /* One warp sends each round when the peer has confirmed the one before, by its word in `awaited`. */
-void send(void *context) {
+void send(Rounds &all) {
   using namespace efa_gda;
-  auto &all = *static_cast<Rounds *>(context);
   WarpGroup warp;
   Sender<Sharing::Device, WarpGroup> sender(all.sends, 10 * kSecond);
   efa_gda_status status = sender.status();
@@ -118,9 +117,8 @@ void send(void *context) {
 }
 
 /* The other warp checks each round, and confirms it. */
-void receive(void *context) {
+void receive(Rounds &all) {
   using namespace efa_gda;
-  auto &all = *static_cast<Rounds *>(context);
   WarpGroup warp;
   const auto *word = reinterpret_cast<const uint64_t *>(all.target + kPieces * kPieceBytes);
   efa_gda_status status = EFA_GDA_OK;
@@ -166,8 +164,9 @@ void put_with_signal() {
   all.target = reinterpret_cast<const unsigned char *>(target.data());
   all.words = source.data() + kPieces * kPieceBytes / 8;
   all.awaited = &confirmed;
-  std::thread peer([&] { require(efa_gda::host::run_block(0, 1, 32, receive, &all), "the receiver's block ran"); });
-  require(efa_gda::host::run_block(0, 1, 32, send, &all), "the sender's block ran");
+  using efa_gda::host::run_block;
+  std::thread peer([&] { require(run_block(0, 1, 32, [&] { receive(all); }), "the receiver's block ran"); });
+  require(run_block(0, 1, 32, [&] { send(all); }), "the sender's block ran");
   peer.join();
   check(efa_gda_mapped_end_launch(first.get()), "efa_gda_mapped_end_launch");
   check(efa_gda_mapped_end_launch(second.get()), "efa_gda_mapped_end_launch");

@@ -66,7 +66,6 @@ EFA_GDA_KERNEL reduce(struct reduce_args a) {
 #if !EFA_GDA_ON_GPU
 /* Runs one block on the calling thread. Blocks share the queue, so each needs a thread of its own. */
 extern "C" bool reduce_on_host(const struct reduce_args *args, uint32_t block, uint32_t blocks, uint32_t threads) {
-  auto body = [](void *context) { reduce(*static_cast<reduce_args *>(context)); };
-  return efa_gda::host::run_block(block, blocks, threads, body, const_cast<reduce_args *>(args));
+  return efa_gda::host::run_block(block, blocks, threads, [=] { reduce(*args); });
 }
 #endif

@@ -10,16 +10,15 @@ static uint32_t fences;
 
 /* Returns the number of fences that a warp executed when it had posted two entries without a doorbell. */
 extern "C" uint32_t fences_of_a_deferred_post(efa_gda_queue *queue) {
-  auto body = [](void *context) {
+  efa_gda::host::run_block(0, 1, 32, [=] {
     using namespace efa_gda;
-    Sender<Sharing::Device, WarpGroup> sender(static_cast<efa_gda_queue *>(context));
+    Sender<Sharing::Device, WarpGroup> sender(queue);
     /* The first post polls for free slots, which fences. */
     auto make = [](uint32_t) { return write_entry(efa_gda_peer(), Memory{0, 1, 8}, 0, 1); };
     sender.post(1, make, kPostDefer);
     fences = 0;
     WarpGroup().sync();
     sender.post(1, make, kPostDefer);
-  };
-  efa_gda::host::run_block(0, 1, 32, body, queue);
+  });
   return fences;
 }

@@ -260,7 +260,7 @@ extern "C" void *GIN_NAME(_open)(const gin_args *a, uint32_t threads) {
 /* Runs one block on the calling thread. */
 extern "C" bool GIN_NAME(_block)(void *launch, uint32_t block, uint32_t blocks, uint32_t lanes, uint64_t seed) {
   host::interleave(seed);
-  bool ran = host::run_block(block, blocks, lanes, [](void *l) { lane(*static_cast<Launch *>(l)); }, launch);
+  bool ran = host::run_block(block, blocks, lanes, [=] { lane(*static_cast<Launch *>(launch)); });
   host::interleave(0);
   return ran;
 }
@@ -296,11 +296,10 @@ extern "C" uint32_t GIN_NAME(_drain)(uint64_t seed, uint32_t sq_lock) {
     if (b->steps <= kOthers) b->endpoint.submitted_count++;
     if (b->steps <= kOthers + 1) b->counter++;
   }, &beside);
-  host::run_block(0, 1, 1, [](void *context) {
-    Beside *b = static_cast<Beside *>(context);
-    b->status = drain(&b->endpoint, [](Endpoint *, uint32_t) { return pause(), EFA_GDA_OK; });
-    if (b->status == EFA_GDA_OK && b->steps <= kOthers) b->status = EFA_GDA_BAD_COMPLETION;
-  }, &beside);
+  host::run_block(0, 1, 1, [&] {
+    beside.status = drain(&beside.endpoint, [](Endpoint *, uint32_t) { return pause(), EFA_GDA_OK; });
+    if (beside.status == EFA_GDA_OK && beside.steps <= kOthers) beside.status = EFA_GDA_BAD_COMPLETION;
+  });
   host::run_beside(nullptr, nullptr);
   host::interleave(0);
   return beside.status;
@@ -331,15 +330,14 @@ extern "C" uint32_t GIN_NAME(_held)(uint64_t seed) {
   held.doorbell = kFailed;
   host::interleave(seed);
   host::run_beside([](void *) {}, &held);
-  host::run_block(0, 1, 2, [](void *context) {
-    Held *h = static_cast<Held *>(context);
+  host::run_block(0, 1, 2, [&] {
     if (thread_index() == 0) {
-      post(ThreadGroup(), &h->endpoint, false, Entry());
+      post(ThreadGroup(), &held.endpoint, false, Entry());
     } else {
-      while (load_relaxed(&h->queue.sq.pc) == kFailed) pause();
-      post_by<false>(ThreadGroup(), &h->endpoint, 32, false, [](const Ring &, uint32_t, uint32_t, uint32_t) {});
+      while (load_relaxed(&held.queue.sq.pc) == kFailed) pause();
+      post_by<false>(ThreadGroup(), &held.endpoint, 32, false, [](const Ring &, uint32_t, uint32_t, uint32_t) {});
     }
-  }, &held);
+  });
   host::run_beside(nullptr, nullptr);
   host::interleave(0);
   return held.doorbell;

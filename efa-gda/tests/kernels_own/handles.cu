@@ -284,8 +284,7 @@ extern "C" bool handles_on_host(const struct handles_args *args, uint32_t thread
    * runs something else. */
   bool alone = args->scenario == 6 || args->scenario == 9;
   if (alone) efa_gda::host::run_beside([](void *) {}, nullptr);
-  auto body = [](void *context) { handles(*static_cast<handles_args *>(context)); };
-  bool ran = efa_gda::host::run_block(0, 1, threads, body, const_cast<handles_args *>(args));
+  bool ran = efa_gda::host::run_block(0, 1, threads, [=] { handles(*args); });
   efa_gda::host::run_beside(nullptr, nullptr);
   return ran;
 }

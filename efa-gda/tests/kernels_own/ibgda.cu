@@ -235,17 +235,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ibgda_stream(ibgda_ranks a
 #else
 
 extern "C" bool ibgda_on_host(const ibgda_args *args, uint32_t kernel, uint32_t lanes, uint64_t seed) {
-  struct Launch {
-    const ibgda_args *args;
-    Kernel kernel;
-  } launch = {args, kKernels[kernel]};
   state_of_rank = args->state;
   host::interleave(seed);
-  auto body = [](void *context) {
-    Launch *launch = static_cast<Launch *>(context);
-    launch->kernel(*launch->args);
-  };
-  bool ran = host::run_block(0, 1, lanes, body, &launch);
+  bool ran = host::run_block(0, 1, lanes, [=] { kKernels[kernel](*args); });
   host::interleave(0);
   return ran;
 }

@@ -159,49 +159,35 @@ EFA_GDA_KERNEL signals(struct signals_args a) {
 #if !EFA_GDA_ON_GPU
 extern "C" bool signals_on_host(const struct signals_args *args, uint32_t block, uint32_t threads, uint64_t seed) {
   efa_gda::host::interleave(seed);
-  auto body = [](void *context) { signals(*static_cast<signals_args *>(context)); };
-  return efa_gda::host::run_block(block, 2, threads, body, const_cast<signals_args *>(args));
+  return efa_gda::host::run_block(block, 2, threads, [=] { signals(*args); });
 }
 
 /* One wait for a word, by a warp. */
 extern "C" uint32_t wait_until_on_host(const efa_gda_queue *queue, const uint32_t *word, uint32_t until, uint32_t value,
                                        uint32_t wrap, uint64_t timeout_ns) {
-  struct Call {
-    const efa_gda_queue *queue;
-    const uint32_t *word;
-    uint32_t until, value, wrap;
-    uint64_t timeout_ns;
-    uint32_t status;
-  } call = {queue, word, until, value, wrap, timeout_ns, EFA_GDA_NOT_RUN};
-  auto body = [](void *context) {
-    Call &c = *static_cast<Call *>(context);
+  uint32_t ended = EFA_GDA_NOT_RUN;
+  efa_gda::host::run_block(0, 1, 32, [&] {
     uint32_t seen = 0;
-    efa_gda_status status = wait_until<WarpGroup, uint32_t>(c.queue, WarpGroup(), c.word, (Until)c.until, c.value,
-                                                            c.timeout_ns, &seen, c.wrap);
-    c.status = seen == *c.word ? (uint32_t)status : (uint32_t)EFA_GDA_BAD_COMPLETION;
-  };
-  efa_gda::host::run_block(0, 1, 32, body, &call);
-  return call.status;
+    efa_gda_status status = wait_until<WarpGroup, uint32_t>(queue, WarpGroup(), word, (Until)until, value, timeout_ns,
+                                                            &seen, wrap);
+    ended = seen == *word ? (uint32_t)status : (uint32_t)EFA_GDA_BAD_COMPLETION;
+  });
+  return ended;
 }
 
 /* Two waits for a word that is 7, by a block of 64 threads of which only the leader passes `seen`. Returns how many
  * threads received EFA_GDA_OK from both. */
 extern "C" uint32_t waits_of_one_observer_on_host(const efa_gda_queue *queue) {
-  struct Call {
-    const efa_gda_queue *queue;
-    uint32_t word, succeeded;
-  } call = {queue, 7, 0};
-  auto body = [](void *context) {
-    Call &c = *static_cast<Call *>(context);
+  uint32_t word = 7, succeeded = 0;
+  efa_gda::host::run_block(0, 1, 64, [&] {
     BlockGroup group;
     uint32_t seen = 0, failures = 0;
     for (uint32_t i = 0; i < 2; i++) {
       uint32_t *observed = group.rank() == 0 ? &seen : nullptr;
-      failures += wait_until(c.queue, group, &c.word, Until::Equal, 7u, kDefaultTimeoutNs, observed) != EFA_GDA_OK;
+      failures += wait_until(queue, group, &word, Until::Equal, 7u, kDefaultTimeoutNs, observed) != EFA_GDA_OK;
     }
-    c.succeeded += failures == 0 && seen == (group.rank() == 0 ? 7u : 0u);
-  };
-  efa_gda::host::run_block(0, 1, 64, body, &call);
-  return call.succeeded;
+    succeeded += failures == 0 && seen == (group.rank() == 0 ? 7u : 0u);
+  });
+  return succeeded;
 }
 #endif

@@ -192,8 +192,7 @@ extern "C" bool waits_on_host(const struct waits_args *args, uint32_t block, uin
                               uint64_t seed, void (*step)(void *), void *context) {
   efa_gda::host::interleave(seed);
   efa_gda::host::run_beside(step, context);
-  auto body = [](void *context) { waits(*static_cast<waits_args *>(context)); };
-  bool ran = efa_gda::host::run_block(block, blocks, threads, body, const_cast<waits_args *>(args));
+  bool ran = efa_gda::host::run_block(block, blocks, threads, [=] { waits(*args); });
   efa_gda::host::run_beside(nullptr, nullptr);
   return ran;
 }

@@ -26,6 +26,13 @@ constexpr uint32_t kMaxLanes = 1024;
  * inside another block. */
 bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), void *context);
 
+/* The same for `body()`. All lanes call one object, and share what it captured. */
+template <class Body>
+bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, const Body &body) {
+  auto call = [](void *context) { (*static_cast<const Body *>(context))(); };
+  return run_block(block, blocks, lanes, call, const_cast<Body *>(&body));
+}
+
 /* For tests: run_block on this thread then also switches lanes at each interleave_point(), in an order that follows
  * from `seed`, and pauses some lanes for a while. The same seed gives the same order. 0 ends that. */
 void interleave(uint64_t seed);
