@@ -289,8 +289,7 @@ fn a_queue_with_a_request_table_is_relayed() {
 #[test]
 fn the_host_and_a_relayed_gpu_take_turns_on_a_queue() {
     refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let put = WorkRequest::write(peer, &source, target.remote()).count(5000);
         for _ in 0..4 {

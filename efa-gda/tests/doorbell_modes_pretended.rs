@@ -19,7 +19,7 @@ use efa_gda_sys::device::{
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::load::{Load, drop_under_a_load};
-use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
+use support::side::{Side, bytes_of, pattern, post_without_doorbell};
 use support::{assert_no_violations, with_pretended_gpu};
 
 /// The ranges of a queue, numbered in the order in which they are mapped.
@@ -54,8 +54,7 @@ fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<Do
 
 /// A queue in the doorbell mode that `auto` takes, after it has moved bytes.
 fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<RefusedMode>) {
-    let (first, second) = (side.queue(), side.queue());
-    let peer = introduce(&first, &second);
+    let (first, _second, peer) = side.pair();
     let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
     let (source, target) = (side.region(&pattern(64 * 10_000)), side.region(&[0; 64 * 10_000]));
     let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(10_000).stride(64);
@@ -183,8 +182,7 @@ fn a_queue_of_8_byte_stores_refuses_a_kernel_with_wider_ones_and_the_librarys_ke
             (StoreWidth::Sixteen, 16, EFA_GDA_OK),
             (StoreWidth::Auto, 16, EFA_GDA_OK),
         ] {
-            let (first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
+            let (first, _second, peer) = side.pair();
             let mut queue = GpuQueue::new(first.with_store_width(width), gpu).unwrap();
             assert_eq!((queue.store_bytes(), status_of_wide_stores(&queue)), (bytes, status), "{width:?}");
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
@@ -198,8 +196,7 @@ fn a_queue_of_8_byte_stores_refuses_a_kernel_with_wider_ones_and_the_librarys_ke
 fn a_queue_unmapped_from_a_gpu_waits_for_completions_again() {
     pretending(&[], |gpu, side, proxy| {
         for mode in [DoorbellMode::Direct, DoorbellMode::Record, DoorbellMode::Staged] {
-            let (mut first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
+            let (mut first, _second, peer) = side.pair();
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
             // More requests than the ring holds, so that the poster must wait.
             let put = WorkRequest::write(peer, &source, target.remote()).count(9000);
@@ -240,8 +237,7 @@ fn with_an_unrung_entry(
     side: &Side,
     proxy: &DoorbellProxy,
 ) -> (GpuQueue, MappedQueue, [MemoryRegion; 2]) {
-    let (first, second) = (side.queue(), side.queue());
-    let peer = introduce(&first, &second);
+    let (first, second, peer) = side.pair();
     let (queue, _) =
         GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
     let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));

@@ -135,8 +135,7 @@ fn a_queue_changes_its_doorbell_mode_between_work_requests() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let source = side.region(&pattern(64 * 5000));
         let target = side.region(&vec![0; source.len()]);
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
@@ -187,8 +186,7 @@ fn spoiled(spoil: fn(&efa_gda_queue)) {
         for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            let (mut first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
+            let (mut first, _second, peer) = side.pair();
             let (source, target) = (side.region(&pattern(6400)), side.region(&[0; 6400]));
             first.set_doorbell(mode, &proxy).unwrap();
             let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
@@ -276,8 +274,7 @@ fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
         for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = Arc::new(DoorbellProxy::start(&ProxyOptions::new()).unwrap());
             let side = Side::open(&Query::new());
-            let (mut first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
+            let (mut first, _second, peer) = side.pair();
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
             first.set_doorbell(mode, &proxy).unwrap();
             let stopper = proxy.clone();
@@ -306,8 +303,7 @@ fn a_work_request_on_a_stopped_proxy_ends_at_once_with_proxy_stopped() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
         proxy.stop().unwrap();

@@ -20,7 +20,7 @@ use efa_gda::wire::{
     RequestId, RequestIdWidth, Segment,
 };
 use efa_gda_sys::fi;
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Side, bytes_of, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
 fn relaxed(side: &Side) -> Result<MemoryRegion, Error> {
@@ -45,8 +45,7 @@ const LATE: (&str, &str) = ("SOFTEFA_LATE_WRITE_US", "3600000000");
 fn writes_to_a_region_with_relaxed_ordering_are_late_until_it_is_read() {
     with_soft_adapter(&[LATE], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut queue, second) = (side.queue(), side.queue());
-        let peer = introduce(&queue, &second);
+        let (mut queue, _second, peer) = side.pair();
         let (source, sink) = (side.region(&[0xff; 64]), side.region(&[0; 64]));
         let (strict, relaxed) = (side.region(&[0; 64]), relaxed(&side).unwrap());
         for target in [&strict, &relaxed] {

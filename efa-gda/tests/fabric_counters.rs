@@ -11,12 +11,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda::fabric::{
-    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query,
-    RemoteRegion, Result,
+    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query, Result,
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
-use efa_gda::wire::{Peer, RemoteKey};
-use support::side::{Side, introduce};
+use efa_gda::wire::Peer;
+use support::side::{Side, introduce, with_wrong_key};
 use support::with_soft_adapter;
 
 /// Requests counters of the provider, and has the software adapter offer them below API 2.5 as well.
@@ -39,7 +38,7 @@ fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations
 /// Posts three writes to `peer` that arrive, and one with an rkey that names no region.
 fn three_good_and_one_bad(queue: &mut MappedQueue, peer: Peer, region: &MemoryRegion) {
     queue.execute(&WorkRequest::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
-    let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+    let wrong = with_wrong_key(region.remote());
     let error = queue.execute(&WorkRequest::write(peer, region, wrong).bytes(8)).unwrap_err();
     assert!(matches!(error, WorkError::Completion { .. }), "{error}");
 }

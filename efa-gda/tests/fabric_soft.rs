@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
+use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, Query};
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
-use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
+use efa_gda::wire::{CompletionStatus, EntrySize};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
-use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters};
+use support::side::{
+    Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters, with_wrong_key,
+};
 use support::{assert_no_violations, with_soft_adapter};
 
 #[test]
@@ -40,8 +42,7 @@ fn a_query_for_an_unknown_adapter_name_reports_the_adapters_that_exist() {
 fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let source = side.region(&pattern((1 << 20) + 1));
         let target = side.region(&vec![0; source.len()]);
         let report = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
@@ -56,8 +57,7 @@ fn two_hundred_thousand_puts_arrive_across_every_wrap() {
     with_soft_adapter(&[], |adapter| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let source = side.region(&pattern(64 * COUNT as usize));
         let target = side.region(&vec![0; source.len()]);
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
@@ -87,8 +87,7 @@ fn an_endpoint_can_write_to_itself() {
 fn a_put_of_no_bytes_completes() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[7; 64]));
         let report = first.execute(&WorkRequest::write(peer, &source, target.remote()).bytes(0)).unwrap();
         assert_eq!(report.completed, 1);
@@ -146,8 +145,7 @@ fn a_doorbell_that_moves_backwards_is_a_violation() {
 fn a_queue_whose_adapter_stalls_is_poisoned_and_retains_its_regions() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         adapter.hold(true);
         let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(20));
@@ -289,8 +287,7 @@ fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
     const SMALL: &[(&str, &str)] = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
     with_soft_adapter(SMALL, |_| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&[1; 65537]), side.region(&[0; 65537]));
         let error =
             first.execute(&WorkRequest::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
@@ -334,7 +331,7 @@ fn a_put_that_fails_reports_how_many_requests_were_not_posted() {
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
         queue.execute(&WorkRequest::write(peer, &region, region.remote()).bytes(64)).unwrap();
-        let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+        let wrong = with_wrong_key(region.remote());
         // Each request takes two entries.
         let error = queue.execute(&WorkRequest::write(peer, &region, wrong).count(100_000)).unwrap_err();
         let words = error.to_string();
@@ -412,7 +409,7 @@ fn quiet_returns_the_error_of_a_request_posted_without_a_wait() {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
-        let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+        let wrong = with_wrong_key(region.remote());
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, wrong));
         let error = queue.quiet(Duration::from_secs(30)).unwrap_err();
         assert!(

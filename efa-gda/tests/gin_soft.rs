@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{Bindings, CompletionCounter, CountedOperations, MemoryRegion, Query};
+use efa_gda::fabric::{CompletionCounter, CountedOperations, MemoryRegion, Query};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
     EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_TIMEOUT_SLOTS,
@@ -116,14 +116,8 @@ struct Outcome {
 }
 
 fn counted(side: &Side, operations: CountedOperations) -> (MappedQueue, CompletionCounter) {
-    let ops = side.domain.gda_ops().unwrap();
-    let counter = ops.cntr_open_host().unwrap();
-    let (addresses, completions) =
-        (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(8192).unwrap());
-    let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
-    endpoint.bind_counter(&counter, operations).unwrap();
-    (MappedQueue::new(endpoint.enable().unwrap(), &ops).unwrap(), counter)
+    let counter = side.domain.gda_ops().unwrap().cntr_open_host().unwrap();
+    (side.counted_queue(&counter, operations), counter)
 }
 
 /// Where the target's values begin.

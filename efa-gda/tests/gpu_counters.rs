@@ -9,15 +9,13 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use efa_gda::fabric::{
-    Bindings, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, Query, RemoteRegion,
-};
+use efa_gda::fabric::{CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, Query};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
 use efa_gda::queue::{CountersError, MappedQueue, QueueError, WorkError, WorkRequest};
-use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
+use efa_gda::wire::{CompletionStatus, Peer};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::skip;
-use support::side::{Side, bytes_of, gpu_region, introduce, pattern};
+use support::side::{Side, bytes_of, gpu_region, introduce, pattern, with_wrong_key};
 use support::{assert_no_violations, with_gpu, with_soft_adapter};
 
 const ON: [(&str, &str); 4] = [
@@ -38,22 +36,7 @@ fn ops(side: &Side) -> GdaOps {
 
 /// A queue whose endpoint is bound to `counter`, but which does not use the counter yet.
 fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
-    let [requests, receives] = [8192, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
-    let addresses = side.domain.address_vector(16).unwrap();
-    let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint
-        .bind(Bindings {
-            address_vector: &addresses,
-            send_completions: &requests,
-            receive_completions: &receives,
-        })
-        .unwrap();
-    endpoint.bind_counter(counter, CountedOperations::TRANSMIT).unwrap();
-    MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
-}
-
-fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
-    RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
+    side.counted_queue(counter, CountedOperations::TRANSMIT)
 }
 
 fn refused_for_its_key(put: Result<impl std::fmt::Debug, impl Into<GpuQueueError>>) {

@@ -15,7 +15,7 @@ use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
 use support::kernel::Kernel;
 use support::load::{drop_under_a_load, until_traffic};
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Side, bytes_of, pattern};
 use support::{assert_no_violations, with_gpu};
 
 const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
@@ -24,8 +24,7 @@ const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Stage
 fn blocks_arrive(gpu: &Gpu, mode: DoorbellMode, wide: bool, count: u64) {
     let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
     let side = Side::open(&Query::new().wide_entries(wide));
-    let (first, second) = (side.queue(), side.queue());
-    let peer = introduce(&first, &second);
+    let (first, _second, peer) = side.pair();
     let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
     assert_eq!((first.doorbell_mode(), refused.len()), (mode, 0));
     let source = side.region(&pattern(64 * count as usize));
@@ -85,8 +84,7 @@ fn a_proxy_stopped_during_traffic_ends_a_kernel_wait_with_proxy_stopped() {
         for mode in HOST_MODES {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            let (first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
+            let (first, _second, peer) = side.pair();
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
             let (mut first, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
             let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));

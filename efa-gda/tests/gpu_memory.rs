@@ -12,8 +12,8 @@ use std::time::Duration;
 use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
-use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
-use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
+use efa_gda::queue::{Receives, WorkError, WorkRequest};
+use efa_gda::wire::{CompletionStatus, RemoteKey};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::{Need, missing, skip};
 use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
@@ -58,17 +58,11 @@ fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> MemoryRegion {
     MemoryRegion::register_device(&side.domain, pretended_memory(gpu, bytes), Access::ALL).unwrap().0
 }
 
-fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
-    let (first, second) = (side.queue(), side.queue());
-    let peer = introduce(&first, &second);
-    (first, second, peer)
-}
-
 #[test]
 fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
     with_driver(|adapter, gpu| {
         let side = side();
-        let (mut first, mut second, peer) = two_queues(&side);
+        let (mut first, mut second, peer) = side.pair();
         let source = pretended_region(&side, gpu, &pattern(BYTES));
         let (written, read) =
             (pretended_region(&side, gpu, &[0; BYTES]), pretended_region(&side, gpu, &[0; BYTES]));
@@ -89,7 +83,7 @@ fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
 fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
     with_driver(|_, gpu| {
         let side = side();
-        let (mut first, _second, peer) = two_queues(&side);
+        let (mut first, _second, peer) = side.pair();
         let (host, back) = (side.region(&pattern(5000)), side.region(&[0; 5000]));
         let on_gpu = pretended_region(&side, gpu, &[0; 5000]);
         first.execute(&WorkRequest::write(peer, &host, on_gpu.remote())).unwrap();
@@ -103,7 +97,7 @@ fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
 fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
     with_driver(|_, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
-        let (mut first, _second, peer) = two_queues(&side);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (pretended_region(&side, gpu, &[1; 64]), side.region(&[0; 64]));
         let error = first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap_err();
         assert!(matches!(error, WorkError::Unsupported { .. }), "{error:?}");
@@ -114,7 +108,7 @@ fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
 fn a_region_retains_gpu_memory_until_its_last_use() {
     with_driver(|_, gpu| {
         let side = side();
-        let (_first, _second, peer) = two_queues(&side);
+        let (_first, _second, peer) = side.pair();
         let freed = Arc::new(AtomicBool::new(false));
         let owner = Arc::new(FlagOnDrop(freed.clone()));
         // SAFETY: as in `pretended_memory`.
@@ -161,7 +155,7 @@ fn gpu_memory_is_zeroed_and_copies_past_its_end_are_refused() {
 fn the_gpu_writes_reads_and_sends_its_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = side();
-        let (first, mut second, peer) = two_queues(&side);
+        let (first, mut second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         for length in [1, 64, 4096, BYTES] {
             let (source, how) = gpu_region(&side, gpu, &pattern(length));
@@ -189,7 +183,7 @@ fn many_writes_from_gpu_memory_arrive_whole() {
     with_gpu(&REAL, |adapter, gpu| {
         const COUNT: u64 = 20_000;
         let side = side();
-        let (first, _second, peer) = two_queues(&side);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, _) = gpu_region(&side, gpu, &pattern(64 * COUNT as usize));
         let (target, _) = gpu_region(&side, gpu, &vec![0; source.len()]);
@@ -205,7 +199,7 @@ fn many_writes_from_gpu_memory_arrive_whole() {
 fn a_kernel_reads_inline_bytes_from_gpu_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
-        let (first, _second, peer) = two_queues(&side);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, _) = gpu_region(&side, gpu, &pattern(80));
         let target = side.region(&[0; 80]);
@@ -244,7 +238,7 @@ fn the_gpu_polls_completions_in_its_memory() {
 fn an_error_with_gpu_memory_reaches_the_poster() {
     with_gpu(&REAL, |_, gpu| {
         let side = side();
-        let (first, _second, peer) = two_queues(&side);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, _) = gpu_region(&side, gpu, &[1; 64]);
         let remote = source.remote();

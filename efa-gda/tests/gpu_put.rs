@@ -13,7 +13,7 @@ use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda::smaps::MemoryKind;
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, RemoteKey};
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Side, bytes_of, pattern};
 use support::{assert_no_violations, with_gpu};
 
 #[test]
@@ -58,8 +58,7 @@ fn read_only_memory_is_mapped_for_reading() {
 fn a_write_from_the_gpu_arrives_whole() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.kind == MemoryKind::Ordinary));
         for length in [0, 1, 63, 64, 4096, (1 << 20) + 1] {
@@ -78,8 +77,7 @@ fn two_hundred_thousand_writes_from_the_gpu_arrive_past_every_wrap() {
     with_gpu(&[], |adapter, gpu| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let source = side.region(&pattern(64 * COUNT as usize));
         let target = side.region(&vec![0; source.len()]);
@@ -95,8 +93,7 @@ fn two_hundred_thousand_writes_from_the_gpu_arrive_past_every_wrap() {
 fn the_kernel_reads_inline_bytes() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new().wide_entries(true));
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, target) = (side.region(&pattern(80)), side.region(&[0; 80]));
         first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap();
@@ -109,8 +106,7 @@ fn the_kernel_reads_inline_bytes() {
 fn an_error_completion_reaches_the_poster_with_its_status() {
     with_gpu(&[], |_, gpu| {
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
         let remote = target.remote();
@@ -125,8 +121,7 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
 fn a_wait_for_a_stalled_adapter_times_out_and_poisons_the_queue() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
         adapter.hold(true);

@@ -19,7 +19,7 @@ use efa_gda::queue::{Contents, MappedQueue, WorkError, WorkRequest, device_peer}
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
 use support::kernel::Kernel;
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Side, bytes_of, pattern};
 use support::{assert_no_violations, with_gpu};
 
 /// `HangArgs` of hang.cu.
@@ -58,8 +58,7 @@ struct Scene {
 impl Scene {
     fn new(gpu: &Gpu) -> Self {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(40)), side.region(&[0; 40]));
         let lkey = first.retain(&source).unwrap().get();
         let stream = CudaContext::new(0).unwrap().new_stream().unwrap();

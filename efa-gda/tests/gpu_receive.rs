@@ -28,13 +28,6 @@ const RECEIVE_QUEUE: &str = "4";
 /// Variables with which the software adapter can access memory of a GPU.
 const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
 
-/// A receiving queue, a sending queue, and the peer that addresses the first from the second.
-fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
-    let (receiver, sender) = (side.queue(), side.queue());
-    let peer = introduce(&sender, &receiver);
-    (receiver, sender, peer)
-}
-
 /// Sends messages `from..from + count` of `source`, each with its number as immediate.
 fn send(sender: &mut MappedQueue, peer: Peer, source: &MemoryRegion, from: usize, count: usize) {
     let put = WorkRequest::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
@@ -95,7 +88,7 @@ fn receive_past_a_lap(
 
 fn messages_into_host_memory(adapter: &SoftAdapter, gpu: &Gpu) {
     let side = Side::open(&Query::new());
-    let (receiver, mut sender, peer) = two_queues(&side);
+    let (mut sender, receiver, peer) = side.pair();
     let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
     receiver.posts_receives().unwrap();
     let parts: Vec<_> = receiver.registered().into_iter().map(|part| part.part).collect();
@@ -120,7 +113,7 @@ fn the_pretended_gpu_posts_and_reads_more_receives_than_the_ring_holds() {
 fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
     const MORE: usize = 100;
     let side = Side::open(&Query::new());
-    let (receiver, mut sender, peer) = two_queues(&side);
+    let (mut sender, receiver, peer) = side.pair();
     let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
     let ring = receiver.mapped().limits().receives as usize;
     let (region, source) = (side.region(&vec![0; SIZE * (ring + MORE)]), side.region(&pattern(SIZE * MORE)));
@@ -165,7 +158,7 @@ fn the_pretended_gpu_posts_no_more_receives_than_the_ring_holds() {
 /// Receives that host or GPU posted, and completions that they did not read, move with the queue from one to the other.
 fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let side = Side::open(&Query::new());
-    let (mut receiver, mut sender, peer) = two_queues(&side);
+    let (mut sender, mut receiver, peer) = side.pair();
     let (region, source) = (side.region(&[0; SIZE * 32]), side.region(&pattern(SIZE * 64)));
     let receives = |count| Receives::new(&region).bytes(SIZE as u64).count(count).stride(SIZE as u64);
     let first = receiver.post_receives(&receives(32)).unwrap().first;
@@ -242,7 +235,7 @@ fn receives_in_a_launch_or_out_of_bounds_are_refused_with_the_reason() {
 fn a_receive_queue_that_does_not_map_is_reported_and_posting_requests_still_works() {
     with_pretended_gpu(&[("PRETEND_GPU_REFUSES", RECEIVE_QUEUE)], |adapter, gpu| {
         let side = Side::open(&Query::new());
-        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let (mut sender, mut receiver, peer) = side.pair();
         let back = introduce(&receiver, &sender);
         let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));
         receiver.post_receives(&Receives::new(&region)).unwrap();
@@ -310,7 +303,7 @@ fn a_kernel_of_the_caller_reads_messages_while_they_arrive() {
     with_gpu(&REAL, |adapter, gpu| {
         const WINDOW: usize = 64;
         let side = Side::open(&Query::new().gpu_memory(true));
-        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let (mut sender, mut receiver, peer) = side.pair();
         let total = receiver.limits().receives as usize * 3 / 2;
         let source = side.region(&pattern(SIZE * total));
         let memory = gpu_region(&side, gpu, &[0; SIZE * WINDOW]).0;
@@ -363,7 +356,7 @@ fn messages_that_cannot_be_copied_back_are_reported_as_lost() {
     let fails = [("PRETEND_GPU_FAILS_COPY", "262144")];
     with_pretended_gpu(&fails, |_, gpu| {
         let side = Side::open(&Query::new());
-        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let (mut sender, mut receiver, peer) = side.pair();
         let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));
         // A whole lap, so that the host's inbox contains old messages.
         for _ in 0..8 {

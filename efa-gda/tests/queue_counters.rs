@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{
     Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
-    RemoteRegion,
 };
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
 use efa_gda::queue::{CountersError, MappedQueue, QueueError, Receives, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
-use efa_gda::wire::{CompletionStatus, RemoteKey};
+use efa_gda::wire::CompletionStatus;
 use efa_gda_sys::device::efa_gda_counters;
 use efa_gda_test_support::cuda::Driver;
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Side, bytes_of, introduce, pattern, with_wrong_key};
 use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
 
 /// Enables completion counters in libfabric and in the software adapter.
@@ -69,8 +68,7 @@ fn bound(
 /// A queue that uses a counter in host memory.
 fn counting(side: &Side) -> (MappedQueue, CompletionCounter) {
     let counter = ops(side).cntr_open_host().unwrap();
-    let endpoint = endpoint(side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
-    (MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters().unwrap(), counter)
+    (side.counted_queue(&counter, CountedOperations::TRANSMIT).with_counters().unwrap(), counter)
 }
 
 fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
@@ -78,11 +76,6 @@ fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
         Err(QueueError::Counters(error)) => error,
         other => panic!("{other:?}"),
     }
-}
-
-/// The remote region with a key that belongs to no region.
-fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
-    RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
 fn consumed(queue: &MappedQueue) -> u32 {
@@ -353,8 +346,7 @@ fn the_pretended_gpu_uses_counters_in_host_memory() {
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
         let Placement::Host { why } = placement else { panic!("the pretended GPU exports no memory") };
         assert!(why.contains("dmabuf"), "{why}");
-        let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
-        let first = MappedQueue::new(endpoint, &ops(&side)).unwrap().with_counters().unwrap();
+        let first = side.counted_queue(&counter, CountedOperations::TRANSMIT).with_counters().unwrap();
         let second = side.queue();
         let peer = introduce(&first, &second);
         let mut first = GpuQueue::new(first, gpu).unwrap();
@@ -380,8 +372,8 @@ fn a_queue_that_has_posted_refuses_counters() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open_host().unwrap();
-        let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
-        let (mut first, second) = (MappedQueue::new(endpoint, &ops(&side)).unwrap(), side.queue());
+        let mut first = side.counted_queue(&counter, CountedOperations::TRANSMIT);
+        let second = side.queue();
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(10)).unwrap();

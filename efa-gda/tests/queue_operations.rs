@@ -27,8 +27,7 @@ struct Pair {
 impl Pair {
     fn open(query: &Query) -> Self {
         let side = Side::open(query);
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, second, peer) = side.pair();
         Self { side, first, second, peer }
     }
 

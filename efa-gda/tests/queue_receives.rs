@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use efa_gda::fabric::{Error, Query};
 use efa_gda::queue::{ReceiveError, Receives, WorkRequest};
-use support::side::{Side, introduce, pattern};
+use support::side::{Side, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -18,8 +18,7 @@ const WAIT: Duration = Duration::from_secs(20);
 fn an_old_completion_does_not_release_the_memory_of_a_later_receive() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut receiver, mut sender) = (side.queue(), side.queue());
-        let peer = introduce(&sender, &receiver);
+        let (mut sender, mut receiver, peer) = side.pair();
         let [old, new] = [(); 2].map(|()| side.region(&[0; 64]));
         let source = side.region(&pattern(64));
         // Use every id once and read no message, so that the inbox is full of the first messages.

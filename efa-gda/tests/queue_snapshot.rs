@@ -16,7 +16,7 @@ use efa_gda::wire::{
     RequestId, RequestIdWidth, Segment,
 };
 use efa_gda_sys::device::efa_gda_queue;
-use support::side::{Side, introduce, pattern};
+use support::side::{Side, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
 #[test]
@@ -42,8 +42,7 @@ fn the_counters_of_a_new_queue_are_zero() {
 fn a_snapshot_shows_the_completions_of_the_last_requests() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(20)).unwrap();
         let snapshot = first.snapshot();
@@ -60,8 +59,7 @@ fn a_snapshot_shows_the_completions_of_the_last_requests() {
 fn a_snapshot_decodes_a_request_without_a_doorbell() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, _second, peer) = side.pair();
         let request = Request {
             id: RequestId::new(0),
             peer,
@@ -138,8 +136,7 @@ fn only_a_queue_that_the_device_rings_for_has_a_confirmed_index() {
 fn a_snapshot_shows_the_first_error() {
     with_soft_adapter(&[("SOFTEFA_INJECT", "3:8")], |_| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(5)).unwrap_err();
         let snapshot = first.snapshot();
@@ -152,8 +149,7 @@ fn a_snapshot_shows_the_first_error() {
 fn a_wait_for_an_adapter_that_died_times_out_and_the_queue_can_be_destroyed() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (mut first, _second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         adapter.stop();

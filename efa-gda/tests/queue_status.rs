@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
 use efa_gda::queue::{MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
-use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNumber, RemoteKey};
-use support::side::{Side, bytes_of, introduce, pattern, two_adapters};
+use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNumber};
+use support::side::{Side, bytes_of, introduce, pattern, two_adapters, with_wrong_key};
 use support::{SoftAdapter, with_soft_adapter};
 
 /// Longer than any wait that succeeds.
@@ -29,8 +29,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
+        let (first, second, peer) = side.pair();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         Self { side, first, second, peer, source, target }
     }
@@ -59,8 +58,7 @@ fn scene(variables: &[(&str, &str)], body: impl FnOnce(Scene, &SoftAdapter)) {
 #[test]
 fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_stays_usable() {
     scene(&[], |mut scene, _| {
-        let right = scene.target.remote();
-        let wrong = RemoteRegion { key: RemoteKey::new(!right.key.get()), ..right };
+        let wrong = with_wrong_key(scene.target.remote());
         let put = WorkRequest::write(scene.peer, &scene.source, wrong);
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadAddress);
         scene.first.execute(&scene.write()).unwrap();

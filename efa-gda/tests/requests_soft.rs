@@ -6,9 +6,9 @@
 mod kernels_support;
 mod support;
 
-use efa_gda::fabric::{Bindings, CountedOperations, Query};
+use efa_gda::fabric::{CountedOperations, Query};
 use efa_gda::gpu_queue::GpuQueue;
-use efa_gda::queue::{CountersError, MappedQueue, QueueError, RequestTableError, WorkRequest, device_peer};
+use efa_gda::queue::{CountersError, QueueError, RequestTableError, WorkRequest, device_peer};
 use efa_gda_sys::device::EFA_GDA_OK;
 use kernels_support::waits::{
     DEFER, EACH_CALL, Ended, GOOD, MIXED, OWN_EVERY_THIRD, TEST_EACH, WHILE_OTHERS_POST, Waits, calls, run,
@@ -139,19 +139,8 @@ fn a_request_table_is_refused_after_the_first_request_and_beside_counters() {
         assert!(matches!(refused, QueueError::RequestTable(RequestTableError::Posted)), "{refused}");
 
         let counted = || {
-            let ops = side.domain.gda_ops().unwrap();
-            let counter = ops.cntr_open_host().unwrap();
-            let addresses = side.domain.address_vector(16).unwrap();
-            let (requests, receives) =
-                (side.domain.completion_queue(8192).unwrap(), side.domain.completion_queue(64).unwrap());
-            let bindings = Bindings {
-                address_vector: &addresses,
-                send_completions: &requests,
-                receive_completions: &receives,
-            };
-            let mut endpoint = side.domain.endpoint(&side.info).unwrap().bind(bindings).unwrap();
-            endpoint.bind_counter(&counter, CountedOperations::TRANSMIT).unwrap();
-            MappedQueue::new(endpoint.enable().unwrap(), &ops).unwrap()
+            let counter = side.domain.gda_ops().unwrap().cntr_open_host().unwrap();
+            side.counted_queue(&counter, CountedOperations::TRANSMIT)
         };
         let refused = counted().with_counters().unwrap().with_request_table().unwrap_err();
         assert!(matches!(refused, QueueError::RequestTable(RequestTableError::Counters)), "{refused}");

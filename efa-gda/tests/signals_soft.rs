@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use efa_gda::fabric::{Bindings, CompletionCounter, CountedOperations, CounterMemory, MemoryRegion, Query};
+use efa_gda::fabric::{CompletionCounter, CountedOperations, CounterMemory, MemoryRegion, Query};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
     EFA_GDA_ABORTED, EFA_GDA_COMPLETION_ERROR, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_POISONED,
@@ -92,18 +92,7 @@ fn counting(
         [0, 1].map(|index: usize| Some(CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap())));
     // SAFETY: the caller closes the counter before it drops the words.
     let counter = unsafe { ops.cntr_open_ext(success, error) }.unwrap();
-    (counted_queue(side, &counter, counted), counter, words)
-}
-
-fn counted_queue(side: &Side, counter: &CompletionCounter, counted: CountedOperations) -> MappedQueue {
-    let addresses = side.domain.address_vector(16).unwrap();
-    let (requests, receives) =
-        (side.domain.completion_queue(8192).unwrap(), side.domain.completion_queue(64).unwrap());
-    let bindings =
-        Bindings { address_vector: &addresses, send_completions: &requests, receive_completions: &receives };
-    let mut endpoint = side.domain.endpoint(&side.info).unwrap().bind(bindings).unwrap();
-    endpoint.bind_counter(counter, counted).unwrap();
-    MappedQueue::new(endpoint.enable().unwrap(), &side.domain.gda_ops().unwrap()).unwrap()
+    (side.counted_queue(&counter, counted), counter, words)
 }
 
 fn queue(side: &Side, kind: Kind) -> MappedQueue {
@@ -112,7 +101,7 @@ fn queue(side: &Side, kind: Kind) -> MappedQueue {
         Kind::Untracked => side.queue(),
         Kind::Counted => {
             let counter = side.domain.gda_ops().unwrap().cntr_open_host().unwrap();
-            counted_queue(side, &counter, CountedOperations::TRANSMIT).with_counters().unwrap()
+            side.counted_queue(&counter, CountedOperations::TRANSMIT).with_counters().unwrap()
         }
     }
 }

@@ -43,8 +43,7 @@ fn run_warps(load: Waits, warps: u32, drains: bool) {
 fn a_put_waits_for_free_slots_and_completions() {
     with_soft_adapter(SLOW, |adapter| {
         let side = Side::open(&Query::new());
-        let (mut queue, other) = (side.queue(), side.queue());
-        let peer = introduce(&queue, &other);
+        let (mut queue, _other, peer) = side.pair();
         let (source, target) = (side.region(&[7; 8]), side.region(&[0; 8]));
         let work = WorkRequest::write(peer, &source, target.remote()).count(128).timeout(BOUND);
         assert_eq!(queue.execute(&work).unwrap().completed, 128);

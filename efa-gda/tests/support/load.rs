@@ -10,7 +10,7 @@ use efa_gda::queue::device_peer;
 use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED, efa_gda_load_args};
 
 use super::kernel::Kernel;
-use super::side::{Side, introduce};
+use super::side::Side;
 
 /// The argument of `efa_gda_load_kernel`, passed by value.
 #[repr(transparent)]
@@ -39,8 +39,7 @@ pub(crate) fn drop_under_a_load(
     (gpu, side, proxy): (&Gpu, &Side, &DoorbellProxy),
     mode: DoorbellMode,
 ) {
-    let (first, second) = (side.queue(), side.queue());
-    let peer = introduce(&first, &second);
+    let (first, _second, peer) = side.pair();
     // Declared before the GPU queue, so dropped after it if an assertion fails: freeing the status may wait for the
     // kernel, which ends when the queue is dropped.
     let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();

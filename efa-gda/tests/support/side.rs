@@ -2,12 +2,12 @@
 
 use efa_gda::executor::host;
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library,
-    MemoryRegion, Query, Registration,
+    Access, Bindings, Buffer, Building, CompletionCounter, CompletionQueue, CountedOperations, Domain,
+    Endpoint, Fabric, Info, Library, MemoryRegion, Query, Registration, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::MappedQueue;
-use efa_gda::wire::Peer;
+use efa_gda::wire::{Peer, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use efa_gda_test_support::pattern;
@@ -38,6 +38,31 @@ impl Side {
     /// A queue whose endpoint `options` configures.
     pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
         self.queue_on(self.domain.completion_queue(8192).unwrap(), options)
+    }
+
+    /// Two queues that know each other, and the peer that addresses the second from the first.
+    pub(crate) fn pair(&self) -> (MappedQueue, MappedQueue, Peer) {
+        let (first, second) = (self.queue(), self.queue());
+        let peer = introduce(&first, &second);
+        (first, second, peer)
+    }
+
+    /// A queue whose `operations` `counter` counts. Its receives complete on a queue of their own.
+    pub(crate) fn counted_queue(
+        &self,
+        counter: &CompletionCounter,
+        operations: CountedOperations,
+    ) -> MappedQueue {
+        let addresses = self.domain.address_vector(16).unwrap();
+        let [requests, receives] = [8192, 64].map(|entries| self.domain.completion_queue(entries).unwrap());
+        let bindings = Bindings {
+            address_vector: &addresses,
+            send_completions: &requests,
+            receive_completions: &receives,
+        };
+        let mut endpoint = self.domain.endpoint(&self.info).unwrap().bind(bindings).unwrap();
+        endpoint.bind_counter(counter, operations).unwrap();
+        MappedQueue::new(endpoint.enable().unwrap(), &self.domain.gda_ops().unwrap()).unwrap()
     }
 
     /// A queue whose requests and receives complete on `completions`.
@@ -84,6 +109,11 @@ pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.buffer().unwrap().read(0, &mut bytes).unwrap();
     bytes
+}
+
+/// The remote region with a key that belongs to no region.
+pub(crate) fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
+    RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
 /// Inserts each queue's address into the other's address vector. Returns the peer that addresses the second queue from
