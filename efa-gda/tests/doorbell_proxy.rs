@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_gda::doorbell::{
     Alarm, DoorbellMode, DoorbellProxy, End, ProxyError, ProxyOptions, RecordFault, RegisterError,
@@ -107,11 +107,7 @@ impl Bench {
 
 /// Waits until a condition that another thread causes holds. Panics after a minute.
 fn wait_until(done: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < end, "the condition did not hold within a minute");
-        efa_gda_test_support::rest();
-    }
+    efa_gda_test_support::until(Duration::from_secs(60), "the condition", || done().then_some(()));
 }
 
 /// Calls `last` when the value is dropped.

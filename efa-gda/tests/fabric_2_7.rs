@@ -7,7 +7,7 @@ mod support;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_gda::exposure::RawWorkQueue;
 use efa_gda::fabric::{
@@ -120,14 +120,7 @@ fn post(queue: &RawWorkQueue, request: &Request) {
 }
 
 fn next(completions: &CompletionQueue) -> HostCompletion {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(completion) = completions.read().unwrap() {
-            return completion;
-        }
-        assert!(Instant::now() < deadline, "no completion within 30 seconds");
-        efa_gda_test_support::rest();
-    }
+    efa_gda_test_support::until(Duration::from_secs(30), "a completion", || completions.read().unwrap())
 }
 
 /// A write of `source` to `target`, to the key `key`.

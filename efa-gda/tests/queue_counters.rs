@@ -7,7 +7,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_gda::fabric::{
     Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
@@ -19,6 +19,7 @@ use efa_gda::status::DeviceError;
 use efa_gda::wire::CompletionStatus;
 use efa_gda_sys::device::efa_gda_counters;
 use efa_gda_test_support::cuda::Driver;
+use efa_gda_test_support::until;
 use support::side::{Side, bytes_of, introduce, pattern, with_wrong_key};
 use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
 
@@ -329,11 +330,10 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
         assert_eq!(error, DeviceError::TimeoutCompletion);
         // On a busy machine the adapter executes the request after the wait.
         let counters = || first.snapshot().unwrap().counters;
-        let end = Instant::now() + Duration::from_secs(60);
-        while counters() == Some(Ok([COUNT as u64, 0])) && Instant::now() < end {
-            efa_gda_test_support::rest();
-        }
-        assert_eq!(counters(), Some(Ok([COUNT as u64, 1])));
+        let now = until(Duration::from_secs(60), "the error in the counter", || {
+            Some(counters()).filter(|now| *now != Some(Ok([COUNT as u64, 0])))
+        });
+        assert_eq!(now, Some(Ok([COUNT as u64, 1])));
         assert_no_violations(adapter);
         first.destroy().unwrap();
     });

@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use efa_gda_test_support::{TempDir, cuda};
+use efa_gda_test_support::{TempDir, cuda, until};
 use serde_json::Value;
 use support::{PATIENT, document, ended, output, probe, soft, state, status};
 
@@ -73,12 +73,10 @@ fn free_port() -> u16 {
 
 /// Waits until a process listens at the port. (To connect or to bind would change what that process finds.)
 fn until_listening(port: u16) {
-    let end = Instant::now() + Duration::from_secs(60);
     let listens = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
-    while !std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&listens) {
-        assert!(Instant::now() < end, "nothing listens at port {port}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until(Duration::from_secs(60), &format!("a listener at port {port}"), || {
+        std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&listens).then_some(())
+    });
 }
 
 /// The failure of rank `rank` in its own document, and its status.

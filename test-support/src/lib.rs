@@ -62,11 +62,9 @@ pub fn complete_when_rung<R>(
 ) -> R {
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let end = Instant::now() + Duration::from_secs(60);
-            while doorbell.load(Ordering::Acquire) != rung {
-                assert!(Instant::now() < end, "the doorbell was not rung for request {rung}");
-                rest();
-            }
+            until(Duration::from_secs(60), &format!("the doorbell for request {rung}"), || {
+                (doorbell.load(Ordering::Acquire) == rung).then_some(())
+            });
             for (slot, entry) in arrivals {
                 for (word, bytes) in slot.iter().zip(entry.as_chunks().0).rev() {
                     word.store(u64::from_le_bytes(*bytes), Ordering::Release);
@@ -75,6 +73,22 @@ pub fn complete_when_rung<R>(
         });
         body()
     })
+}
+
+/// Polls until `probe` returns a value, for at most `limit`.
+///
+/// # Panics
+/// After `limit`. The message names `what`.
+#[track_caller]
+pub fn until<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}: waited for {limit:?} in vain");
+        rest();
+    }
 }
 
 /// Lets other threads run, in a loop that waits for one. Where there are more threads than cores, a yield takes tens of

@@ -115,16 +115,12 @@ mod tests {
         let ended =
             ended.inspect(|ended| assert!(ended.status.is_none())).find(|ended| ended.stdout.ends_with('\n'));
         let grandchild = ended.expect("the shell does not start").stdout;
-        let deadline = Instant::now() + Duration::from_secs(60);
         // A process that ended and was not waited for is a zombie.
         let runs = || {
             let status = std::fs::read_to_string(format!("/proc/{}/stat", grandchild.trim()));
             status.is_ok_and(|status| !status.contains(") Z "))
         };
-        while runs() {
-            assert!(Instant::now() < deadline, "the grandchild still runs");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        crate::until(Duration::from_secs(60), "the end of the grandchild", || (!runs()).then_some(()));
     }
 
     #[test]

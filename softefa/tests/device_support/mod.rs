@@ -16,15 +16,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polls until `probe` returns a value.
 #[track_caller]
-pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = probe() {
-            return value;
-        }
-        assert!(Instant::now() < end, "timed out while waiting for {what}");
-        efa_gda_test_support::rest();
-    }
+pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    efa_gda_test_support::until(TIMEOUT, what, probe)
 }
 
 /// Registered memory.

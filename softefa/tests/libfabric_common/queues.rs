@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_gda_sys::fi;
 use efa_gda_wire::{
@@ -19,15 +19,8 @@ pub const ALL: u64 =
     fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
 
 /// Waits until `ready` returns a value, for at most a minute.
-pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = ready() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        efa_gda_test_support::rest();
-    }
+pub fn wait<T>(what: &str, ready: impl FnMut() -> Option<T>) -> T {
+    efa_gda_test_support::until(Duration::from_secs(60), what, ready)
 }
 
 /// A send queue driven by hand.

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::{Call, Client, Device, Region, map_descriptor};
-use efa_gda_test_support::{TempDir, in_child, skip};
+use efa_gda_test_support::{TempDir, in_child, skip, until};
 use efa_gda_wire::CompletionStatus;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -408,10 +408,7 @@ fn a_device_that_is_closed_with_requests_in_flight_overruns_nothing() {
     assert_eq!(device.wait(), CompletionStatus::Ok);
     adapter.hold(true);
     (0..4).for_each(|_| device.write(&region, &region, 64));
-    let limit = Instant::now() + Duration::from_secs(60);
-    while adapter.statistics().entries < 5 && Instant::now() < limit {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(Duration::from_secs(60), "five entries", || (adapter.statistics().entries >= 5).then_some(()));
     drop(device);
     assert!(fixture.becomes_idle());
     assert_eq!(adapter.violations(), []);

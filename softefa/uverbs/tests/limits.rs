@@ -12,10 +12,10 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::{Call, Client, Device, lingering};
-use efa_gda_test_support::{TempDir, in_child, skip};
+use efa_gda_test_support::{TempDir, in_child, skip, until};
 use efa_gda_wire::CompletionStatus;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -160,11 +160,9 @@ fn the_objects_of_an_ended_process_are_destroyed_before_its_descriptors_are_clos
     };
     assert!(has_rings());
     broker.signal(Signal::SIGCONT);
-    let limit = Instant::now() + Duration::from_secs(10);
-    while has_rings() {
-        assert!(Instant::now() < limit, "the broker waits for a descriptor of a process that has ended");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(Duration::from_secs(10), "the broker without rings of a process that has ended", || {
+        (!has_rings()).then_some(())
+    });
 }
 
 /// Starts a copy of this process that has the number `process`, runs `work`, and is killed. Returns whether that works:
@@ -269,13 +267,11 @@ fn a_broker_that_cannot_accept_or_start_a_thread_serves_when_it_can_again() {
     // The broker may have reserved a descriptor for the first connection.
     let reserved = patient(&socket);
     let client = patient(&socket);
-    let end = Instant::now() + Duration::from_secs(60);
     let mut first = None;
     // It tries again and again. A thread that has just started has no name yet.
-    while waits(&broker).is_none_or(|now| now < *first.get_or_insert(now) + 3) {
-        assert!(Instant::now() < end, "the broker does not try again");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(Duration::from_secs(60), "the broker's next tries", || {
+        waits(&broker).filter(|now| *now >= *first.get_or_insert(*now) + 3)
+    });
     limit(&broker, libc::RLIMIT_NOFILE, before);
     assert_eq!(client.exchange(&[0]).errno, libc::EINVAL, "the message is refused, and so was received");
     assert!([libc::EMFILE, libc::EINVAL].contains(&reserved.exchange(&[0]).errno));

@@ -7,9 +7,9 @@ use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use efa_gda_test_support::output;
+use efa_gda_test_support::{output, until};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -46,16 +46,14 @@ impl Process {
 /// Stops a process, and waits until each of its threads has stopped, for at most ten seconds.
 pub fn stop(process: i32) {
     kill(Pid::from_raw(process), Signal::SIGSTOP).unwrap();
-    let limit = Instant::now() + Duration::from_secs(10);
     let is_stopped = |thread: PathBuf| {
         let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
         status.lines().any(|line| line.starts_with("State:\tT"))
     };
     let threads = || fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    while !threads().all(|thread| is_stopped(thread.unwrap().path())) {
-        assert!(Instant::now() < limit, "process {process} does not stop");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(Duration::from_secs(10), &format!("the stop of process {process}"), || {
+        threads().all(|thread| is_stopped(thread.unwrap().path())).then_some(())
+    });
 }
 
 /// Starts `softefa serve` with `adapters` adapters at `socket`, and waits until it serves.
