@@ -190,6 +190,24 @@ fn a_completion_of_another_queue_pair_is_refused() {
     let mut bench = Bench::new(Shape { qpn: 78, ..Shape::default() });
     let outcome = put(&mut bench, writes(1), 1);
     assert_eq!((outcome.status, outcome.completed), (Err(DeviceError::BadCompletion), 0));
+    assert_eq!(bench.queue.error.poison, EFA_GDA_BAD_COMPLETION);
+    assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::Poisoned));
+}
+
+#[test]
+fn a_put_that_cannot_open_its_queue_reports_nothing_of_the_put_before() {
+    let mut bench = Bench::new(Shape { fail: Some((0, 7)), ..Shape::default() });
+    assert_eq!(put(&mut bench, writes(1), 1).completion_status, 7);
+    bench.queue.error.poison = EFA_GDA_ABORTED;
+    let outcome = put(&mut bench, writes(1), 1);
+    let nothing = host::KernelOutcome {
+        status: Err(DeviceError::Poisoned),
+        completion_status: 0,
+        request_id: 0,
+        posted: 0,
+        completed: 0,
+    };
+    assert_eq!(outcome, nothing);
 }
 
 #[test]

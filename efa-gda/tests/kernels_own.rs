@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
     EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_FLIGHT, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN,
-    EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_OK, EFA_GDA_OP_WRITE, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_put_args,
+    efa_gda_put_result, efa_gda_queue,
 };
 use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
 use libloading::Library;
@@ -228,4 +229,34 @@ fn each_group_that_shares_a_queue_gets_an_error_once() {
     assert_eq!(statuses, [vec![good, failed, good, good, good, good], vec![failed, good, good, good, good]]);
     assert_eq!((bench.queue.error.completion_status, bench.queue.error.request_id), (7, 2));
     assert_eq!(requests(bench), 12);
+}
+
+#[test]
+fn the_result_of_a_put_is_of_the_time_in_which_it_owned_the_queue() {
+    let library = kernels(&["tests/kernels_own/put.cu"]);
+    for seed in 1..200 {
+        let mut bench = Bench::silent(Shape::default());
+        let mut result = efa_gda_put_result::default();
+        let args = efa_gda_put_args {
+            queue: &raw mut *bench.queue,
+            result: &raw mut result,
+            peer: PEER,
+            op: EFA_GDA_OP_WRITE,
+            bytes: 8,
+            count: 1,
+            timeout_ns: 20 * SECOND,
+            ..Default::default()
+        };
+        // SAFETY: the type is the function's in put.cu, and queue and result outlive the call.
+        unsafe {
+            let put = library
+                .get::<unsafe extern "C" fn(*const efa_gda_put_args, u64) -> bool>(b"put_beside_another")
+                .unwrap();
+            assert!(put(&args, seed));
+        }
+        let of_this_put = (EFA_GDA_COMPLETION_ERROR, 7, 0, 1, 1);
+        let found =
+            (result.status, result.completion_status, result.request_id, result.posted, result.completed);
+        assert_eq!(found, of_this_put, "seed {seed}");
+    }
 }
