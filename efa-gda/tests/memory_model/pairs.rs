@@ -21,12 +21,14 @@ never! {
     /// Deferred entries. The next owner found the lock passed to it when it took its ticket.
     a1_the_next_owners_doorbell_covers_deferred_entries:
         "owner:       st.weak slot 7; st.release serving 1 @ release of serving
-         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 2
+         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; \
+                      fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 2
          adapter:     ld.acquire.sys doorbell 2; ld.weak slot 0";
 
     a1_doorbells_ascend_past_an_owner_that_does_not_ring:
         "owner:    st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
-         second:   ld.relaxed serving 1; fence.acquire @ acquire before the rest of a call; st.release serving 2 @ release of serving
+         second:   ld.relaxed serving 1; fence.acquire @ acquire before the rest of a call; \
+                   st.release serving 2 @ release of serving
          third:    ld.acquire serving 2 @ acquire of serving; st.relaxed.sys doorbell 3
          adapter:  ld.relaxed.sys doorbell 3; ld.relaxed.sys doorbell 1";
 
@@ -46,7 +48,8 @@ never! {
     a2_an_entry_placed_ahead_arrives_before_the_owners_doorbell:
         "poster's lane 1:  st.weak slot 7; bar @ sync before the flags
          poster's leader:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 1
-         owner:            ld.relaxed flag 1; fence.acquire @ fence after the scan; fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         owner:            ld.relaxed flag 1; fence.acquire @ fence after the scan; \
+                           fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
          adapter:          ld.acquire.sys doorbell 1; ld.weak slot 0";
 
     a3_a_publication_slot_is_written_after_it_was_read:
@@ -152,7 +155,8 @@ never! {
     /// stored after the first lap's, and so stays.
     r3_a_published_poster_word_is_stored_before_its_request_is_done:
         "poster:       st.relaxed poster 1; fence.release @ fence after the poster word; st.relaxed flag 1
-         owner:        ld.relaxed flag 1; fence.acquire @ fence after the scan; fence.release.sys @ fence of the ring; st.relaxed done 1
+         owner:        ld.relaxed flag 1; fence.acquire @ fence after the scan; \
+                       fence.release.sys @ fence of the ring; st.relaxed done 1
          next poster:  ld.acquire done 1 @ acquire of done; ld.relaxed poster 0";
 
     r3_the_adapters_data_is_visible_once_oldest_has_passed_a_request:

@@ -11,6 +11,9 @@ fn a_message_needs_a_release_and_an_acquire_of_a_scope_that_has_both_threads() {
     for (send, receiver, receive, allowed) in [
         ("st.release y 1", "b", "ld.acquire y 1", false),
         ("fence.acq_rel; st.relaxed y 1", "b", "ld.relaxed y 1; fence.acq_rel", false),
+        ("fence.release; st.relaxed y 1", "b", "ld.relaxed y 1; fence.acquire", false),
+        ("fence.acquire; st.relaxed y 1", "b", "ld.acquire y 1", true),
+        ("st.release y 1", "b", "ld.relaxed y 1; fence.release", true),
         ("st.relaxed y 1", "b", "ld.acquire y 1", true),
         ("st.release y 1", "b", "ld.relaxed y 1", true),
         ("st.release y 1", "host", "ld.acquire.sys y 1", true),
