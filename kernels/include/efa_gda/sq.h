@@ -53,9 +53,9 @@
  *   doorbell             | writer's leader              | adapter or proxy     | the same
  *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
  *   lock.confirmed_index,| it passes the lock; when it  |   and leaders that   |   follows; the reader may see older
- *   reserve.free_limit   | combines, after each ring    |   wait for the lock  |   values, which do no harm (A1 in
- *                        | (of a warp). free_limit also |                      |   ticket_lock.h)
- *                        | in look_for_slots(), and in  |                      |
+ *   reserve.free_limit   | combines, after each ring.   |   wait for the lock  |   values, which do no harm (A1 in
+ *                        | free_limit also in           |                      |   ticket_lock.h)
+ *                        | look_for_slots(), and in     |                      |
  *                        | acquire_queue() (post.h)     |                      |
  *   completion.completed | pollers (cq.h)               | writer's leader      | B2 (cq.h): its load_acquire, then a
  *                        |                              |                      |   group sync, before a thread writes a
