@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What a poll found, and the head of a completion with its loads. cq.h says who uses them and what orders the loads.
+ * What a poll found, and the head of a completion with its loads. cq.h states which functions use them, and what orders
+ * the loads.
  */
 #ifndef EFA_GDA_COMPLETION_H
 #define EFA_GDA_COMPLETION_H

@@ -22,9 +22,9 @@
  *                  meet the conditions of their scope (SCOPES)
  *   -FI_ENOSYS     without libfabric's header, a handle of another provider
  *   -FI_EMSGSIZE   longer than one request: nothing is split, because a call has one completion
- *   -FI_ETIMEDOUT  a wait ended at its bound: a request's for the adapter or the lock, and the endpoint is then out of
- *                  service; a receive's for other threads, and no receive was posted; or that of the blocks for each
- *                  other (SCOPES)
+ *   -FI_ETIMEDOUT  a wait ended at its bound. Of a request, for the adapter or the lock: the endpoint is then out of
+ *                  service. Of a receive, for other threads: nothing was posted. Of a grid: the blocks did not meet
+ *                  (SCOPES)
  *   -FI_ECANCELED  the endpoint is out of service, for another reason than that a wait of this call ran out
  *   -FI_EBADFLAGS, -FI_EOPNOTSUPP, -FI_EAVAIL (fi_xpu_cq_read: the next completion is an error)
  *

@@ -7,7 +7,7 @@
  *   word                   | written by                    | read by | ordered by
  *   cq.outstanding         | posters: add, and subtract    | posters | the reader's release after it read the
  *                          | again if nothing was posted;  |         |   entries; the poster's acquire before its
- *                          | reader: subtract              |         |   doorbell: fence_system(), or A1 (ticket_lock.h)
+ *                          | reader: subtract              |         |   doorbell: fence_system(), or ticket_lock.h, A1
  *   ep.received,           | the adapter                   | posters | control flow: the stores to a receive's slot
  *   ep.receive_errors      |                               |         |   depend on them (in place of rq.h's
  *                          |                               |         |   completion.received)

@@ -23,7 +23,7 @@
 namespace efa_gda {
 namespace gin {
 
-/* A send or receive queue of efa-dp-direct. gin_post.h states who writes the cursors. */
+/* A send or receive queue of efa-dp-direct. gin_post.h states which group writes the cursors. */
 struct WorkQueue {
   uint32_t max_sge, max_wqes;
   uint32_t queue_mask, queue_size_shift;

@@ -70,8 +70,8 @@
  *
  * WAITS. Each wait ends EFA_GDA_GIN_TIMEOUT_NS (which must be below 2^42 ns, 73 minutes) after the last change of what
  * it waits for (step 2: of a cursor or the counter), or when it finds that another group has taken the endpoint out of
- * service. A post whose wait ran out may leave reserved entries that nobody can write. So it takes the endpoint out of
- * service: this library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in
+ * service. A post whose wait ran out may leave reserved entries that no group can write. So it takes the endpoint out
+ * of service: this library's later posts and flushes end at once with EFA_GDA_POISONED, a flush also if nothing is in
  * flight, because a post before it may have written nothing. A drain whose caller gave no timeout also takes the
  * endpoint out of service at its bound (gin.h). A post with a `window` of 0 does so at once, and returns
  * EFA_GDA_BAD_ARGUMENT. Posts reserve entries even on an endpoint out of service (a test before the add would delay

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The device state of ibgda.h, which a host fills in and publishes to the kernels of its program. Plain C: host
- * compilers may include it. ibgda.h states the terms (PE, channel), and who writes each word.
+ * compilers may include it. ibgda.h states the terms (PE, channel), and which
+ * thread writes each word.
  */
 #ifndef EFA_GDA_IBGDA_STATE_H
 #define EFA_GDA_IBGDA_STATE_H

@@ -60,7 +60,7 @@
  * A wait that fails ends the call. The call returns one of these statuses, and its leader poisons the queue with it (a
  * queue keeps its first poison):
  *   - the status of the table, at the bound,
- *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) says when a
+ *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) states when a
  *     wait reads it; the wait for the lock does so later than the others,
  *   - EFA_GDA_BAD_COMPLETION: in a wait for free slots, and in quiet() as the writer, if more requests completed than
  *     were posted, or more are in flight than the ring holds.
@@ -141,7 +141,7 @@ class Sender {
    * other wait with this bound poisons the queue almost at once, also the wait for the lock in wait(), wait_own() and
    * test() after a post that deferred its doorbell.
    *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
-   * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads cannot be told apart; threads of
+   * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads have no unique index; threads of
    * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
    * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call that takes a ticket or
    * has to wait. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and

@@ -25,10 +25,10 @@
  *     12   | (9, 13)   | set       | (8, 13): 2^32 + 1 more, because A has ended. B's flag does not match
  *   The lock owner combines A. T is then the flush's ticket.
  *
- * A SCAN is one execution of scan_published(): the lock owner finds the published calls from T on. A reading
- * loads the flags of the flag window once, or only its first parts (kFlagsAtOnce). The window is
- * the first kFlagsPerThread * size slots from T on: 32 for a thread, 512 for a warp. (A block combines as its leader
- * alone, a thread.) A scan has 1 to 1 + kMaxRereadings readings, and finds calls in the last one only.
+ * A SCAN is one execution of scan_published(): the lock owner finds the published calls from T on. A reading loads the
+ * flags of the flag window once, or only its first parts (kFlagsAtOnce). The window is the first kFlagsPerThread * size
+ * slots from T on: 32 for a thread, 512 for a warp. (A block combines as its leader alone, a thread.) A scan has 1 to
+ * 1 + kMaxRereadings readings, and finds calls in the last one only.
  */
 #ifndef EFA_GDA_PUBLICATION_H
 #define EFA_GDA_PUBLICATION_H

@@ -319,9 +319,10 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
    * first in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if
    * lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it
    * only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag each.
-   * The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores none
-   * to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves the
-   * GPU out of service, the host stores the proxy's status to that flag. The first status stays. */
+   * The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1. When it detaches,
+   * it stores none to the flag of the struct in host memory, so that the queue can change its doorbell mode; when a
+   * queue out of service is unmapped from the GPU, the host stores the proxy's status to that flag. The first status
+   * stays. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;

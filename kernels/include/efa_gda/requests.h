@@ -289,7 +289,7 @@ EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const Reque
 }
 
 /* Waits for requests: looks at their words, and polls while they are in flight. Called by all lanes of the poller; the
- * arguments and the result are the leader's. Poisons the queue as CALLS above says. */
+ * arguments and the result are the leader's. Poisons the queue as CALLS above states. */
 template <class Poller>
 EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait) {
   Poller poller;

@@ -78,7 +78,7 @@
  *      the kernel that reads the data. With a tick, "word in" is the memory in which the host placed the counter. The
  *      adapter counts a write after it has executed it.
  *      For the bytes of an RDMA read or of a receive, the completion is the word: the column "word in" is the memory
- *      of the completion queue, on a queue with counters that of the counters, and the column "first form" says whether
+ *      of the completion queue, on a queue with counters that of the counters, and the column "first form" is whether
  *      the completion proves that the bytes are visible. Their region must have strict ordering.
  * Data must not be loaded through the read-only cache (ld.global.nc, __ldg, const __restrict__): no fence orders that.
  *

@@ -65,8 +65,8 @@
  *                        | host, if a kernel failed or  |                      |
  *                        | words were lost              |                      |
  *   abort flag           | host, proxy                  | leaders that wait    | nothing
- *   posters[i mod R],    | requests.h states who writes and reads these words of the request table, and what orders
- *   tracking.oldest      | them (R2, R3)
+ *   posters[i mod R],    | requests.h states the writers and readers of these words of the request table, and what
+ *   tracking.oldest      | orders them (R2, R3)
  * post.h states when a leader poisons the queue (WAITS THAT RUN OUT, OWNED QUEUES). While a group is the writer, it
  * keeps the three words that it passes on in registers (doorbell_index_, confirmed_index_, free_limit_).
  *
@@ -153,10 +153,10 @@ struct RingState {
  * shared_call.h).
  * All threads of the group must call each function together, with the same arguments but for `make`, except where a
  * comment names the caller. Any thread may call alone what only returns a value, store_to_ring() and mark_posted().
- * Only the writer may call functions that ring or wait, from
- * resume() until it passes the lock, or until one of its waits has failed. Only the writer, and a group that places
- * ahead (ticket_lock.h), may call functions that place. A ring made from the state() of the writer's ring goes on in
- * its place; on a shared queue the indices of the handle's ring are then not valid until its next resume().
+ * Only the writer may call functions that ring or wait, from resume() until it passes the lock, or until one of its
+ * waits has failed. Only the writer, and a group that places ahead (ticket_lock.h), may call functions that place. A
+ * ring made from the state() of the writer's ring goes on in its place; on a shared queue the indices of the handle's
+ * ring are then not valid until its next resume().
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
