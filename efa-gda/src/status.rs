@@ -8,7 +8,8 @@ use thiserror::Error;
 ///
 /// The bound of a wait begins again with each progress: for most waits, each request that completes. *Send side* means
 /// waits of a `Sender`: for the ticket lock, for free slots, and for requests. One whose bound runs out (`post.h` lists
-/// two exceptions), or that is aborted, poisons the queue. A wait of the receive side poisons nothing.
+/// two exceptions), or that is aborted, poisons the queue. A wait of the receive side poisons nothing, unless it reads
+/// a completion of another queue pair.
 #[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -38,9 +39,10 @@ pub enum DeviceError {
          the result, and run gda-probe explain STATUS-N for the causes of status N"
     )]
     Completion,
-    /// An earlier call poisoned the queue. `MappedQueue::poison` returns the reason.
+    /// The queue was poisoned by an earlier call, or because a completion of another queue pair was read.
+    /// `MappedQueue::poison` returns the reason.
     #[error(
-        "EFA_GDA_POISONED: an earlier call poisoned the queue, and the adapter may still access its buffers; read the \
+        "EFA_GDA_POISONED: the queue is out of service, and the adapter may still access its buffers; read the \
          reason (MappedQueue::poison; in C, poison of efa_gda_mapped_poll), and destroy the queue"
     )]
     Poisoned,

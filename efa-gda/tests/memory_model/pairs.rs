@@ -144,6 +144,13 @@ never! {
          leader:   ld.relaxed done 1; fence.acquire @ fence of the wait; bar @ sync after the wait
          lane 1:   bar @ sync after the wait; ld.weak buffer 0";
 
+    /// FI_XPU: a post reserves a completion entry that the adapter may then write.
+    the_reader_has_read_a_completion_before_its_entry_is_reserved:
+        "reader:   ld.weak body 7; fence.release.sys @ fence of the reader; cas.relaxed outstanding 0 1
+         poster:   cas.relaxed outstanding 1 2; fence.acquire @ fence of reserve_completion(); \
+                   fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         adapter:  ld.acquire.sys doorbell 1; st.weak body 7";
+
     /// A group finds its poster word overwritten by the next lap, and must then find its request before oldest.
     r2_oldest_is_not_older_than_the_next_laps_poster_word:
         "writer:  st.relaxed oldest 1; st.release serving 1 @ release of serving
@@ -203,6 +210,17 @@ fn batch_window_an_entry_of_the_next_owner_arrives_after_the_confirmed_doorbell(
     never_of_shape(
         "owner:       st.relaxed.sys doorbell 1; fence.release.sys @ fence that confirms; st.relaxed confirmed_index 1
          next owner:  ld.relaxed confirmed_index 1; branch @ branch on confirmed_index; st.relaxed.sys slot 7",
+        the_entry_overtakes,
+    );
+}
+
+/// The next owner has found the lock passed to it when it took its ticket, and confirms the doorbell of the owner before.
+#[test]
+fn batch_window_the_next_owner_confirms_the_doorbell_before() {
+    never_of_shape(
+        "owner:       st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
+         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; \
+                      fence.release.sys @ fence that confirms; st.relaxed.sys slot 7",
         the_entry_overtakes,
     );
 }

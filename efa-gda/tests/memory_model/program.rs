@@ -153,7 +153,6 @@ impl Thread<'_> {
             "weak" => Order::Weak,
             "acquire" if is_present => Order::Acquire,
             "release" if is_present => Order::Release,
-            "acq_rel" => Order::AcqRel,
             _ => Order::Relaxed,
         };
         match operation {
@@ -163,8 +162,12 @@ impl Thread<'_> {
                 self.push(Kind::Read, words[1], number(2), order, scope);
                 self.push(Kind::Write, words[1], number(3), Order::Relaxed, scope).atomic = true;
             }
-            "fence" if order == Order::AcqRel => self.fence_acq_rel(name, scope),
-            "fence" => self.fence(name, order, scope),
+            "fence" => match words[0].split('.').nth(1) {
+                Some("acq_rel") => self.fence_acq_rel(name, scope),
+                Some("acquire") => self.fence(name, Order::Acquire, scope),
+                Some("release") => self.fence(name, Order::Release, scope),
+                _ => panic!("no such fence: {text}"),
+            },
             "bar" | "branch" if !is_present => {}
             "bar" => {
                 self.push(Kind::Arrive, name, 0, Order::Weak, scope);

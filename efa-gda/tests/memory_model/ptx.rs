@@ -312,7 +312,8 @@ impl Graph {
             |e: &Event| e.order == Order::Release || e.is_releasing_fence() || e.kind == Kind::Arrive;
         let ordered = self.relation(|i, j| {
             let (a, b) = (&self.events[i], &self.events[j]);
-            (self.in_program_order(i, j) && (waits(a) || is_waited_for(b)))
+            let waited = if a.kind == Kind::Read { b.is_acquiring_fence() } else { is_waited_for(b) };
+            (self.in_program_order(i, j) && (waits(a) || waited))
                 || self.reads_from(i, j)
                 || self.depends(i, j)
                 || b.is_released_by(a)

@@ -6,8 +6,8 @@
  * that reads completions (fi_xpu_completion.h).
  *   word                   | written by                    | read by | ordered by
  *   cq.outstanding         | posters: add, and subtract    | posters | the reader's release after it read the
- *                          | again if nothing was posted;  |         |   entries; the poster's acquire before its
- *                          | reader: subtract              |         |   doorbell: fence_system(), or ticket_lock.h, A1
+ *                          | again if nothing was posted;  |         |   entries; the poster's acquire after the add
+ *                          | reader: subtract              |         |
  *   ep.received,           | the adapter                   | posters | control flow: the stores to a receive's slot
  *   ep.receive_errors      |                               |         |   depend on them (in place of rq.h's
  *                          |                               |         |   completion.received)
@@ -43,9 +43,12 @@ EFA_GDA_FN int64_t result_of(efa_gda_status status) {
 
 /* Reserves an entry of the completion queue, which may be null. */
 EFA_GDA_FN bool reserve_completion(efa_gda_xpu_cq *cq) {
-  if (cq == nullptr || fetch_add_relaxed(&cq->outstanding, 1u) < cq->num_entries) return true;
-  fetch_add_relaxed(&cq->outstanding, ~0u);
-  return false;
+  if (cq == nullptr) return true;
+  bool is_free = fetch_add_relaxed(&cq->outstanding, 1u) < cq->num_entries;
+  if (!is_free) fetch_add_relaxed(&cq->outstanding, ~0u);
+  /* The adapter may write the entry again. */
+  fence_acquire_device();
+  return is_free;
 }
 EFA_GDA_FN void release_completion(efa_gda_xpu_cq *cq) {
   if (cq != nullptr) fetch_add_relaxed(&cq->outstanding, ~0u);

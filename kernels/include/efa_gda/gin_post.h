@@ -57,10 +57,10 @@
  * group's wait for free slots ends when all requests that were rung for have succeeded.
  *
  * WHAT ORDERS ENTRIES. A group fences its entries before it waits for its turn, and ends the turn with a relaxed
- * store. A doorbell also covers entries of groups whose turns ended before that of the group just ahead; no pattern of
- * the PTX memory model orders those entries before the doorbell. This library assumes that fence.release.sys ends only
- * when the entries have reached the adapter; each turn ends later than that. NCCL's code, which reads the turn with a
- * relaxed load, relies on the same.
+ * store. A doorbell also covers entries of groups whose turns ended before; no pattern of the PTX memory model orders
+ * those entries before the doorbell. This library assumes that fence.release.sys ends only when the entries have
+ * reached the adapter; each turn ends later than that. NCCL's code, which reads the turn with a relaxed load, relies on
+ * the same.
  *
  * VALUES in the plugin's memory: entry s uses value slot s modulo sq_size. The counter says how many requests are done,
  * not which, so the value slot of entry s - sq_size is known to be free only if all earlier requests are done. All

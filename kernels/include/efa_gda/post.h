@@ -448,8 +448,11 @@ class Sender {
       is_placed = next == Next::Placed;
       keep(is_placed);
     }
+    const bool fits = ring_.fits_batch_window(count);
+    /* place_usual() then rings or confirms a doorbell. */
+    if (!EFA_GDA_LIKELY(fits)) ticket.complete_acquire();
     if (EFA_GDA_LIKELY(is_placed == 0)) ring_.place_usual(share.quads, count);
-    ticket.complete_acquire();
+    if (EFA_GDA_LIKELY(fits)) ticket.complete_acquire();
     ring_.ring();
     if (EFA_GDA_LIKELY(!ticket.must_combine())) {
       ticket.pass();

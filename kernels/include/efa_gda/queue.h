@@ -50,7 +50,7 @@ typedef long long int64_t;
 enum efa_gda_status {
   EFA_GDA_OK = 0,
   /* The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
-   * leader has poisoned the queue; the calls of rq.h poison nothing. */
+   * leader has poisoned the queue; the calls of rq.h poison nothing at a bound. */
   EFA_GDA_TIMEOUT_COMPLETION = 1,
   /* The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,
@@ -60,7 +60,8 @@ enum efa_gda_status {
   /* A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
    * error.completion_status and error.request_id describe the queue's first one. Does not poison the queue. */
   EFA_GDA_COMPLETION_ERROR = 4,
-  /* The queue was poisoned before; error.poison has the reason. */
+  /* The queue was poisoned before, or by a poll of this call that read a completion of another queue pair; error.poison
+   * has the reason. */
   EFA_GDA_POISONED = 5,
   /* The host set the abort flag to 1. A wait of a Sender that ends so poisons the queue. */
   EFA_GDA_ABORTED = 6,
@@ -259,7 +260,7 @@ struct efa_gda_error_words {
   uint32_t reported;
   /* enum efa_io_comp_status of the first error; may be a code that this enum lacks. */
   uint32_t completion_status;
-  /* enum efa_gda_status that poisoned the queue; 0: the queue is in service. */
+  /* enum efa_gda_status that poisoned the queue first; 0: the queue is in service. */
   uint32_t poison;
   /* Request id of the first error. */
   uint64_t request_id;

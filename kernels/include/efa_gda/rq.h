@@ -45,9 +45,9 @@
  * Free slots: rq.num_entries - (posted - received). Each completion that used a posted receive frees one slot.
  *
  * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives have no tickets
- * and later calls do not depend on this one. Each wait also ends if the queue is poisoned, with EFA_GDA_POISONED, or if
- * the abort flag is raised, with EFA_GDA_ABORTED if the flag is 1 and otherwise with the status whose value it
- * has.
+ * and later calls do not depend on this one. Each wait also ends if the queue is poisoned, with EFA_GDA_POISONED (also
+ * by its own poll, if that reads a completion of another queue pair: cq.h), or if the abort flag is raised, with
+ * EFA_GDA_ABORTED if the flag is 1 and otherwise with the status whose value it has.
  *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
  * each progress that it reads: for the lock a change of `posted` or `taken`, for a slot a change of `received`. The
  * wait for a completion ends with the first one. At the bound the call looks once more; if it finds the lock free, a

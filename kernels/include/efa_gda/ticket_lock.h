@@ -51,12 +51,13 @@
  *       Visible: all that earlier groups wrote as lock owners: ring slots, doorbells, poster words and tracking.oldest
  *       (requests.h). Completion words have pairs of their own (cq.h).
  *       Ticket() only begins its acquire of serving, because an acquire empties L1. complete_acquire() completes it for
- *       the leader; the other threads have then acquired at the next sync. It precedes the doorbell and the passing of
- *       the lock (post_shared() in post.h), poster words and loads of the request table (R2, R3), and the rest of a
- *       call that is not a usual post (post_slowly(), begin_empty_call()). acquire() fences before it stores Open.
- *       Until then, of the words that earlier lock owners wrote, the group uses the two indices and the limit, and
- *       stores ring slots, which depend on the load of serving by a branch, and flags. That ring slots therefore follow
- *       the load is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md, batch window).
+ *       the leader; the other threads have then acquired at the next sync. It precedes the first doorbell, the fence
+ *       that confirms one, and the passing of the lock (post_shared() in post.h), poster words and loads of the request
+ *       table (R2, R3), and the rest of a call that is not a usual post (post_slowly(), begin_empty_call()). acquire()
+ *       fences before it stores Open. Until then, of the words that earlier lock owners wrote, the group uses the two
+ *       indices and the limit, and stores ring slots, which depend on the load of serving by a branch, and flags. That
+ *       ring slots therefore follow the load is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md,
+ *       batch window).
  *       A group that places ahead stores ring slots that depend in the same way on its loads of confirmed_index and of
  *       the limit, which may be newer than serving. A lock owner's stores depend in the same way on its load of the
  *       limit, if a group that waited stored that limit after a look.
@@ -78,7 +79,8 @@
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). A waiting group loads serving with an acquire, then synchronises. One that places
  *       ahead by what Ticket() has loaded has not acquired it: it stores no entries to publication slots, and an
- *       earlier scan does not load its flags, because scans acquire what they find (A2).
+ *       earlier scan does not find its flags, because scans acquire what they find (A2). A flag that does not match has
+ *       no effect.
  *       Visible: that the publication slots of these calls have been read, so that they may be written again.
  *       If a group places its published call from its own copy, no group reads the published entries. Earlier
  *       lock owners may have loaded the flags; they did so before they passed the lock (A1). The next store of serving
