@@ -7,7 +7,7 @@ pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_XPU_MAGIC: u64 = 3563878342566438501;
 pub const EFA_GDA_OK: efa_gda_status = 0;
 /** The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
- leader has poisoned the queue; the calls of rq.h poison nothing.*/
+ leader has poisoned the queue; the calls of rq.h poison nothing at a bound.*/
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /// The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
@@ -17,7 +17,8 @@ pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 /** A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
  error.completion_status and error.request_id describe the queue's first one. Does not poison the queue.*/
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
-/// The queue was poisoned before; error.poison has the reason.
+/** The queue was poisoned before, or by a poll of this call that read a completion of another queue pair; error.poison
+ has the reason.*/
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
 /// The host set the abort flag to 1. A wait of a Sender that ends so poisons the queue.
 pub const EFA_GDA_ABORTED: efa_gda_status = 6;
@@ -459,7 +460,7 @@ pub struct efa_gda_error_words {
     pub reported: u32,
     /// enum efa_io_comp_status of the first error; may be a code that this enum lacks.
     pub completion_status: u32,
-    /// enum efa_gda_status that poisoned the queue; 0: the queue is in service.
+    /// enum efa_gda_status that poisoned the queue first; 0: the queue is in service.
     pub poison: u32,
     /// Request id of the first error.
     pub request_id: u64,
@@ -620,9 +621,10 @@ pub struct efa_gda_queue {
  first in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if
  lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it
  only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag each.
- The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1; but a detach stores none
- to the flag of the struct in host memory, so that the queue can change its doorbell mode. If the queue leaves the
- GPU out of service, the host stores the proxy's status to that flag. The first status stays.*/
+ The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1. When it detaches,
+ it stores none to the flag of the struct in host memory, so that the queue can change its doorbell mode; when a
+ queue out of service is unmapped from the GPU, the host stores the proxy's status to that flag. The first status
+ stays.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
