@@ -59,10 +59,11 @@ compile() {
 compile_ours() {
   local kernel=${1}_owned
   [[ $3 != Device ]] || kernel=${1}_shared
-  for entry in inline write; do
+  for entry in "${entries[@]}"; do
     compile footprint "${kernel}_$entry" "$4" -DEFA_GDA_FOOTPRINT_KERNEL="${kernel}_$entry" \
       -DEFA_GDA_FOOTPRINT_SHARING="$3" -DEFA_GDA_FOOTPRINT_GROUP="$2" \
       -DEFA_GDA_FOOTPRINT_INLINED="$([[ $entry == inline ]] && echo true || echo false)" \
+      -DEFA_GDA_FOOTPRINT_OWN="$([[ $entry == own ]] && echo true || echo false)" \
       -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
   done
 }
@@ -72,6 +73,9 @@ shared_group() {
   if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then echo "Compact<$1>"; else echo "$1"; fi
 }
 
+# The kernel with entries of 64 or 128 bytes also waits for its own requests, unless the revision cannot.
+entries=(inline write)
+! grep -q wait_own "$headers/kernels/include/efa_gda/post.h" || entries+=(own)
 files=()
 for architecture in "$@"; do
   for group in Thread Warp Block; do

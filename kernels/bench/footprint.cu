@@ -17,8 +17,8 @@ struct Request {
   uint32_t lkey, rkey, bytes, count;
 };
 
-/* `Inlined`: the bytes travel in 128-byte entries. */
-template <Sharing S, class Group, bool Inlined>
+/* `Inlined`: the bytes travel in 128-byte entries. `Own`: waits for its own requests, not for those of the queue. */
+template <Sharing S, class Group, bool Inlined, bool Own>
 EFA_GDA_FN void post_once(const Request &r) {
   Group group;
   Sender<S, Group> sender(r.queue);
@@ -31,7 +31,11 @@ EFA_GDA_FN void post_once(const Request &r) {
       return write_entry(r.peer, Memory{r.local + offset, r.lkey, r.bytes}, r.remote + offset, r.rkey);
     }
   });
-  if (status == EFA_GDA_OK) status = sender.quiet();
+  if constexpr (Own) {
+    if (status == EFA_GDA_OK) status = sender.wait_own();
+  } else {
+    if (status == EFA_GDA_OK) status = sender.quiet();
+  }
   efa_gda_status closed = sender.close();
   if (status == EFA_GDA_OK) status = closed;
   if (group.rank() == 0) *r.status = status;
@@ -42,5 +46,5 @@ EFA_GDA_FN void post_once(const Request &r) {
 /* The kernel that the caller compiles: its name, sharing, group, and whether the bytes travel in the entries. One kernel a
  * translation unit: ptxas counts every function of the unit that it calls through a pointer as called by each kernel. */
 extern "C" __global__ void __launch_bounds__(1024) EFA_GDA_FOOTPRINT_KERNEL(Request r) {
-  post_once<Sharing::EFA_GDA_FOOTPRINT_SHARING, EFA_GDA_FOOTPRINT_GROUP, EFA_GDA_FOOTPRINT_INLINED>(r);
+  post_once<Sharing::EFA_GDA_FOOTPRINT_SHARING, EFA_GDA_FOOTPRINT_GROUP, EFA_GDA_FOOTPRINT_INLINED, EFA_GDA_FOOTPRINT_OWN>(r);
 }

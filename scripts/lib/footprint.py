@@ -74,7 +74,12 @@ for file in sys.argv[1:]:
     attributes = cubin.attributes()
     ((kernel, code),) = cubin.kernels().items()
     parts = ["NCCL's put", "shared", ""] if kernel.startswith("nccl") else kernel.split("_")
-    entry = {"write": "64 or 128 bytes", "inline": "inline, 128 bytes", "": "64 or 128 bytes"}[parts[2]]
+    entry = {
+        "write": "64 or 128 bytes",
+        "own": "64 or 128 bytes, wait_own",
+        "inline": "inline, 128 bytes",
+        "": "64 or 128 bytes",
+    }[parts[2]]
     of = attributes.get(kernel, {})
     print(f"| {architecture} | {parts[0]} | {parts[1]} | {entry} | {of.get(REGISTERS)} | {of.get(STACK)} | "
           f"{spilled} | {in_functions} | {code:,} |")

@@ -331,7 +331,7 @@ class Sender {
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       wait.of_owner = S != Sharing::Device;
       wait.posted = ring_.next();
-      result = wait_for_requests<Poller>(queue_, &wait);
+      result = cold_function<RingGroup, wait_for_requests<Poller>>()(queue_, &wait);
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
     }
     result = ring_.group().from_leader(result);
