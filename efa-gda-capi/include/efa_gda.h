@@ -590,7 +590,7 @@ struct efa_gda_progress {
   uint32_t doorbell_index;
   uint32_t completed;
   /* doorbell_index - completed, at least 0: requests whose doorbell was rung and that have not completed. It is too low
-   * while a group that has rung owns the queue or its ticket lock. */
+   * while a group that has rung owns the queue or its ticket lock, and after one that failed with the lock. */
   uint32_t in_flight;
   /* The number of completions with an error; status (enum efa_io_comp_status) and request id of the first one. */
   uint32_t errors;

@@ -110,8 +110,9 @@ impl Fault {
     pub(crate) fn abandoned() -> Self {
         Self::new(
             Code::Busy,
-            "the queue was not closed, because a kernel that owned it returned without closing its Sender, so that \
-             what it posted is not known: destroy the queue with efa_gda_mapped_destroy",
+            "the queue was not closed, because a kernel that owned it returned without closing its Sender, or failed \
+             while it had the lock of a shared queue, so that what it posted is not known: destroy the queue with \
+             efa_gda_mapped_destroy",
         )
     }
 

@@ -13,7 +13,7 @@ use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Libra
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, EntrySize};
-use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
+use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, EFA_GDA_TIMEOUT_LOCK, efa_gda_put_args};
 use support::side::{
     Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters, with_wrong_key,
 };
@@ -376,6 +376,9 @@ fn a_queue_with_an_unclosed_sender_can_only_be_destroyed() {
         unsafe { (*queue.as_ptr().as_ptr()).reserve.word += 1 << 32 };
         let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, WorkError::Device { error: DeviceError::InUse, .. }), "{error:?}");
+        let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
+        // SAFETY: as above.
+        unsafe { (*queue.as_ptr().as_ptr()).error.poison = EFA_GDA_TIMEOUT_LOCK };
         let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
         queue.destroy().unwrap();
     });

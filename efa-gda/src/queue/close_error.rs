@@ -18,10 +18,12 @@ pub enum CloseError<B: Backing = Libfabric> {
         /// Requests whose doorbell was rung and that have not completed.
         in_flight: u32,
     },
-    /// A kernel that owned the queue returned without closing its `Sender`. The queue is handed back.
+    /// A kernel that owned the queue returned without closing its `Sender`, or a group that shared it failed with the
+    /// ticket lock. The queue is handed back.
     #[error(
-        "the queue was not closed, because a kernel that owned it returned without closing its Sender, so that what it \
-         posted is not known: destroy the queue, which flushes its requests"
+        "the queue was not closed, because a kernel that owned it returned without closing its Sender, or failed while \
+         it had the lock of a shared queue, so that what it posted is not known: destroy the queue, which flushes its \
+         requests"
     )]
     Abandoned {
         /// The queue.

@@ -348,10 +348,10 @@ impl<B: Backing> MappedQueue<B> {
     ///
     /// # Errors
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
-    /// await a doorbell) and [`CloseError::Abandoned`] (a kernel did not close its `Sender`, so neither is known).
+    /// await a doorbell) and [`CloseError::Abandoned`] (a group has the ticket lock, so neither is known).
     /// [`CloseError::Destroy`] if the endpoint could not be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
-        if is_locked(&self.state()) && self.poison().is_none() {
+        if is_locked(&self.state()) {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
         }
         let in_flight = self.in_flight();
@@ -483,8 +483,8 @@ pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     }
 }
 
-/// Whether a group owns the ticket lock. If one does although no kernel runs and the queue is not poisoned, an owner
-/// did not close its `Sender`.
+/// Whether a group owns the ticket lock. If one does although no kernel runs, an owner did not close its `Sender`, or a
+/// group of a poisoned queue failed with the lock or with a ticket.
 pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }
