@@ -31,10 +31,12 @@ EFA_GDA_FN void post_once(const Request &r) {
       return write_entry(r.peer, Memory{r.local + offset, r.lkey, r.bytes}, r.remote + offset, r.rkey);
     }
   });
-  if constexpr (Own) {
-    if (status == EFA_GDA_OK) status = sender.wait_own();
-  } else {
-    if (status == EFA_GDA_OK) status = sender.quiet();
+  if (status == EFA_GDA_OK) {
+    if constexpr (Own) {
+      status = sender.wait_own();
+    } else {
+      status = sender.quiet();
+    }
   }
   efa_gda_status closed = sender.close();
   if (status == EFA_GDA_OK) status = closed;
@@ -43,8 +45,10 @@ EFA_GDA_FN void post_once(const Request &r) {
 
 }  // namespace
 
-/* The kernel that the caller compiles: its name, sharing, group, and whether the bytes travel in the entries. One kernel a
- * translation unit: ptxas counts every function of the unit that it calls through a pointer as called by each kernel. */
+/* The kernel that the caller compiles: its name, sharing, group, whether the bytes travel in the entries, and for which
+ * requests it waits. One kernel a translation unit: ptxas counts every function of the unit that it calls through a
+ * pointer as called by each kernel. */
 extern "C" __global__ void __launch_bounds__(1024) EFA_GDA_FOOTPRINT_KERNEL(Request r) {
-  post_once<Sharing::EFA_GDA_FOOTPRINT_SHARING, EFA_GDA_FOOTPRINT_GROUP, EFA_GDA_FOOTPRINT_INLINED, EFA_GDA_FOOTPRINT_OWN>(r);
+  post_once<Sharing::EFA_GDA_FOOTPRINT_SHARING, EFA_GDA_FOOTPRINT_GROUP, EFA_GDA_FOOTPRINT_INLINED,
+            EFA_GDA_FOOTPRINT_OWN>(r);
 }

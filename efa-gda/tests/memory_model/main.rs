@@ -50,10 +50,12 @@ fn never_of_shape(text: &str, is_bad_shape: impl Fn(&Graph) -> bool) {
     let of_fences = text.split(['\n', ';']).filter_map(|instruction| instruction.split_once('@'));
     let parts: Vec<String> = of_fences
         .flat_map(|(instruction, name)| {
-            let parts: &[&str] = match () {
-                () if instruction.contains("fence.sc") => &["sc"],
-                () if instruction.contains("fence.acq_rel") => &["an acquire", "a release"],
-                () => &[],
+            let parts: &[&str] = if instruction.contains("fence.sc") {
+                &["sc"]
+            } else if instruction.contains("fence.acq_rel") {
+                &["an acquire", "a release"]
+            } else {
+                &[]
             };
             parts.iter().map(move |part| format!("{} as {part}", name.trim()))
         })

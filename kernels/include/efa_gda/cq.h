@@ -67,10 +67,10 @@
  *   B2  Without counters: each lane of the reader loads its completion with an acquire of system scope, the reader
  *       synchronises, each lane executes fence_release_device(), and then the leader adds to `completed`. A reader of
  *       one thread loads several completions, relaxed, and then executes fence_system() instead. A warp that tells the
- *       adapter its consumer index loads with an acquire, but also executes fence_system(). A reader
- *       that has read other completions than those of successful requests executes fence_system() once more, before it
- *       adds to `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it
- *       has loaded the counters, and then advances `completed`.
+ *       adapter its consumer index loads with an acquire, but also executes fence_system(). A reader that has read
+ *       other completions than those of successful requests executes fence_system() once more, before it adds to
+ *       `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it has loaded
+ *       the counters, and then advances `completed`.
  *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes
  *       over the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet() first
  *       loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in requests.h).

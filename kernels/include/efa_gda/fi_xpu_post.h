@@ -44,11 +44,13 @@ EFA_GDA_FN int64_t result_of(efa_gda_status status) {
 /* Reserves an entry of the completion queue, which may be null. */
 EFA_GDA_FN bool reserve_completion(efa_gda_xpu_cq *cq) {
   if (cq == nullptr) return true;
-  bool is_free = fetch_add_relaxed(&cq->outstanding, 1u) < cq->num_entries;
-  if (!is_free) fetch_add_relaxed(&cq->outstanding, ~0u);
-  /* The adapter may write the entry again. */
-  fence_acquire_device();
-  return is_free;
+  if (fetch_add_relaxed(&cq->outstanding, 1u) < cq->num_entries) {
+    /* The adapter may write the entry again. */
+    fence_acquire_device();
+    return true;
+  }
+  fetch_add_relaxed(&cq->outstanding, ~0u);
+  return false;
 }
 EFA_GDA_FN void release_completion(efa_gda_xpu_cq *cq) {
   if (cq != nullptr) fetch_add_relaxed(&cq->outstanding, ~0u);

@@ -206,9 +206,8 @@ EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
 }
 /* Fences that are a release, an acquire, or both. A release orders all that this thread has done or acquired before the
  * stores that it makes afterwards; an acquire orders its earlier loads before all that it does afterwards. None orders
- * a store before a later load; fence_device_ordered() does that. _system: for every observer, the adapter included.
- * _device: among the threads of this GPU.
- *   A release waits until what it orders is performed. An acquire waits for no store, but empties L1. nvcc and
+ * a store before a later load; fence_device_ordered() does that. _system: for every observer, the adapter included;
+ * _device: among the threads of this GPU. A release waits until what it orders is performed. An acquire waits for no store, but empties L1. nvcc and
  * NVRTC have fences of one kind for sm_90 and newer GPUs, from CUDA 12.8 on; without them each is both. */
 #if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
 #define EFA_GDA_HAS_ONE_WAY_FENCES 1
@@ -226,11 +225,7 @@ EFA_GDA_FN void fence_acquire_device() { EFA_GDA_FENCE(acquire, gpu); }
 #undef EFA_GDA_FENCE
 /* load_acquire_pair() in two steps, between which the load is in flight if the compiler has fences of one kind. */
 EFA_GDA_FN void begin_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  if (EFA_GDA_HAS_ONE_WAY_FENCES) {
-    load_relaxed_pair(p, a, b);
-  } else {
-    load_acquire_pair(p, a, b);
-  }
+  EFA_GDA_HAS_ONE_WAY_FENCES ? load_relaxed_pair(p, a, b) : load_acquire_pair(p, a, b);
 }
 EFA_GDA_FN void end_acquire() {
   if (EFA_GDA_HAS_ONE_WAY_FENCES) fence_acquire_device();

@@ -419,11 +419,8 @@ class Sender {
     }
     if (!ticket.owns_lock() || !rings) return Next::Slow;
     if (ticket.has_placed_ahead()) return Next::Placed;
-    if (ring_.poster() != 0) {
-      /* R2 (requests.h). */
-      ticket.complete_acquire();
-      ring_.group().sync();
-    }
+    /* R2 (requests.h). */
+    if (ring_.poster() != 0) ticket.complete_acquire_for_all();
     return get_ready(count) ? Next::Ready : Next::Slow;
   }
 
@@ -469,8 +466,7 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post_slowly(const Ticket<RingGroup, StoreBytes> &ticket, EntryShare &share,
                                         SharedCall &call, uint32_t count, Make make, bool rings) {
-    ticket.complete_acquire();
-    ring_.group().sync();
+    ticket.complete_acquire_for_all();
     call.combining.ring = ring_.state();
     call.combining.publication = PublicationSlots(queue_);
     call.ticket = ticket.state();

@@ -55,8 +55,7 @@ EFA_GDA_COLD void begin_empty_call(efa_gda_queue *queue, SharedCall *call) {
   Ring<Group, StoreBytes> ring(queue, Group());
   Ticket<Group, StoreBytes> ticket(queue, ring, 0);
   ticket.collect();
-  ticket.complete_acquire();
-  ring.group().sync();
+  ticket.complete_acquire_for_all();
   call->combining.ring = ring.state();
   call->combining.publication = PublicationSlots(queue);
   call->ticket = ticket.state();

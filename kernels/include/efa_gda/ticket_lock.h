@@ -266,6 +266,10 @@ class Ticket : private TicketState {
   EFA_GDA_FN void complete_acquire() const {
     if (ring_.is_leader()) end_acquire();
   }
+  EFA_GDA_FN void complete_acquire_for_all() const {
+    complete_acquire();
+    ring_.group().sync();
+  }
   /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
   EFA_GDA_FN bool acquire_if_passed() {
     if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving))) acquire();
