@@ -69,8 +69,8 @@
  *       one thread loads several completions, relaxed, and then executes fence_system() instead. A warp that tells the
  *       adapter its consumer index loads with an acquire, but also executes fence_system(). A reader that has read
  *       other completions than those of successful requests executes fence_system() once more, before it adds to
- *       `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it has loaded
- *       the counters, and then advances `completed`.
+ *       `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it has
+ *       loaded the counters, and then advances `completed`.
  *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes
  *       over the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet() first
  *       loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in requests.h).
@@ -340,14 +340,17 @@ EFA_GDA_FN uint32_t poll_counters(efa_gda_queue *queue) {
 }
 
 /* The completion queue as a poller sees it. Its fields are copies: an access with an order makes the compiler load the
- * queue's fields anew, and an acquire makes the GPU load them from L2. All lanes of the poller call each function
- * together; the arguments and the result are the leader's. */
+ * queue's fields anew, and an acquire makes the GPU load them from L2. A wait makes a reader for each poll, so that no
+ * register keeps the copies meanwhile; they arrive while the lock is taken, because nothing before depends on them. All
+ * lanes of the poller call each function together; the arguments and the result are the leader's. */
 template <class Poller>
 class CompletionReader {
  public:
   EFA_GDA_FN explicit CompletionReader(efa_gda_queue *queue)
-      : queue_(queue), cq_(queue->cq), table_(queue->requests), qpn_(queue->qpn),
-        has_counters_(queue->counters.success != nullptr) {}
+      : CompletionReader(queue, queue->counters.success != nullptr) {}
+  /* `has_counters`: whether counters.success is set. */
+  EFA_GDA_FN CompletionReader(efa_gda_queue *queue, bool has_counters)
+      : queue_(queue), cq_(queue->cq), table_(queue->requests), qpn_(queue->qpn), has_counters_(has_counters) {}
 
   /* Polls. Without counters: reads new completions of one lap, at most `most` and not more than its lanes load at once.
    * With counters and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, tries to advance
@@ -362,9 +365,11 @@ class CompletionReader {
   EFA_GDA_FN Polled poll(uint32_t most, RequestIds ids = RequestIds()) {
     const bool leads = poller_.rank() == 0;
     uint32_t consumed = 0, index = 0, want = 0;
+    bool has_lock = false;
     if (leads) {
       if (has_counters_) most = poll_counters(queue_);
-      if (cq_.buffer != nullptr && most != 0 && try_to_read(queue_, consumed)) {
+      has_lock = most != 0 && try_to_read(queue_, consumed);
+      if (has_lock && cq_.buffer != nullptr) {
         index = has_counters_ ? oldest_unread(queue_, consumed) : consumed;
         /* Heads of one lap. */
         uint32_t to_end = cq_.num_entries - (index & (cq_.num_entries - 1)), at_once = kHeads * poller_.lanes();
@@ -381,9 +386,8 @@ class CompletionReader {
     /* The lanes' loads of heads come after the acquire of the lock. */
     poller_.sync();
     Polled polled;
-    if (want == 0) return polled;
-    polled = read<kHasIds>(index, want, ids);
-    if (leads) end_reading(queue_, index + polled.count - consumed);
+    if (want != 0) polled = read<kHasIds>(index, want, ids);
+    if (has_lock) end_reading(queue_, want != 0 ? index + polled.count - consumed : 0);
     return polled;
   }
 

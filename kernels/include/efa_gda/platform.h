@@ -207,8 +207,9 @@ EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
 /* Fences that are a release, an acquire, or both. A release orders all that this thread has done or acquired before the
  * stores that it makes afterwards; an acquire orders its earlier loads before all that it does afterwards. None orders
  * a store before a later load; fence_device_ordered() does that. _system: for every observer, the adapter included;
- * _device: among the threads of this GPU. A release waits until what it orders is performed. An acquire waits for no store, but empties L1. nvcc and
- * NVRTC have fences of one kind for sm_90 and newer GPUs, from CUDA 12.8 on; without them each is both. */
+ * _device: among the threads of this GPU. A release waits until what it orders is performed. An acquire waits for no
+ * store, but empties L1. nvcc and NVRTC have fences of one kind for sm_90 and newer GPUs, from CUDA 12.8 on; without
+ * them each is both. */
 #if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
 #define EFA_GDA_HAS_ONE_WAY_FENCES 1
 #define EFA_GDA_FENCE(kind, scope) asm volatile("fence." #kind "." #scope ";" ::: "memory")

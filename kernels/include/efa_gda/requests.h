@@ -157,27 +157,32 @@ struct FailedRequest {
   uint32_t status = 0;
 };
 
-/* A wait for the requests [next, end), or for those of them that one handle posted. */
-struct RequestWait {
+/* The requests [next, end), or those of them that one handle posted. */
+struct RequestRange {
   uint32_t next, end;
   /* Poster number; 0: all of the requests. */
   uint32_t poster;
+};
+
+/* A wait for requests. It is in the thread's memory; while the group waits, registers hold only a copy of the range. */
+struct RequestWait {
+  RequestRange range;
   /* error.count when the handle was opened, or when its quiet() last looked for new errors. ibgda.h passes 0: the count
    * before the queue's first request. */
   uint32_t known_errors;
   /* Bound of the wait; 0: looks once, polls once and looks again. */
   uint64_t bound_ns;
+  EFA_GDA_FN bool polls_once() const { return bound_ns == 0; }
   /* of_owner: the group is the queue's owner, and `posted` its `next`, because reserve.word lacks its requests. */
   bool of_owner = false;
   uint32_t posted = 0;
   /* Found so far: the first failure, in ascending order of index, and whether a status was overwritten.
    * drop_later_laps() drops a failure whose word may be of two laps later, without looking for the next. */
   FailedRequest failed;
-  bool overwritten;
+  bool overwritten = false;
 
-  EFA_GDA_FN RequestWait(uint32_t first, uint32_t count, uint32_t poster_number, uint32_t errors, uint64_t bound)
-      : next(first), end(first + count), poster(poster_number), known_errors(errors), bound_ns(bound),
-        overwritten(false) {}
+  EFA_GDA_FN RequestWait(uint32_t first, uint32_t count, uint32_t poster, uint32_t errors, uint64_t bound)
+      : range{first, first + count, poster}, known_errors(errors), bound_ns(bound) {}
 
   EFA_GDA_FN void add_failure(uint32_t index, uint32_t status) {
     if (failed.status == 0) failed.index = index;
@@ -193,14 +198,15 @@ constexpr uint64_t kInFour = 0x0001000100010001;
 
 EFA_GDA_FN bool is_before(uint32_t index, uint32_t other) { return (int32_t)(index - other) < 0; }
 
-/* `done` and `posters` hold four words each, of the requests from wait.next / 4 * 4 on. Advances `wait` over the
- * requests that they show as done or as posted by another handle. Returns whether all four are passed. The four have
- * one phase, because R is a multiple of four. */
-EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done, uint64_t posters) {
+/* `done` and `posters` hold four words each, of the requests from range.next / 4 * 4 on. Advances `range` over the
+ * requests that they show as done or as posted by another handle, and adds failures to `wait`, if it is not null.
+ * Returns whether all four are passed. The four have one phase, because R is a multiple of four. */
+EFA_GDA_FN bool advance_in_four(RequestRange &range, RequestWait *wait, uint64_t phase, uint64_t done,
+                                uint64_t posters) {
   constexpr uint64_t kPhases = kInFour * kTablePhase;
-  uint32_t base = wait.next & ~3u, from = wait.next - base, to = wait.end - base < 4 ? wait.end - base : 4;
-  uint64_t in_flight = done ^ phase * kInFour, difference = posters ^ (phase | wait.poster) * kInFour;
-  if (wait.poster == 0) difference = 0;
+  uint32_t base = range.next & ~3u, from = range.next - base, to = range.end - base < 4 ? range.end - base : 4;
+  uint64_t in_flight = done ^ phase * kInFour, difference = posters ^ (phase | range.poster) * kInFour;
+  if (range.poster == 0) difference = 0;
   /* Bit 15 of each 16-bit field is a flag. of_others: `difference` is not zero; failed: the status is not zero; stops:
    * the request is not passed. */
   uint64_t of_others = (((difference & ~kPhases) + ~kPhases) | difference) & kPhases;
@@ -210,24 +216,25 @@ EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done
   uint64_t from_here = ~(uint64_t)0 << (16 * from);
   uint32_t stop = low_zeros(stops & from_here) / 16, failure = low_zeros(failed & from_here) / 16;
   if (stop > to) stop = to;
-  if (failure < stop) wait.add_failure(base + failure, (uint32_t)(done >> (16 * failure)) & 0xff);
-  wait.next = base + stop;
+  if (wait != nullptr && failure < stop) wait->add_failure(base + failure, (uint32_t)(done >> (16 * failure)) & 0xff);
+  range.next = base + stop;
   return stop == 4;
 }
 
-/* Advances `wait` as far as relaxed loads show requests that are done or of other handles. The table is a copy, so that
- * no loop loads its fields anew. Has kFoursPerLook loads of four words in flight at once. */
+/* Advances `range` as far as relaxed loads show requests that are done or of other handles, and adds failures to
+ * `wait`, if it is not null. The table is a copy, so that no loop loads its fields anew. Has kFoursPerLook loads of
+ * four words in flight at once. */
 template <uint32_t kFoursPerLook>
-EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestWait &wait) {
-  for (bool passed = true; passed && wait.next != wait.end;) {
+EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestRange &range, RequestWait *wait) {
+  for (bool passed = true; passed && range.next != range.end;) {
     uint64_t done[kFoursPerLook], posters[kFoursPerLook] = {};
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFoursPerLook; k++) {
-      uint32_t at = ((wait.next & ~3u) + 4 * k) & (table.num_entries - 1);
+      uint32_t at = ((range.next & ~3u) + 4 * k) & (table.num_entries - 1);
       done[k] = load_relaxed_four(table.done + at);
-      if (wait.poster != 0) posters[k] = load_relaxed_four(table.posters + at);
+      if (range.poster != 0) posters[k] = load_relaxed_four(table.posters + at);
     }
-    EFA_GDA_NO_UNROLL for (uint32_t left = kFoursPerLook; passed && left != 0 && wait.next != wait.end; left--) {
-      passed = advance_in_four(wait, table_phase(table, wait.next), done[0], posters[0]);
+    EFA_GDA_NO_UNROLL for (uint32_t left = kFoursPerLook; passed && left != 0 && range.next != range.end; left--) {
+      passed = advance_in_four(range, wait, table_phase(table, range.next), done[0], posters[0]);
       EFA_GDA_UNROLL for (uint32_t k = 1; k < kFoursPerLook; k++) {
         done[k - 1] = done[k];
         posters[k - 1] = posters[k];
@@ -236,99 +243,97 @@ EFA_GDA_FN void look_ahead(const efa_gda_requests table, RequestWait &wait) {
   }
 }
 
-/* Advances `wait` over request wait.next if it is done or of another handle, also if its words are overwritten or
+/* Advances `range` over request range.next if it is done or of another handle, also if its words are overwritten or
  * another group has not stored its poster word yet. Returns whether it did. */
-EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
+EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestRange &range, RequestWait *wait) {
   const efa_gda_requests &table = queue->requests;
-  uint32_t i = wait.next, at = i & (table.num_entries - 1), phase = table_phase(table, i);
+  uint32_t i = range.next, at = i & (table.num_entries - 1), phase = table_phase(table, i);
   EFA_GDA_NO_UNROLL for (;;) {
     uint32_t before = load_acquire(&queue->tracking.oldest);
-    uint32_t poster = wait.poster == 0 ? phase : load_acquire(table.posters + at), done = load_acquire(table.done + at);
+    uint32_t poster = range.poster == 0 ? phase : load_acquire(table.posters + at);
+    uint32_t done = load_acquire(table.done + at);
     uint32_t after = load_acquire(&queue->tracking.oldest);
     bool poster_is_known = (poster & kTablePhase) == phase;
-    bool is_own = poster_is_known && (poster & ~kTablePhase) == wait.poster;
+    bool is_own = poster_is_known && (poster & ~kTablePhase) == range.poster;
     if (is_own && (done & kTablePhase) == phase) {
-      if ((done & 0xff) != 0) wait.add_failure(i, done & 0xff);
+      if ((done & 0xff) != 0) wait->add_failure(i, done & 0xff);
     } else if (!(poster_is_known && !is_own) && is_before(i, after)) {
       /* `oldest` passed the request between its two loads: the words were perhaps stored after they were loaded. */
       if (!is_before(i, before)) continue;
-      wait.overwritten = true;
+      wait->overwritten = true;
     } else if (is_own) {
       return false;
     }
-    wait.next++;
+    range.next++;
     return true;
   }
 }
 
-/* Advances `wait` as far as its requests are done. `posted`: the number of requests so far, perhaps of some time ago;
+/* Advances `range` as far as its requests are done. `posted`: the number of requests so far, perhaps of some time ago;
  * `table`: the queue's. */
-EFA_GDA_FN void look(const efa_gda_queue *queue, const efa_gda_requests &table, RequestWait &wait, uint32_t posted) {
+EFA_GDA_FN void look(const efa_gda_queue *queue, const efa_gda_requests &table, RequestRange &range, RequestWait *wait,
+                     uint32_t posted) {
   do {
-    look_ahead<4>(table, wait);
+    look_ahead<4>(table, range, wait);
     /* Without a request of the next lap, the request is in flight. If there is one by now, the next look sees it. */
-    if (wait.poster == 0 && posted - wait.next <= table.num_entries) return;
-  } while (wait.next != wait.end && look_closely(queue, wait));
+    if (range.poster == 0 && posted - range.next <= table.num_entries) return;
+  } while (range.next != range.end && look_closely(queue, range, wait));
 }
 
 /* Words of requests before oldest - R may be those of requests two laps later. Drops the failure found if it is of such
  * a request; if the wait has such a request, counts a status as overwritten. `first` is the wait's first request. */
-EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
+EFA_GDA_FN void drop_later_laps(const efa_gda_queue *queue, uint32_t first, RequestWait *wait) {
   /* R1. */
   fence_acquire_device();
   uint32_t oldest = load_relaxed(&queue->tracking.oldest), lap = queue->requests.num_entries;
-  if (is_before(first, oldest - lap)) wait.overwritten = true;
-  if (is_before(wait.failed.index, oldest - lap)) wait.failed.status = 0;
+  if (is_before(first, oldest - lap)) wait->overwritten = true;
+  if (is_before(wait->failed.index, oldest - lap)) wait->failed.status = 0;
 }
 
 /* Returns how the requests ended (OVERWRITTEN STATUSES above). All must be done, and at least one. */
-EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait &wait, uint32_t known_errors) {
-  if (wait.failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
-  bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != known_errors;
+EFA_GDA_FN efa_gda_status status_of_done(const efa_gda_queue *queue, const RequestWait *wait) {
+  if (wait->failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
+  bool may_have_failed = wait->overwritten && load_relaxed(&queue->error.count) != wait->known_errors;
   return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
 }
 
 /* Waits for requests: looks at their words, and polls while they are in flight. Called by all lanes of the poller; the
  * arguments and the result are the leader's. Poisons the queue as CALLS above states. */
 template <class Poller>
-EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait) {
+EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *wait) {
   Poller poller;
-  RequestWait wait = *caller_wait;
-  CompletionReader<Poller> reader(queue);
+  RequestRange range = wait->range;
   const efa_gda_requests table = queue->requests;
-  uint32_t first = wait.next, posted = 0, completed = 0;
-  const bool polls_once = wait.bound_ns == 0;
-  Deadline::State state(wait.bound_ns);
+  uint32_t first = range.next, posted = 0, completed = 0;
+  Deadline::State state(wait->bound_ns);
   Deadline deadline(state, queue, &queue->completion.completed);
   efa_gda_status status = EFA_GDA_OK;
   for (;;) {
     bool waits = false;
     if (poller.rank() == 0) {
-      posted = wait.of_owner ? wait.posted : (uint32_t)load_relaxed(&queue->reserve.word);
+      posted = wait->of_owner ? wait->posted : (uint32_t)load_relaxed(&queue->reserve.word);
       completed = load_relaxed(&queue->completion.completed);
-      look(queue, table, wait, posted);
-      waits = wait.next != wait.end && status == EFA_GDA_OK;
+      look(queue, table, range, wait, posted);
+      waits = range.next != range.end && status == EFA_GDA_OK;
     }
     if (poller.from_leader((uint32_t)waits) == 0) break;
-    /* A thread reads the copies anew, so that no registers keep them during look(). */
-    if (Poller::kSingleThread) reader = CompletionReader<Poller>(queue);
-    RequestIds ids = {wait.next, polls_once ? 0 : wait.end - wait.next};
+    CompletionReader<Poller> reader(queue, false);
+    RequestIds ids = {range.next, wait->polls_once() ? 0 : range.end - range.next};
     Polled polled = reader.template poll_in_flight<!Poller::kSingleThread>(posted, completed, ids);
     /* R1. If words of the table were used, they must be checked below. */
-    if (poller.from_leader((uint32_t)(polled.has_all && wait.next == first)) != 0) return EFA_GDA_OK;
+    if (poller.from_leader((uint32_t)(polled.has_all && range.next == first)) != 0) return EFA_GDA_OK;
     if (poller.rank() == 0) {
-      status = polls_once ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
+      status = wait->polls_once() ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
     }
   }
   if (poller.rank() != 0) return status;
   drop_later_laps(queue, first, wait);
-  if (wait.next == wait.end) {
-    status = status_of_done(queue, wait, caller_wait->known_errors);
+  if (range.next == range.end) {
+    status = status_of_done(queue, wait);
   } else {
-    if (polls_once && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
+    if (wait->polls_once() && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
     if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);
   }
-  caller_wait->failed = wait.failed;
   return status;
 }
 
@@ -339,9 +344,9 @@ EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32
   uint32_t most = table - entries < slots ? entries : table - slots;
   uint32_t oldest = load_relaxed(&queue->tracking.oldest);
   if (next - oldest > most || most - (next - oldest) < free_slots) {
-    RequestWait done(oldest, next - oldest, 0, 0, 0);
+    RequestRange done = {oldest, next, 0};
     /* Two: with four a post of a block spills. */
-    look_ahead<2>(queue->requests, done);
+    look_ahead<2>(queue->requests, done, nullptr);
     if (done.next != oldest) {
       oldest = done.next;
       /* R3. */

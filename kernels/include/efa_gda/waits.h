@@ -52,6 +52,7 @@ template <class Group>
 EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t next, uint32_t n, uint64_t bound_ns) {
   using Poller = typename Group::Poller;
   Poller poller;
+  const bool has_counters = queue->counters.success != nullptr;
   const bool as_writer = what != WaitFor::Idle, for_slots = what == WaitFor::FreeSlots;
   const uint32_t at_bound = for_slots ? EFA_GDA_TIMEOUT_SLOTS : as_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle;
   Deadline::State state(bound_ns);
@@ -60,7 +61,7 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
   if (poller.rank() == 0) completed = load_relaxed(&queue->completion.completed);
   for (bool waits = true; waits;) {
     if (!as_writer && poller.rank() == 0) next = (uint32_t)load_relaxed(&queue->reserve.word);
-    completed = CompletionReader<Poller>(queue).completed_now(next, completed);
+    completed = CompletionReader<Poller>(queue, has_counters).completed_now(next, completed);
     waits = false;
     if (poller.rank() == 0) {
       bool is_broken = as_writer && next - completed > queue->sq.num_entries;
@@ -70,7 +71,7 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
         waits = free_slots < n;
       } else {
         /* completed_now() loads counters that never wrap without an acquire (COUNTERS in cq.h). */
-        if (queue->counters.success != nullptr && (completed == next || !as_writer)) fence_acquire_system();
+        if (has_counters && (completed == next || !as_writer)) fence_acquire_system();
         waits = as_writer ? completed != next : !is_idle(queue, completed);
       }
       if (waits) status = is_broken ? EFA_GDA_BAD_COMPLETION : deadline.expired((efa_gda_status)at_bound);
