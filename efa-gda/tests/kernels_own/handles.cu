@@ -201,7 +201,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       efa_gda::SharedCall call;
       call.timeout_ns = a.timeout_ns;
       efa_gda::Ring<efa_gda::Shared<efa_gda::ThreadGroup>> ring(q, efa_gda::Shared<efa_gda::ThreadGroup>());
-      ring.resume(0, 0, 0, q->sq.num_entries);
+      ring.inherit(0, q->sq.num_entries);
+      ring.resume(0);
       call.combining.ring = ring.state();
       call.combining.publication = efa_gda::PublicationSlots(q);
       call.combining.serving = ticket;

@@ -309,6 +309,19 @@ EFA_GDA_FN auto cold_function() {
 #endif
 }
 
+/* A pointer to `object`, which must be in the thread's memory, for a call of a cold function. Without this, ptxas
+ * computes the generic address of the kernel's stack frame once, and keeps it in two registers. */
+template <class T>
+EFA_GDA_FN T *local_pointer(T *object) {
+#if EFA_GDA_ON_GPU
+  uint64_t address = __cvta_generic_to_local(object);
+  asm volatile("cvta.local.u64 %0, %0;" : "+l"(address));
+  return reinterpret_cast<T *>(address);
+#else
+  return object;
+#endif
+}
+
 }  // namespace efa_gda
 
 #endif

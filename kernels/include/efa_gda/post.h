@@ -331,11 +331,13 @@ class Sender {
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       wait.of_owner = S != Sharing::Device;
       wait.posted = ring_.next();
-      result = cold_function<RingGroup, wait_for_requests<Poller>>()(queue_, &wait);
+      result = cold_function<RingGroup, wait_for_requests<Poller>>()(queue_, local_pointer(&wait));
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
     }
     result = ring_.group().from_leader(result);
     ring_.group().sync();
+    /* So that no registers keep it during the wait. */
+    if constexpr (S != Sharing::Device) ring_.read_geometry();
     efa_gda_status status = (efa_gda_status)(result & 0xffff);
     if (failed != nullptr) failed->index = (uint32_t)(result >> 32);
     if (failed != nullptr) failed->status = (uint32_t)(result >> 16) & 0xffff;
@@ -365,12 +367,11 @@ class Sender {
     RingGroup group = ring_.group();
     serving = group.from_leader(serving);
     indices = group.from_leader(indices);
-    free_limit = group.from_leader(free_limit);
+    ring_.inherit(indices, group.from_leader(free_limit));
     ring_.set_status((efa_gda_status)group.from_leader(status));
     ring_.set(RingOf::kOwnsQueue, this->status() == EFA_GDA_OK);
     group.sync();
-    ring_.resume((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS), (uint32_t)indices, (uint32_t)(indices >> 32),
-                 free_limit);
+    ring_.resume((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS));
     /* R2 (requests.h): before the poster words that the limit allows. */
     if (ring_.poster() != 0) fence_release_device();
   }
@@ -429,12 +430,12 @@ class Sender {
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
     ring_.forget();
     Ticket<RingGroup, StoreBytes> ticket(queue_, ring_, count);
-    volatile uint32_t upper[16];
-    EntryShare share(upper);
+    SharedCall calls[1];
+    SharedCall &call = calls[0];
+    EntryShare share(call.upper);
     ring_.make(share, 0, ring_.end_of_round(0, count), make);
     ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
-    SharedCall call;
     uint32_t is_placed = 0;
     bool owns_lock = ticket.acquire_if_passed();
     bool is_ready = owns_lock & rings & ring_.is_plain_round(count) & ring_.has_slots(count);
@@ -459,7 +460,7 @@ class Sender {
     call.combining.publication = PublicationSlots(queue_);
     call.combining.serving = ticket.next_ticket();
     call.timeout_ns = timeout_ns_;
-    return cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, &call);
+    return cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, local_pointer(&call));
   }
 
   /* The rest of a post() on a shared queue that is not Ready, Placed or Ended. */
@@ -473,7 +474,6 @@ class Sender {
     call.timeout_ns = timeout_ns_;
     call.holds = false;
     call.rings = rings;
-    call.upper = share.upper;
     for (;;) {
       call.set_round(share);
       if (ticket.has_placed_ahead()) call.begin = call.end;
@@ -486,10 +486,11 @@ class Sender {
   /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every
    * request is done. No other group can serve this call, because it has nothing to publish. */
   EFA_GDA_FN efa_gda_status empty_call(bool waits) {
-    SharedCall call;
+    SharedCall calls[1];
+    SharedCall &call = calls[0];
     call.holds = waits;
     call.timeout_ns = timeout_ns_;
-    cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, &call);
+    cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, local_pointer(&call));
     efa_gda_status status = run(&call);
     if (status == kHoldsLock) {
       status = wait_until_done(WaitFor::Done, call.combining.ring.next_, timeout_ns_);
@@ -500,7 +501,7 @@ class Sender {
   }
 
   EFA_GDA_FN efa_gda_status run(SharedCall *call) {
-    return cold_function<RingGroup, run_call<RingGroup, StoreBytes>>()(queue_, call);
+    return cold_function<RingGroup, run_call<RingGroup, StoreBytes>>()(queue_, local_pointer(call));
   }
 
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */

@@ -22,7 +22,8 @@ namespace efa_gda {
 
 /* A call in the thread's memory. When it has taken its ticket, each field is defined but, without entries, `quads`
  * and `upper`; for combine_as() only `combining` and `timeout_ns` must be. Nothing is set before it is needed, because
- * stores to the thread's memory delay the next fence. */
+ * stores to the thread's memory delay the next fence. Its callers declare it as an array of one: the arrays of one type
+ * in all functions that the compiler inlines into a kernel share their memory, other objects often do not. */
 struct SharedCall {
   /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
   Combining combining;
@@ -34,7 +35,7 @@ struct SharedCall {
   /* Of a post(): the present round, as in EntryShare; `begin` is the first entry that is not placed. */
   uint32_t first, begin, end;
   Quad quads[4];
-  volatile uint32_t *upper;
+  volatile uint32_t upper[16];
 
   EFA_GDA_FN void set_round(const EntryShare &share) {
     first = share.first;

@@ -160,9 +160,11 @@ struct RingState {
  * REGISTERS. A kernel for blocks of 1,024 threads has 64 registers, and what is in use at a direct call of a function
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
- * values share options_; a post that is not usual keeps its entries, and a poll what it can, in the thread's memory.
- * What ptxas spills nevertheless, it loads anew in each post. On a shared queue that takes a round trip to L2, because
- * the acquire of the post before has emptied L1 (A1 in ticket_lock.h). */
+ * values share options_; a post that is not usual keeps its entries, a wait its requests, and a poll what it can, in
+ * the thread's memory, whose address is computed at each call (local_pointer() in group.h); and a reading of the lock is
+ * zeroed before the next one, because the threads that do not read would keep it until then (forget_reading() in
+ * ticket_lock.h). What ptxas spills nevertheless, it loads anew in each post. On a shared queue that takes a round trip
+ * to L2, because the acquire of the post before has emptied L1 (A1 in ticket_lock.h). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring : private RingState {
  public:
@@ -193,17 +195,21 @@ class Ring : private RingState {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
+  /* Takes the words that the previous writer left: the two indices as lock_indices() has them, and the limit. Until
+   * resume(), only free_limit() may be called. */
+  EFA_GDA_FN void inherit(uint64_t indices, uint32_t free_limit) {
+    doorbell_index_ = (uint32_t)indices;
+    set_confirmed((uint32_t)(indices >> 32));
+    free_limit_ = free_limit;
+  }
   /* To be called when this group becomes the writer, or places ahead (ticket_lock.h): with the producer index of its
-   * first entry, and the words that the previous writer left. A limit on free slots that is not from next to
-   * next + num_entries_ is an old one, and becomes next. */
-  EFA_GDA_FN void resume(uint32_t next, uint32_t doorbell_index, uint32_t confirmed_index, uint32_t free_limit) {
+   * first entry. A limit on free slots that is not from next to next + num_entries_ is an old one, and becomes next. */
+  EFA_GDA_FN void resume(uint32_t next) {
     next_ = next;
-    doorbell_index_ = doorbell_index;
-    set_confirmed(confirmed_index);
-    free_limit_ = free_limit - next <= num_entries_ ? free_limit : next;
+    free_limit_ = free_limit_ - next <= num_entries_ ? free_limit_ : next;
   }
 
-  /* Zeroes what the next resume() overwrites, so that no register keeps it until then. */
+  /* Zeroes what inherit() and resume() set, so that no register keeps it until then. */
   EFA_GDA_FN void forget() {
     next_ = doorbell_index_ = confirmed_index_ = leader_confirmed_index_ = free_limit_ = 0;
   }
@@ -266,7 +272,10 @@ class Ring : private RingState {
   EFA_GDA_FN void make(EntryShare &share, uint32_t begin, uint32_t end, Make make) {
     uint32_t first = begin - begin % group_.size(), i = first + group_.rank();
     StoringGroupOf group = storing_group();
-    make_quads(group, options_ >> kHintsShift, share.quads, i, i - begin < end - begin, make,
+    /* So that no register keeps what an earlier call of this has computed from it. */
+    uint32_t options = options_;
+    keep(options);
+    make_quads(group, options >> kHintsShift, share.quads, i, i - begin < end - begin, make,
                [&](const Entry &entry) {
                  if (!has(kWideEntries)) return;
                  EFA_GDA_UNROLL for (int k = 0; k < 16; k++) share.upper[k] = entry.word[16 + k];

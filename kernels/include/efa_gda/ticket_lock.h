@@ -196,23 +196,16 @@ namespace efa_gda {
  * call. Failed, only from wait(): Ticket::status() says how. None, never from wait(): the group must wait. */
 enum class TicketOutcome { Owner, Ended, MayPublish, Failed, None };
 
-/* The lock as a leader last read it; share_lock_words() copies it to the other threads. */
-struct LockReading {
-  uint64_t serving;
-  /* doorbell_index in the low half, confirmed_index in the high half. */
-  uint64_t indices;
-  /* Low half of reserve.word. Valid on all threads if Group::kCombines, otherwise on the leader. */
-  uint32_t reserved;
-  uint32_t free_limit;
-};
-
 /* What a Ticket keeps between its functions. SharedCall (shared_call.h) keeps it in the thread's memory. */
 struct TicketState {
   /* Entries of the call. */
   uint32_t count_;
   /* From collect() on shifted, as lock.serving holds it; before that, on the leader, as reserve.word held it. */
   uint64_t ticket_;
-  LockReading lock_;
+  /* lock.serving, and the low half of reserve.word, as last read; reserved_ is valid on all threads if
+   * Group::kCombines, otherwise on the leader. The ring has inherited the other words. */
+  uint64_t serving_;
+  uint32_t reserved_;
   /* must_combine_: the group received the lock in PassedMustCombine. published_: the group has published the call;
    * placed_ahead_: ahead. */
   bool owns_lock_, must_combine_, published_, placed_ahead_;
@@ -242,12 +235,13 @@ class Ticket : private TicketState {
    * together, for one round trip; collect() waits for them. */
   EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, uint32_t count)
       : TicketState(), queue_(queue), ring_(ring) {
+    forget_reading();
     count_ = count;
     if (ring.is_leader()) {
       ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + zero_by_thread());
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
-      leader_read_reserve(queue, lock_);
-      begin_acquire_pair(&queue->lock.serving, lock_.serving, lock_.indices);
+      leader_read_reserve();
+      begin_acquire_pair(&queue->lock.serving, serving_, indices_);
     }
   }
   /* Continues with a ticket whose state() was `state`. */
@@ -259,7 +253,7 @@ class Ticket : private TicketState {
   EFA_GDA_FN void collect() {
     Group group = ring_.group();
     ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
-    share_lock_words(group, lock_);
+    share_lock_words();
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) status_ = EFA_GDA_POISONED;
   }
   /* Completes the acquire of Ticket() (A1), for the leader; for the other threads at the next sync. */
@@ -272,7 +266,7 @@ class Ticket : private TicketState {
   }
   /* Makes the group the lock owner if, as last read, the lock is passed to this ticket and there is no poison. */
   EFA_GDA_FN bool acquire_if_passed() {
-    if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && is_passed_to(ticket_, lock_.serving))) acquire();
+    if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && is_passed_to(ticket_, serving_))) acquire();
     return owns_lock_;
   }
 
@@ -289,8 +283,9 @@ class Ticket : private TicketState {
     if (!ahead) {
       read_lock();
       if (outcome(publication.mask + 1) != TicketOutcome::MayPublish) return false;
+      bool is_owned = is_limit_of_owned(ring_.free_limit(), first_slot());
       resume();
-      if (!ring_.has_slots(count_) && !is_limit_of_owned(lock_.free_limit, first_slot())) ring_.look_for_slots(count_);
+      if (!is_owned) ring_.look_for_slots(count_);
       ahead = ring_.has_room(count_);
     }
     uint8_t *memory = ahead ? ring_.slot_address(0) : publication.entries;
@@ -345,8 +340,8 @@ class Ticket : private TicketState {
       TicketOutcome now = outcome(publication_slots);
       if (now == TicketOutcome::Owner) acquire();
       if (now != TicketOutcome::None) return now;
-      uint32_t status = group.rank() == 0 ? leader_wait_for_change(lock_.serving, timeout_ns) : EFA_GDA_OK;
-      share_lock_words(group, lock_);
+      uint32_t status = group.rank() == 0 ? leader_wait_for_change(timeout_ns) : EFA_GDA_OK;
+      share_lock_words();
       status = group.from_leader(status);
       if (status != EFA_GDA_OK) {
         status_ = (efa_gda_status)status;
@@ -358,7 +353,7 @@ class Ticket : private TicketState {
 
   /* To be called before the group places ahead, publishes, or acts as the lock owner. */
   EFA_GDA_FN void resume() {
-    ring_.resume(first_slot(), (uint32_t)lock_.indices, (uint32_t)(lock_.indices >> 32), lock_.free_limit);
+    ring_.resume(first_slot());
     if (placed_ahead_) ring_.advance(count_);
   }
 
@@ -411,7 +406,7 @@ class Ticket : private TicketState {
   /* Returns the case of A CALL THAT WAITS that applies, by the lock's words as last read. `publication_slots`: the
    * limit of case 4, or 0 if the group must not publish. */
   EFA_GDA_FN TicketOutcome outcome(uint32_t publication_slots) const {
-    uint64_t serving = lock_.serving;
+    uint64_t serving = serving_;
     if ((int64_t)((serving | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Ended;
     if (is_passed_to(ticket_, serving)) return TicketOutcome::Owner;
     /* Slots from T's first to the call's last. */
@@ -424,22 +419,28 @@ class Ticket : private TicketState {
     return ahead - 1 < publication_slots ? TicketOutcome::MayPublish : TicketOutcome::None;
   }
 
-  EFA_GDA_FN static void leader_read_reserve(const efa_gda_queue *queue, LockReading &lock) {
+  /* So that no register keeps the reading before until the next one. */
+  EFA_GDA_FN void forget_reading() {
+    serving_ = indices_ = 0;
+    reserved_ = limit_ = 0;
+  }
+  EFA_GDA_FN void leader_read_reserve() {
     uint64_t word, limit;
-    load_relaxed_pair(&queue->reserve.word, word, limit);
-    lock.reserved = (uint32_t)word;
-    lock.free_limit = (uint32_t)limit;
+    load_relaxed_pair(&queue_->reserve.word, word, limit);
+    reserved_ = (uint32_t)word;
+    limit_ = (uint32_t)limit;
   }
-  EFA_GDA_FN static void leader_read_lock(const efa_gda_queue *queue, LockReading &lock) {
-    leader_read_reserve(queue, lock);
-    load_acquire_pair(&queue->lock.serving, lock.serving, lock.indices);
+  EFA_GDA_FN void leader_read_lock() {
+    leader_read_reserve();
+    load_acquire_pair(&queue_->lock.serving, serving_, indices_);
   }
-  /* Copies what the leader read to all threads. If the leader read it with an acquire, completes that for them. */
-  EFA_GDA_FN static void share_lock_words(Group group, LockReading &lock) {
-    lock.serving = group.from_leader(lock.serving);
-    lock.indices = group.from_leader(lock.indices);
-    lock.free_limit = group.from_leader(lock.free_limit);
-    if constexpr (Group::kCombines) lock.reserved = group.from_leader(lock.reserved);
+  /* Gives all threads what the leader read. If the leader read it with an acquire, completes that for them. */
+  EFA_GDA_FN void share_lock_words() {
+    Group group = ring_.group();
+    serving_ = group.from_leader(serving_);
+    uint64_t indices = group.from_leader(indices_);
+    ring_.inherit(indices, group.from_leader(limit_));
+    if constexpr (Group::kCombines) reserved_ = group.from_leader(reserved_);
     group.sync();
   }
 
@@ -450,23 +451,25 @@ class Ticket : private TicketState {
 
   /* Loads the lock's words with an acquire, for all threads. */
   EFA_GDA_FN void read_lock() {
-    if (ring_.is_leader()) leader_read_lock(queue_, lock_);
-    share_lock_words(ring_.group(), lock_);
+    forget_reading();
+    if (ring_.is_leader()) leader_read_lock();
+    share_lock_words();
   }
 
   /* The most loads of serving in has_ended(), and those without a change before leader_wait_long(): most waits end
    * earlier. */
   static constexpr uint32_t kLoadsWithoutClock = 31;
 
-  /* Reads the lock until serving is not `before`, or until the wait fails. Leaves the newest reading in lock_. */
-  EFA_GDA_FN efa_gda_status leader_wait_for_change(uint64_t before, uint64_t timeout_ns) {
+  /* Reads the lock until serving changes, or until the wait fails. */
+  EFA_GDA_FN efa_gda_status leader_wait_for_change(uint64_t timeout_ns) {
+    uint64_t before = serving_;
     EFA_GDA_NO_UNROLL for (uint32_t loads = 0; loads != kLoadsWithoutClock; loads++) {
-      leader_read_lock(queue_, lock_);
-      if (lock_.serving != before) return EFA_GDA_OK;
+      leader_read_lock();
+      if (serving_ != before) return EFA_GDA_OK;
       pause();
     }
     efa_gda_status status = leader_wait_long(queue_, before, timeout_ns);
-    leader_read_lock(queue_, lock_);
+    leader_read_lock();
     return status;
   }
   /* The rest of that wait, with a clock. Its Deadline is in the thread's memory, and each acquire makes the next access
@@ -484,13 +487,13 @@ class Ticket : private TicketState {
 
   /* Step 1 of THE LOCK OWNER. */
   EFA_GDA_FN bool others_wait() const {
-    return Group::kCombines && lock_.reserved != first_slot() + count_ && ring_.has_publication_slots();
+    return Group::kCombines && reserved_ != first_slot() + count_ && ring_.has_publication_slots();
   }
 
   /* Makes the group the lock owner, and stores Open if others_wait(). The lock must be passed to this ticket. */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
-    must_combine_ = (lock_.serving & kPassedMustCombine) != 0;
+    must_combine_ = (serving_ & kPassedMustCombine) != 0;
     resume();
     if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
       /* So that groups that acquire this Open see what the previous lock owner released. */
@@ -501,6 +504,10 @@ class Ticket : private TicketState {
 
   efa_gda_queue *queue_;
   RingOf &ring_;
+  /* What the leader read besides: the two indices and the limit, until share_lock_words() gives them to the ring. Not
+   * earlier: to move a value to another register, the leader would wait for its load, and make() after that. */
+  uint64_t indices_;
+  uint32_t limit_;
 };
 
 }  // namespace efa_gda
