@@ -7,9 +7,9 @@
  * STEPS of combine(). The lock owner
  *   1. stores Open at the next ticket. A group that will combine because it saw later tickets has stored Open at its
  *      own ticket already, when it acquired the lock (Ticket::acquire).
- *   2. in Open, scans the flags from T on, places the calls found unless they are placed ahead, rings, confirms the
- *      doorbell (confirm_for_others() in sq.h), and stores serving past them. It repeats step 2 until a scan finds no
- *      call, or until it has executed step 2 kMaxOpenRounds times.
+ *   2. in Open, scans the flags from T on, places the calls found unless they are placed ahead, rings, perhaps confirms
+ *      the doorbell (confirm_for_others() in sq.h), and stores serving past them. It repeats step 2 until a scan finds
+ *      no call, or until it has executed step 2 kMaxOpenRounds times.
  *   3. stores Closing, executes F2, loads `end`, and synchronises the group.
  *   4. in Closing, passes the lock in Passed if T is at or past `end`. Otherwise it scans. If T's call is not found, it
  *      passes the lock to T's group in PassedMustCombine. Otherwise it places the calls found and rings as in step 2,

@@ -478,10 +478,11 @@ class Ring : private RingState {
     doorbell_index_ = next_;
   }
 
-  /* If a batch window is kept, confirms the last doorbell, so that other groups can place ahead up to max_batch entries
-   * past it. To copy their entries would take longer than this fence. */
+  /* If the entries that are not confirmed fill more than an eighth of the batch window, confirms the last doorbell, so
+   * that other groups can place ahead up to max_batch entries past it. To copy their entries would take longer than
+   * this fence. With fewer entries they can place ahead without it, and would only wait for it. */
   EFA_GDA_FN void confirm_for_others() {
-    if (batch_window_ != kNoBatchWindow) confirm();
+    if (batch_window_ != kNoBatchWindow && next_ - leader_confirmed_index() > batch_window_ / 8) confirm();
   }
 
  private:

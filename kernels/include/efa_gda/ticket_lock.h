@@ -149,7 +149,7 @@
  * in free_slots.h). No other group writes these slots: they are those of the ticket. (While a group owns the queue, no
  * other group places ahead or looks: OWNED QUEUES in post.h.) The flags have kPlacedAhead, and the publication slots
  * keep older entries. The lock owner, which would otherwise copy the entries, only rings for them. While it combines,
- * it confirms each doorbell at once, so that more groups can place ahead (confirm_for_others() in sq.h).
+ * it confirms doorbells early, so that more groups can place ahead (confirm_for_others() in sq.h).
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
