@@ -124,7 +124,7 @@
  *                 |           | completions, and leaves `completed` as it is (COUNTERS)
  *   wrap not 0    | null      | the same, but reads no completion: after an error `completed` stands still
  *   wrap = 0      | any       | completed_so_far() copies the counters' sum to `completed`; poll() does nothing
- *   none          | null      | does nothing; waits for completions and for free slots run out
+ *   none          | null      | only takes the lock; waits for completions and for free slots run out
  *
  * COUNTERS (counters.success is not null; only then does counters.wrap have a meaning). Up to the last paragraph, wrap
  * is not 0. `completed` follows success + error. The completion queue is read only while there are unread errors:
@@ -152,7 +152,7 @@
  *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
  * behind. advance_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
  * poller holds completion.lock then, this is left to the next multiple. `consumed` may fall 2^32 - 2 N behind, so one
- * of three tries in a row must find the lock free. The lock is held only while errors are read or `consumed` is brought
+ * of three tries in a row must find the lock free. The lock is held only while errors are unread or `consumed` is brought
  * forward.
  *   Wraps: counters.wrap is a power of two of at least 4 N, and each counter wraps at it or at a multiple of it. Their
  * sum minus `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`. That

@@ -161,8 +161,8 @@ struct RingState {
  * that is not inlined adds to what the function uses (cold_function() in group.h avoids that on shared queues).
  * Therefore an owner waits for free slots before it makes entries; after a wait it reads the geometry again; small
  * values share options_; a post that is not usual keeps its entries, a wait its requests, and a poll what it can, in
- * the thread's memory, whose address is computed at each call (local_pointer() in group.h); and a reading of the lock is
- * zeroed before the next one, because the threads that do not read would keep it until then (forget_reading() in
+ * the thread's memory, whose address is computed at each call (local_pointer() in group.h); and a reading of the lock
+ * is zeroed before the next one, because the threads that do not read would keep it until then (forget_reading() in
  * ticket_lock.h). What ptxas spills nevertheless, it loads anew in each post. On a shared queue that takes a round trip
  * to L2, because the acquire of the post before has emptied L1 (A1 in ticket_lock.h). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
@@ -195,8 +195,8 @@ class Ring : private RingState {
     batch_window_ = has(kRecord) || sq.max_batch >= sq.num_entries ? kNoBatchWindow : sq.max_batch;
   }
 
-  /* Takes the words that the previous writer left: the two indices as lock_indices() has them, and the limit. Until
-   * resume(), only free_limit() may be called. */
+  /* Takes the words that the previous writer left: the two indices as lock_indices() has them, and the limit. next(),
+   * the indices and what depends on them have no meaning until resume(). */
   EFA_GDA_FN void inherit(uint64_t indices, uint32_t free_limit) {
     doorbell_index_ = (uint32_t)indices;
     set_confirmed((uint32_t)(indices >> 32));
@@ -480,7 +480,7 @@ class Ring : private RingState {
 
   /* If the entries that are not confirmed fill more than an eighth of the batch window, confirms the last doorbell, so
    * that other groups can place ahead up to max_batch entries past it. To copy their entries would take longer than
-   * this fence. With fewer entries they can place ahead without it, and would only wait for it. */
+   * this fence. With fewer entries, calls of up to seven eighths of the window can place ahead without it. */
   EFA_GDA_FN void confirm_for_others() {
     if (batch_window_ != kNoBatchWindow && next_ - leader_confirmed_index() > batch_window_ / 8) confirm();
   }
