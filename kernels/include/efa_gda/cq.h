@@ -152,8 +152,8 @@
  *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
  * behind. advance_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
  * poller holds completion.lock then, this is left to the next multiple. `consumed` may fall 2^32 - 2 N behind, so one
- * of three tries in a row must find the lock free. The lock is held only while errors are unread or `consumed` is brought
- * forward.
+ * of three tries in a row must find the lock free. The lock is held only while errors are unread or `consumed` is
+ * brought forward.
  *   Wraps: counters.wrap is a power of two of at least 4 N, and each counter wraps at it or at a multiple of it. Their
  * sum minus `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`. That
  * can happen although the poller loads `completed` first, because the load does not order the adapter's stores. The

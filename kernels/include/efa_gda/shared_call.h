@@ -21,9 +21,10 @@
 namespace efa_gda {
 
 /* A call in the thread's memory. When it has taken its ticket, each field is defined but, without entries, `quads`
- * and, unless entries have 128 bytes, `upper`; for combine_as() only `combining` and `timeout_ns` must be. Nothing is set before it is needed, because
- * stores to the thread's memory delay the next fence. Its callers declare it as an array of one: the arrays of one type
- * in all functions that the compiler inlines into a kernel share their memory, other objects often do not. */
+ * and, unless entries have 128 bytes, `upper`; for combine_as() only `combining` and `timeout_ns` must be. Nothing is
+ * set before it is needed, because stores to the thread's memory delay the next fence. Its callers declare it as an
+ * array of one: the arrays of one type in all functions that the compiler inlines into a kernel share their memory,
+ * other objects often do not. */
 struct SharedCall {
   /* The group's ring, in post() a copy of the handle's, and the arguments of combine(). */
   Combining combining;
