@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Checks the pages for users: their links, and their commands as they are written.
 
-docs_test.py links            every relative link leads to a file, and to a heading of it
+docs_test.py links            every relative link leads to a file, and to a heading of it; every ● of docs/fidelity.md has
+                              a test or a command in docs/fidelity.tsv, which exists
 docs_test.py run PROBE PAGE…  runs the blocks of commands of these pages, all pages without PAGE
 
 A page's blocks (```sh) run in order in one shell, in the repository's root. A block that cannot run there has a line before
@@ -66,6 +67,39 @@ def links():
                     wrong.append(f"{page.name}: {link}: {target.name} has no such heading")
     assert count > 100, f"only {count} links were found"
     print(f"{count} links")
+    return wrong
+
+
+def exists(shown):
+    """Whether PATH::TEST is a test, PATH::FUNCTION a function of a shell script, or PATH, with any arguments, a file."""
+    path, _, name = shown.partition(" ")[0].partition("::")
+    text = (ROOT / path).read_text() if (ROOT / path).is_file() else None
+    if text is None or not name:
+        return text is not None
+    if path.endswith(".sh"):
+        return re.search(rf"^{name}\(\)", text, re.M)
+    # Macros write tests from a list of names.
+    listed = "#[test] fn $name()" in text and re.search(rf"^ *{name}:$", text, re.M)
+    return listed or re.search(rf"#\[test\]\s*(#\[.*\]\s*)*fn {name}\(", text)
+
+
+def fidelity():
+    marks, wrong, shown = set(), [], set()
+    for line in (ROOT / "docs/fidelity.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if cells and cells[0] == "claim":
+            columns = cells
+        marks |= {(cells[0], columns[at]) for at, cell in enumerate(cells) if "●" in cell}
+    assert len(marks) > 100, f"only {len(marks)} ● were found"
+    for line in (ROOT / "docs/fidelity.tsv").read_text().splitlines():
+        claim, columns, test = line.split("\t")
+        for column in columns.split(", "):
+            found = [mark for mark in marks if mark[0].startswith(claim) and mark[1].startswith(column)]
+            shown |= set(found)
+            if len(found) != 1 or not exists(test):
+                wrong.append(f"fidelity.tsv: {line}: {len(found)} ● of {column}, or there is no such test")
+    wrong += [f"fidelity.md: {claim}: no test in fidelity.tsv for {column}" for claim, column in marks - shown]
+    print(f"{len(marks)} ● of fidelity.md")
     return wrong
 
 
@@ -141,7 +175,7 @@ def target_directory():
 
 def main():
     if sys.argv[1:] == ["links"]:
-        wrong = links()
+        wrong = links() + fidelity()
     else:
         _, command, probe, *names = sys.argv
         assert command == "run", __doc__
