@@ -72,7 +72,7 @@ build() {
   say "building"
   # What test.sh builds: fewer packages would have other features and be compiled again.
   (cd "$ROOT" && cargo build --locked -q --workspace --lib --bins --tests --examples) || die "the build failed"
-  build_tests verbs_adapter verbs_cycles verbs_captured
+  build_tests verbs_adapter verbs_cycles
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
@@ -347,16 +347,15 @@ probe() {
   wants gda-probe-check 'rdma-core exposes the queues, this libfabric does not'
 }
 
+# libefa's entries equal this project's, and their hash is the one that the tests of the device code compare with.
 compared() {
-  local entry=$1
-  SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 300 \
+  local entry=$1 hash recorded=efa-gda/tests/kernels_entries.rs
+  SOFTEFA_SEED=1 SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 300 \
     "$SCRATCH/sid" "$SCRATCH/verbs_requests" random "$entry" 5000 "$entry" "$SCRATCH/requests.$entry"
   run "compare-$entry" 300 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
   sed 's/^/        /' "$SCRATCH/compare-$entry.log"
-  # The device library writes the same entries.
-  EFA_GDA_CAPTURE=$SCRATCH/capture.$entry EFA_GDA_REQUESTS=$SCRATCH/requests.$entry \
-    run "compare-device-code-$entry" 300 "$(test_file verbs_captured)" --nocapture
-  wants "compare-device-code-$entry" '^test result: ok. 1 passed'
+  hash=$(cut -d ' ' -f 4 "$SCRATCH/capture.$entry" | sha256sum | cut -d ' ' -f 1)
+  grep -qF -- "$hash" "$ROOT/$recorded" || failed "compare-$entry" "has entries of hash $hash, which $recorded has not"
 }
 
 main() {

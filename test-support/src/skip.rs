@@ -17,8 +17,6 @@ pub enum Need {
     Verbs,
     /// `adapter`: an adapter under rdma-core, named by `EFA_GDA_VERBS_ADAPTER`.
     Adapter,
-    /// `capture`: files with captured entries, named by the environment.
-    Capture,
     /// `headers`: rdma-core's headers, in the folder `RDMA_CORE_INCLUDE`.
     Headers,
     /// `libfabric`: libfabric.
@@ -34,12 +32,11 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [(&'static str, Self); 11] = [
+    const ALL: [(&'static str, Self); 10] = [
         ("gpu", Self::Gpu),
         ("gpus", Self::SecondGpu),
         ("verbs", Self::Verbs),
         ("adapter", Self::Adapter),
-        ("capture", Self::Capture),
         ("headers", Self::Headers),
         ("libfabric", Self::Libfabric),
         ("nvrtc", Self::Nvrtc),

@@ -141,7 +141,13 @@ struct region {
 };
 
 static struct region make_region(size_t length, int access) {
-  struct region region = {.bytes = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)};
+  // The addresses are the same in each run, so that libefa writes the same entries.
+  static uintptr_t next = 1ull << 44;
+  void *bytes = mmap((void *)next, length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (bytes != (void *)next) die("mmap at %p", (void *)next);
+  next += 1ull << 32;
+  struct region region = {.bytes = bytes};
   region.mr = ibv_reg_mr(pd, region.bytes, length, access);
   if (!region.mr) die("ibv_reg_mr");
   return region;
@@ -158,8 +164,10 @@ struct request {
   uint64_t id;
 };
 
+// efa-gda/tests/kernels_entries.rs draws the same requests.
 static struct request draw_request(uint32_t entry_bytes) {
-  struct request r = {.id = ((uint64_t)draw(1u << 31) << 32) | draw(1u << 31), .segments = 1};
+  uint64_t high = draw(1u << 31);
+  struct request r = {.id = high << 32 | draw(1u << 31), .segments = 1};
   r.kind = (const char *[]){"send", "write", "read"}[draw(3)];
   r.send = r.kind[0] == 's';
   r.read = r.kind[0] == 'r';
