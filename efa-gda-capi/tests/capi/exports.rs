@@ -65,6 +65,10 @@ fn the_headers_compile_as_c_and_as_cplusplus() {
 
 #[test]
 fn the_shared_libraries_export_the_functions_of_the_headers_and_no_others() {
+    let map = std::fs::read_to_string(root().join("efa_gda.map")).unwrap();
+    let names =
+        map.lines().filter_map(|line| line.trim().strip_suffix(';').filter(|name| name.contains('_')));
+    assert_eq!(names.map(str::to_owned).collect::<BTreeSet<_>>(), declared(), "of efa_gda.map");
     assert_eq!(exported(&library()), declared(), "of link.sh");
     assert_eq!(exported(&libraries().shared), declared(), "of cargo");
 }
