@@ -4,8 +4,8 @@
 //! Each fence, acquire, release and barrier of the device library has a name there; an access without one is relaxed or
 //! weak. The adapter's accesses are ordered as it orders them. The search looks at every execution that the axioms
 //! allow. None may break the property, and without any one of the named elements some execution must. So a test fails
-//! if an element is missing, and also if an element is not needed. docs/fidelity.md lists the elements with their
-//! tests.
+//! if an element is missing, and also if an element is not needed. docs/fidelity.md states what this does not
+//! show.
 
 mod lock;
 mod pairs;
