@@ -10,7 +10,6 @@ A page's blocks (```sh) run in order in one shell, in the repository's root. A b
 it with the reason, <!-- not run: REASON -->; PROBE, a gda-probe, must still accept its command lines. Of gda-probe, the
 exit status 4 (warnings about this machine) counts as success.
 """
-import contextlib
 import os
 import pathlib
 import re
@@ -117,7 +116,7 @@ def not_accepted(place, commands, probe):
     """Lines of gda-probe that it refuses. With --help, it parses the line and runs nothing."""
     for line in commands.replace("\\\n", " ").splitlines():
         match = re.search(r"(?:^|[/ ])(?:gda-probe|gda_probe)( [a-z-].*|)$", line.split("#")[0].rstrip())
-        if match and not re.match(r"(?:cp|docker (?:build|cp)|helm|kubectl|sbatch|ln|scripts/)", line):
+        if match and not re.match(r"(?:cp|docker (?:build|cp)|kubectl|sbatch|ln|scripts/)", line):
             words = shlex.split(re.split(r"[|>;&]", match[1])[0])
             ended = subprocess.run([probe, *words, "--help"], capture_output=True, text=True, timeout=60)
             if ended.returncode != 0:
@@ -126,6 +125,8 @@ def not_accepted(place, commands, probe):
 
 def run(probe, pages):
     wrong, ran, left_out = [], 0, 0
+    # scripts/probe.sh runs the build of the tests instead of a release build.
+    variables = {**os.environ, "PROBE": probe, "EFA_GDA_PROBE_DEV": "1"}
     for page in pages:
         script = SETUP
         for place, reason, commands in blocks(page):
@@ -140,7 +141,7 @@ def run(probe, pages):
             continue
         with tempfile.TemporaryFile("w+") as log:
             shell = ["timeout", "--kill-after=10", "900", "bash", "-euo", "pipefail", "-c", script]
-            status = subprocess.run(shell, cwd=ROOT, env=environment(probe), stdout=log, stderr=log,
+            status = subprocess.run(shell, cwd=ROOT, env=variables, stdout=log, stderr=log,
                                     stdin=subprocess.DEVNULL).returncode
             log.seek(0)
             if status:
@@ -149,38 +150,22 @@ def run(probe, pages):
     return wrong
 
 
-def environment(probe):
-    # scripts/probe.sh runs the build of the tests instead of a release build.
-    variables = {**os.environ, "PROBE": probe, "EFA_GDA_PROBE_DEV": "1"}
-    # The pages name cargo's own directory.
-    elsewhere = variables.get("CARGO_TARGET_DIR")
-    if elsewhere and not os.path.samefile(elsewhere, ROOT / "target"):
-        del variables["CARGO_TARGET_DIR"]
-    return variables
-
-
-@contextlib.contextmanager
-def target_directory():
-    """Lets target in the repository lead to CARGO_TARGET_DIR for the run, if there is no such directory."""
-    link, elsewhere = ROOT / "target", os.environ.get("CARGO_TARGET_DIR")
-    if not elsewhere or link.exists():
-        yield
-        return
-    link.symlink_to(elsewhere)
-    try:
-        yield
-    finally:
-        link.unlink()
-
-
 def main():
     if sys.argv[1:] == ["links"]:
         wrong = links() + fidelity()
     else:
         _, command, probe, *names = sys.argv
         assert command == "run", __doc__
-        with target_directory():
+        # The pages name cargo's own directory, which leads to CARGO_TARGET_DIR for the run if it does not exist.
+        target, elsewhere = ROOT / "target", os.environ.pop("CARGO_TARGET_DIR", None)
+        linked = elsewhere and not target.exists()
+        if linked:
+            target.symlink_to(elsewhere)
+        try:
             wrong = run(probe, [ROOT / name for name in names] or PAGES)
+        finally:
+            if linked:
+                target.unlink()
     print("\n".join(wrong))
     sys.exit(1 if wrong else 0)
 
