@@ -112,13 +112,15 @@ fn an_adapter_without_a_driver_fails_dev_003() {
 
 #[test]
 fn a_module_that_other_adapters_use_is_not_advised_to_be_loaded() {
-    let machine = Machine::new("uverbs-is-loaded");
-    machine.adapter(1).adapter(2);
-    let uverbs = "sys/bus/pci/devices/0000:01:00.0/infiniband_verbs";
-    std::fs::remove_dir_all(machine.path().join(uverbs)).unwrap();
-    let document = machine.check(&[]);
+    let without_uverbs = |name: &str| {
+        let machine = Machine::new(name);
+        machine.adapter(1).adapter(2);
+        machine.remove("/sys/bus/pci/devices/0000:01:00.0/infiniband_verbs");
+        machine
+    };
+    let document = without_uverbs("uverbs-is-loaded").check(&[]);
     says(&document, "DEV-005", "observed", &["although ib_uverbs is loaded"]);
-    let pci = "/sys/bus/pci/devices/0000:00:00.0";
+    let (machine, pci) = (without_uverbs("vfio"), "/sys/bus/pci/devices/0000:00:00.0");
     machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
     machine.link(&format!("{pci}/driver"), "/sys/bus/pci/drivers/vfio-pci");
     let document = machine.check(&[]);
@@ -218,7 +220,7 @@ fn peer_mapping_must_be_enabled() {
         ("NotPeerMappingOverride=1", "fail"),
         ("", "fail"),
     ] {
-        let machine = Machine::new(&format!("peer-{}", words.len()));
+        let machine = Machine::new(&format!("peer-{words}"));
         machine.nvidia(words);
         assert_eq!(state(&machine.check(&[]), "CUDA-002"), expected, "{words}");
     }
@@ -304,7 +306,7 @@ fn fork_support_and_huge_pages_are_judged_as_the_efa_provider_judges_them() {
     const HUGE: &str = "FI_EFA_USE_HUGE_PAGE";
     const HUGE_SAFE: &str = "RDMAV_HUGEPAGES_SAFE";
     let judged = |kernel: &str, pages: u32, args: &[&str], set: &[(&str, &str)]| {
-        let machine = Machine::new("fork");
+        let machine = Machine::new(&format!("fork-{kernel}-{pages}"));
         machine.file("/proc/sys/kernel/osrelease", kernel);
         machine.file("/proc/meminfo", &format!("HugePages_Total:   {pages}\n"));
         let mut command = probe(&["--json", "--root", machine.arg(), "--gpu", "none"]);
@@ -451,15 +453,18 @@ fn an_argument_with_a_control_character_is_refused_and_shown_escaped() {
 
 #[test]
 fn absolute_links_lead_below_the_root() {
-    let machine = Machine::new("links");
-    machine.adapter(1).file("/elsewhere/version", "2.0.0\n");
-    std::fs::remove_file(machine.path().join("sys/module/efa/version")).unwrap();
-    machine.link("/sys/module/efa/version", "/elsewhere/version");
-    machine.link("/sys/module/efa/circle", "/sys/module/efa/circle");
-    let document = machine.check(&[]);
-    assert_eq!(check(&document, "DEV-002")["observed"], "efa 2.0.0");
+    let linked = |name: &str| {
+        let machine = Machine::new(name);
+        machine.adapter(1).remove("/sys/module/efa/version");
+        machine.link("/sys/module/efa/version", "/elsewhere/version");
+        machine.link("/sys/module/efa/circle", "/sys/module/efa/circle");
+        machine
+    };
+    let machine = linked("links");
+    machine.file("/elsewhere/version", "2.0.0\n");
+    assert_eq!(check(&machine.check(&[]), "DEV-002")["observed"], "efa 2.0.0");
     // A link to a file of the machine that runs the probe leads to no file of the machine that is examined.
-    std::fs::remove_file(machine.path().join("elsewhere/version")).unwrap();
+    let machine = linked("links-to-this-machine");
     machine.link("/elsewhere/version", env!("CARGO_MANIFEST_PATH"));
     assert_eq!(state(&machine.check(&[]), "DEV-002"), "unknown");
 }

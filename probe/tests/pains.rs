@@ -26,6 +26,7 @@ fn an_rdma_core_before_the_queries_is_the_images() {
     let machine = sound("old-rdma-core");
     machine.bytes(LIBEFA, old);
     reported_alone((Files, &machine, &[]), &["LIB-005"], "install rdma-core 59", "image");
+    let machine = sound("no-rdma-core");
     machine.remove(LIBEFA);
     reported_alone((Files, &machine, &[]), &["LIB-005"], "install rdma-core 59", "image");
 }
@@ -177,10 +178,14 @@ fn nccl_without_the_plugin_is_reported() {
 
 #[test]
 fn a_running_process_with_an_older_plugin_is_reported_although_the_disk_is_right() {
-    let machine = sound("running");
     let old = "/opt/old/libnccl-net-ofi.so";
-    machine.file(old, "aws-ofi-nccl 1.20.1\0").process(41, &[NCCL, PLUGIN]);
-    pass(&checked(Files, &machine, &[]), &["LIB-007"]);
+    let running = |name: &str| {
+        let machine = sound(name);
+        machine.file(old, "aws-ofi-nccl 1.20.1\0").process(41, &[NCCL, PLUGIN]);
+        machine
+    };
+    pass(&checked(Files, &running("running"), &[]), &["LIB-007"]);
+    let machine = running("running-old");
     // A file of the process's own root is read there.
     machine.file(&format!("/proc/42/root{old}"), "aws-ofi-nccl 1.21.1\0");
     machine.process(42, &[NCCL, old]).process(43, &["/usr/lib/libc.so.6"]);
@@ -193,9 +198,13 @@ fn a_running_process_with_an_older_plugin_is_reported_although_the_disk_is_right
 
 #[test]
 fn libraries_of_running_processes_decide_where_the_disk_has_none() {
-    let machine = sound("of-processes");
-    machine.remove(NCCL).remove(PLUGIN);
-    assert_eq!(state(&checked(Files, &machine, &[]), "LIB-007"), "unknown");
+    let on_no_disk = |name: &str| {
+        let machine = sound(name);
+        machine.remove(NCCL).remove(PLUGIN);
+        machine
+    };
+    assert_eq!(state(&checked(Files, &on_no_disk("of-no-process"), &[]), "LIB-007"), "unknown");
+    let machine = on_no_disk("of-processes");
     for process in [50, 51] {
         machine.file(&format!("/proc/{process}/root{NCCL}"), "NCCL version 2.32.3+cuda13");
         machine.file(&format!("/proc/{process}/root{PLUGIN}"), "aws-ofi-nccl 1.22.0\0");

@@ -123,11 +123,18 @@ fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
     at_once(BROKEN, |&Broken { name, stack, who, code, fix, make, set }| {
         let machine = sound(&format!("people-{name}"));
         make(&machine);
-        let (mut command, _providers) = sound::command(stack, &machine, &["check"]);
-        // Waits for an adapter that does not answer take half of the limit.
-        command.args(["--time-limit", if name == "security-group" { "10000" } else { PATIENT[1] }]);
-        let adapters = if name == "no-peer-mapping" { "1" } else { "2" };
-        command.env("SOFTEFA_ADAPTERS", adapters).envs(set.iter().copied());
+        let check = |args: &[&str]| {
+            let (mut command, providers) = sound::command(stack, &machine, args);
+            // Waits for an adapter that does not answer take half of the limit.
+            command.args(["--time-limit", if name == "security-group" { "10000" } else { PATIENT[1] }]);
+            let adapters = if name == "no-peer-mapping" { "1" } else { "2" };
+            command.env("SOFTEFA_ADAPTERS", adapters).envs(set.iter().copied());
+            (command, providers)
+        };
+        // Its states are frozen.
+        let (mut command, _providers) = check(&["check", "--json"]);
+        output(&mut command);
+        let (mut command, _providers) = check(&["check"]);
         let shown = lines(&mut command, 80);
         std::fs::write(folder.join(format!("{name}.txt")), shown.join("\n") + "\n").expect("a file");
         let begins = |line: &&String| line.get(6..).is_some_and(|rest| rest.starts_with(code));

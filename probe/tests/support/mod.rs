@@ -1,6 +1,7 @@
 //! Running the probe, made-up machines, and validating documents.
 #![allow(dead_code, missing_docs, reason = "each test binary uses its own part")]
 
+mod frozen;
 pub(crate) mod schema;
 pub(crate) mod sound;
 
@@ -11,8 +12,6 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use efa_gda_test_support::TempDir;
-#[allow(unused_imports, reason = "each test binary uses its own part")]
-pub(crate) use efa_gda_test_support::output;
 use efa_gda_test_support::soft::provider;
 
 use serde_json::Value;
@@ -46,6 +45,13 @@ pub(crate) fn probe(args: &[&str]) -> Command {
 
 /// Arguments with time limits that suit a busy machine.
 pub(crate) const PATIENT: [&str; 2] = ["--time-limit", "60000"];
+
+/// Runs a command; a document that the probe prints is compared with its line of frozen behaviour.
+pub(crate) fn output(command: &mut Command) -> Output {
+    let output = efa_gda_test_support::output(command);
+    frozen::compare(command, &output);
+    output
+}
 
 pub(crate) fn run(args: &[&str]) -> Output {
     output(&mut probe(args))
