@@ -11,9 +11,14 @@ pub(crate) fn validate(document: &Value) {
     assert!(errors.is_empty(), "the document violates the schema: {errors:#?}\n{document:#}");
 }
 
+/// The schema.
+pub(crate) fn schema() -> Value {
+    serde_json::from_str(SCHEMA).expect("the schema is JSON")
+}
+
 /// Where `document` violates the schema.
 pub(crate) fn errors(document: &Value) -> Vec<String> {
-    let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let schema = schema();
     let mut found = Vec::new();
     walk(&schema, &schema, document, "$", &mut found);
     found

@@ -104,6 +104,20 @@ fn each_command_prints_help_and_the_programs_help_option_reaches_the_program() {
     assert_eq!(run("help", &["printf", "%s\\n", "--help"]).1, "--help\n");
 }
 
+#[test]
+fn commands_and_options_are_those_of_the_list() {
+    let output = output(Command::new(env!("CARGO_BIN_EXE_softefa")).arg("--help"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let named: Vec<&str> = text.lines().filter(|line| line.starts_with("softefa ")).collect();
+    let expected = [
+        "softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]",
+        "softefa serve --socket PATH [--adapters N] [--quiet] [--every-user]",
+        "softefa doctor",
+        "softefa compare CAPTURE REQUESTS",
+    ];
+    assert_eq!(named, expected);
+}
+
 /// Outputs that take nothing: a full device, a pipe without a reader, and a full pipe.
 fn useless() -> [(Stdio, Option<PipeReader>); 3] {
     let full = File::options().write(true).open("/dev/full").unwrap();
