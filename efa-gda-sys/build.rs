@@ -107,13 +107,14 @@ mod generate {
         text
     }
 
-    /// Generates `NAME.rs` with the items of `header` that match `items`.
+    /// Generates `NAME.rs` with the items of `header` that match `items`, and `asserted/NAME.rs`, which also asserts
+    /// their layouts.
     ///
     /// The result depends on the headers and on bindgen's version alone: the formatter is bindgen's, the Rust version is
     /// the workspace's oldest, and no type of the C library whose layout differs between architectures is used.
     fn one(name: &str, header: &str, items: &str) {
         let oldest = bindgen::RustTarget::stable(88, 0).unwrap_or_else(|error| panic!("{error}"));
-        let bindings = bindgen::Builder::default()
+        let builder = bindgen::Builder::default()
             .header_contents("wrapper.h", header)
             // For load.h, which includes efa_gda/queue.h.
             .clang_arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/kernels/include"))
@@ -127,18 +128,19 @@ mod generate {
             .prepend_enum_name(false)
             .use_core()
             .derive_default(true)
-            .layout_tests(true)
             .rust_target(oldest)
             .rust_edition(bindgen::RustEdition::Edition2024)
-            .formatter(bindgen::Formatter::Prettyplease)
-            .generate()
-            .unwrap_or_else(|error| {
+            .formatter(bindgen::Formatter::Prettyplease);
+        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+        for (folder, asserted) in [(out.clone(), false), (out.join("asserted"), true)] {
+            let bindings = builder.clone().layout_tests(asserted).generate().unwrap_or_else(|error| {
                 panic!("bindgen failed for {name}.rs: {error}; install libclang (Debian: libclang-dev)")
             });
-        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-        let file = out.join(name).with_extension("rs");
-        std::fs::write(&file, without_repeated_comments(&bindings.to_string()))
-            .unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+            let file = folder.join(name).with_extension("rs");
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| std::fs::write(&file, without_repeated_comments(&bindings.to_string())))
+                .unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+        }
     }
 
     /// Removes a comment that equals the one before it: libclang repeats an enumerator's comment for every following

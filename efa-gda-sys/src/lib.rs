@@ -9,7 +9,7 @@
 //!
 //! Layouts come from the C headers in `third_party/efa_gda/` and `kernels/include/efa_gda/` of this package, which
 //! state the rules for their use. The bindings are checked in under `src/generated/`; the feature `regenerate`
-//! generates them during the build instead. The crate `efa-gda` is the safe layer.
+//! generates them during the build instead, with assertions of their layouts. The crate `efa-gda` is the safe layer.
 
 pub mod load;
 mod provider;
@@ -23,7 +23,7 @@ macro_rules! bindings {
         #[cfg(not(feature = "regenerate"))]
         include!(concat!("generated/", $file));
         #[cfg(feature = "regenerate")]
-        include!(concat!(env!("OUT_DIR"), "/", $file));
+        include!(concat!(env!("OUT_DIR"), "/asserted/", $file));
     };
 }
 use bindings;

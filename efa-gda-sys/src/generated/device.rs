@@ -98,29 +98,6 @@ pub struct efa_gda_sq {
     /// enum efa_gda_sq_flags
     pub flags: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_sq"][::core::mem::size_of::<efa_gda_sq>() - 32usize];
-    ["Alignment of efa_gda_sq"][::core::mem::align_of::<efa_gda_sq>() - 8usize];
-    [
-        "Offset of field: efa_gda_sq::buffer",
-    ][::core::mem::offset_of!(efa_gda_sq, buffer) - 0usize];
-    [
-        "Offset of field: efa_gda_sq::doorbell",
-    ][::core::mem::offset_of!(efa_gda_sq, doorbell) - 8usize];
-    [
-        "Offset of field: efa_gda_sq::entry_size",
-    ][::core::mem::offset_of!(efa_gda_sq, entry_size) - 16usize];
-    [
-        "Offset of field: efa_gda_sq::num_entries",
-    ][::core::mem::offset_of!(efa_gda_sq, num_entries) - 20usize];
-    [
-        "Offset of field: efa_gda_sq::max_batch",
-    ][::core::mem::offset_of!(efa_gda_sq, max_batch) - 24usize];
-    [
-        "Offset of field: efa_gda_sq::flags",
-    ][::core::mem::offset_of!(efa_gda_sq, flags) - 28usize];
-};
 impl Default for efa_gda_sq {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -144,29 +121,6 @@ pub struct efa_gda_rq {
     pub max_batch: u32,
     pub flags: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_rq"][::core::mem::size_of::<efa_gda_rq>() - 32usize];
-    ["Alignment of efa_gda_rq"][::core::mem::align_of::<efa_gda_rq>() - 8usize];
-    [
-        "Offset of field: efa_gda_rq::buffer",
-    ][::core::mem::offset_of!(efa_gda_rq, buffer) - 0usize];
-    [
-        "Offset of field: efa_gda_rq::doorbell",
-    ][::core::mem::offset_of!(efa_gda_rq, doorbell) - 8usize];
-    [
-        "Offset of field: efa_gda_rq::entry_size",
-    ][::core::mem::offset_of!(efa_gda_rq, entry_size) - 16usize];
-    [
-        "Offset of field: efa_gda_rq::num_entries",
-    ][::core::mem::offset_of!(efa_gda_rq, num_entries) - 20usize];
-    [
-        "Offset of field: efa_gda_rq::max_batch",
-    ][::core::mem::offset_of!(efa_gda_rq, max_batch) - 24usize];
-    [
-        "Offset of field: efa_gda_rq::flags",
-    ][::core::mem::offset_of!(efa_gda_rq, flags) - 28usize];
-};
 impl Default for efa_gda_rq {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -191,23 +145,6 @@ pub struct efa_gda_cq {
     /// A power of two; NO OVERRUN in cq.h and efa_gda_counters state the least.
     pub num_entries: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_cq"][::core::mem::size_of::<efa_gda_cq>() - 24usize];
-    ["Alignment of efa_gda_cq"][::core::mem::align_of::<efa_gda_cq>() - 8usize];
-    [
-        "Offset of field: efa_gda_cq::buffer",
-    ][::core::mem::offset_of!(efa_gda_cq, buffer) - 0usize];
-    [
-        "Offset of field: efa_gda_cq::doorbell",
-    ][::core::mem::offset_of!(efa_gda_cq, doorbell) - 8usize];
-    [
-        "Offset of field: efa_gda_cq::entry_size",
-    ][::core::mem::offset_of!(efa_gda_cq, entry_size) - 16usize];
-    [
-        "Offset of field: efa_gda_cq::num_entries",
-    ][::core::mem::offset_of!(efa_gda_cq, num_entries) - 20usize];
-};
 impl Default for efa_gda_cq {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -231,22 +168,6 @@ pub struct efa_gda_counters {
     pub error: *const u64,
     pub wrap: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_counters"][::core::mem::size_of::<efa_gda_counters>() - 24usize];
-    [
-        "Alignment of efa_gda_counters",
-    ][::core::mem::align_of::<efa_gda_counters>() - 8usize];
-    [
-        "Offset of field: efa_gda_counters::success",
-    ][::core::mem::offset_of!(efa_gda_counters, success) - 0usize];
-    [
-        "Offset of field: efa_gda_counters::error",
-    ][::core::mem::offset_of!(efa_gda_counters, error) - 8usize];
-    [
-        "Offset of field: efa_gda_counters::wrap",
-    ][::core::mem::offset_of!(efa_gda_counters, wrap) - 16usize];
-};
 impl Default for efa_gda_counters {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -269,27 +190,6 @@ pub struct efa_gda_publication {
     pub num_entries: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_publication",
-    ][::core::mem::size_of::<efa_gda_publication>() - 24usize];
-    [
-        "Alignment of efa_gda_publication",
-    ][::core::mem::align_of::<efa_gda_publication>() - 8usize];
-    [
-        "Offset of field: efa_gda_publication::entries",
-    ][::core::mem::offset_of!(efa_gda_publication, entries) - 0usize];
-    [
-        "Offset of field: efa_gda_publication::flags",
-    ][::core::mem::offset_of!(efa_gda_publication, flags) - 8usize];
-    [
-        "Offset of field: efa_gda_publication::num_entries",
-    ][::core::mem::offset_of!(efa_gda_publication, num_entries) - 16usize];
-    [
-        "Offset of field: efa_gda_publication::reserved",
-    ][::core::mem::offset_of!(efa_gda_publication, reserved) - 20usize];
-};
 impl Default for efa_gda_publication {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -310,20 +210,6 @@ pub struct efa_gda_inbox {
     pub num_entries: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_inbox"][::core::mem::size_of::<efa_gda_inbox>() - 16usize];
-    ["Alignment of efa_gda_inbox"][::core::mem::align_of::<efa_gda_inbox>() - 8usize];
-    [
-        "Offset of field: efa_gda_inbox::entries",
-    ][::core::mem::offset_of!(efa_gda_inbox, entries) - 0usize];
-    [
-        "Offset of field: efa_gda_inbox::num_entries",
-    ][::core::mem::offset_of!(efa_gda_inbox, num_entries) - 8usize];
-    [
-        "Offset of field: efa_gda_inbox::reserved",
-    ][::core::mem::offset_of!(efa_gda_inbox, reserved) - 12usize];
-};
 impl Default for efa_gda_inbox {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -350,25 +236,6 @@ pub struct efa_gda_requests {
     pub num_entries: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_requests"][::core::mem::size_of::<efa_gda_requests>() - 24usize];
-    [
-        "Alignment of efa_gda_requests",
-    ][::core::mem::align_of::<efa_gda_requests>() - 8usize];
-    [
-        "Offset of field: efa_gda_requests::done",
-    ][::core::mem::offset_of!(efa_gda_requests, done) - 0usize];
-    [
-        "Offset of field: efa_gda_requests::posters",
-    ][::core::mem::offset_of!(efa_gda_requests, posters) - 8usize];
-    [
-        "Offset of field: efa_gda_requests::num_entries",
-    ][::core::mem::offset_of!(efa_gda_requests, num_entries) - 16usize];
-    [
-        "Offset of field: efa_gda_requests::reserved",
-    ][::core::mem::offset_of!(efa_gda_requests, reserved) - 20usize];
-};
 impl Default for efa_gda_requests {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -394,24 +261,6 @@ pub struct efa_gda_reserve_words {
     /// 0; device code loads and stores it with free_limit.
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_reserve_words",
-    ][::core::mem::size_of::<efa_gda_reserve_words>() - 16usize];
-    [
-        "Alignment of efa_gda_reserve_words",
-    ][::core::mem::align_of::<efa_gda_reserve_words>() - 16usize];
-    [
-        "Offset of field: efa_gda_reserve_words::word",
-    ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
-    [
-        "Offset of field: efa_gda_reserve_words::free_limit",
-    ][::core::mem::offset_of!(efa_gda_reserve_words, free_limit) - 8usize];
-    [
-        "Offset of field: efa_gda_reserve_words::reserved",
-    ][::core::mem::offset_of!(efa_gda_reserve_words, reserved) - 12usize];
-};
 /** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
  Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
  all stores and loads of the two indices by device code are of 64 bits, as one word.*/
@@ -431,24 +280,6 @@ pub struct efa_gda_lock_words {
  after the fence that confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD.*/
     pub confirmed_index: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_lock_words",
-    ][::core::mem::size_of::<efa_gda_lock_words>() - 16usize];
-    [
-        "Alignment of efa_gda_lock_words",
-    ][::core::mem::align_of::<efa_gda_lock_words>() - 16usize];
-    [
-        "Offset of field: efa_gda_lock_words::serving",
-    ][::core::mem::offset_of!(efa_gda_lock_words, serving) - 0usize];
-    [
-        "Offset of field: efa_gda_lock_words::doorbell_index",
-    ][::core::mem::offset_of!(efa_gda_lock_words, doorbell_index) - 8usize];
-    [
-        "Offset of field: efa_gda_lock_words::confirmed_index",
-    ][::core::mem::offset_of!(efa_gda_lock_words, confirmed_index) - 12usize];
-};
 /// Engine: errors of the queue.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -470,39 +301,6 @@ pub struct efa_gda_error_words {
     pub put_status: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_error_words",
-    ][::core::mem::size_of::<efa_gda_error_words>() - 40usize];
-    [
-        "Alignment of efa_gda_error_words",
-    ][::core::mem::align_of::<efa_gda_error_words>() - 8usize];
-    [
-        "Offset of field: efa_gda_error_words::count",
-    ][::core::mem::offset_of!(efa_gda_error_words, count) - 0usize];
-    [
-        "Offset of field: efa_gda_error_words::reported",
-    ][::core::mem::offset_of!(efa_gda_error_words, reported) - 4usize];
-    [
-        "Offset of field: efa_gda_error_words::completion_status",
-    ][::core::mem::offset_of!(efa_gda_error_words, completion_status) - 8usize];
-    [
-        "Offset of field: efa_gda_error_words::poison",
-    ][::core::mem::offset_of!(efa_gda_error_words, poison) - 12usize];
-    [
-        "Offset of field: efa_gda_error_words::request_id",
-    ][::core::mem::offset_of!(efa_gda_error_words, request_id) - 16usize];
-    [
-        "Offset of field: efa_gda_error_words::put_request_id",
-    ][::core::mem::offset_of!(efa_gda_error_words, put_request_id) - 24usize];
-    [
-        "Offset of field: efa_gda_error_words::put_status",
-    ][::core::mem::offset_of!(efa_gda_error_words, put_status) - 32usize];
-    [
-        "Offset of field: efa_gda_error_words::reserved",
-    ][::core::mem::offset_of!(efa_gda_error_words, reserved) - 36usize];
-};
 /// Engine: the completion queue's consumer (cq.h).
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -521,33 +319,6 @@ pub struct efa_gda_completion_words {
     /// Completions of receives dropped because the inbox was full, modulo 2^32.
     pub lost: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_completion_words",
-    ][::core::mem::size_of::<efa_gda_completion_words>() - 24usize];
-    [
-        "Alignment of efa_gda_completion_words",
-    ][::core::mem::align_of::<efa_gda_completion_words>() - 4usize];
-    [
-        "Offset of field: efa_gda_completion_words::lock",
-    ][::core::mem::offset_of!(efa_gda_completion_words, lock) - 0usize];
-    [
-        "Offset of field: efa_gda_completion_words::consumed",
-    ][::core::mem::offset_of!(efa_gda_completion_words, consumed) - 4usize];
-    [
-        "Offset of field: efa_gda_completion_words::completed",
-    ][::core::mem::offset_of!(efa_gda_completion_words, completed) - 8usize];
-    [
-        "Offset of field: efa_gda_completion_words::received",
-    ][::core::mem::offset_of!(efa_gda_completion_words, received) - 12usize];
-    [
-        "Offset of field: efa_gda_completion_words::inboxed",
-    ][::core::mem::offset_of!(efa_gda_completion_words, inboxed) - 16usize];
-    [
-        "Offset of field: efa_gda_completion_words::lost",
-    ][::core::mem::offset_of!(efa_gda_completion_words, lost) - 20usize];
-};
 /// Engine: the request table's words (requests.h).
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -557,21 +328,6 @@ pub struct efa_gda_request_words {
     /// Handles that took a number for the table, modulo 2^32.
     pub handles: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_request_words",
-    ][::core::mem::size_of::<efa_gda_request_words>() - 8usize];
-    [
-        "Alignment of efa_gda_request_words",
-    ][::core::mem::align_of::<efa_gda_request_words>() - 4usize];
-    [
-        "Offset of field: efa_gda_request_words::oldest",
-    ][::core::mem::offset_of!(efa_gda_request_words, oldest) - 0usize];
-    [
-        "Offset of field: efa_gda_request_words::handles",
-    ][::core::mem::offset_of!(efa_gda_request_words, handles) - 4usize];
-};
 /// Engine: the receive queue's producer, and the inbox's consumer (rq.h).
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -585,27 +341,6 @@ pub struct efa_gda_receive_words {
     /// Completions taken from the inbox, modulo 2^32.
     pub taken: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_receive_words",
-    ][::core::mem::size_of::<efa_gda_receive_words>() - 16usize];
-    [
-        "Alignment of efa_gda_receive_words",
-    ][::core::mem::align_of::<efa_gda_receive_words>() - 4usize];
-    [
-        "Offset of field: efa_gda_receive_words::lock",
-    ][::core::mem::offset_of!(efa_gda_receive_words, lock) - 0usize];
-    [
-        "Offset of field: efa_gda_receive_words::posted",
-    ][::core::mem::offset_of!(efa_gda_receive_words, posted) - 4usize];
-    [
-        "Offset of field: efa_gda_receive_words::doorbell_index",
-    ][::core::mem::offset_of!(efa_gda_receive_words, doorbell_index) - 8usize];
-    [
-        "Offset of field: efa_gda_receive_words::taken",
-    ][::core::mem::offset_of!(efa_gda_receive_words, taken) - 12usize];
-};
 /// A mapped queue.
 #[repr(C)]
 #[repr(align(128))]
@@ -648,68 +383,6 @@ pub struct efa_gda_queue {
     pub __bindgen_padding_2: [u32; 24usize],
     pub receive: efa_gda_receive_words,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_queue"][::core::mem::size_of::<efa_gda_queue>() - 640usize];
-    ["Alignment of efa_gda_queue"][::core::mem::align_of::<efa_gda_queue>() - 128usize];
-    [
-        "Offset of field: efa_gda_queue::sq",
-    ][::core::mem::offset_of!(efa_gda_queue, sq) - 0usize];
-    [
-        "Offset of field: efa_gda_queue::rq",
-    ][::core::mem::offset_of!(efa_gda_queue, rq) - 32usize];
-    [
-        "Offset of field: efa_gda_queue::cq",
-    ][::core::mem::offset_of!(efa_gda_queue, cq) - 64usize];
-    [
-        "Offset of field: efa_gda_queue::counters",
-    ][::core::mem::offset_of!(efa_gda_queue, counters) - 88usize];
-    [
-        "Offset of field: efa_gda_queue::publication",
-    ][::core::mem::offset_of!(efa_gda_queue, publication) - 112usize];
-    [
-        "Offset of field: efa_gda_queue::abort",
-    ][::core::mem::offset_of!(efa_gda_queue, abort) - 136usize];
-    [
-        "Offset of field: efa_gda_queue::max_rdma_size",
-    ][::core::mem::offset_of!(efa_gda_queue, max_rdma_size) - 144usize];
-    [
-        "Offset of field: efa_gda_queue::max_msg_size",
-    ][::core::mem::offset_of!(efa_gda_queue, max_msg_size) - 152usize];
-    [
-        "Offset of field: efa_gda_queue::max_inline",
-    ][::core::mem::offset_of!(efa_gda_queue, max_inline) - 156usize];
-    [
-        "Offset of field: efa_gda_queue::qpn",
-    ][::core::mem::offset_of!(efa_gda_queue, qpn) - 160usize];
-    [
-        "Offset of field: efa_gda_queue::hints",
-    ][::core::mem::offset_of!(efa_gda_queue, hints) - 164usize];
-    [
-        "Offset of field: efa_gda_queue::inbox",
-    ][::core::mem::offset_of!(efa_gda_queue, inbox) - 168usize];
-    [
-        "Offset of field: efa_gda_queue::requests",
-    ][::core::mem::offset_of!(efa_gda_queue, requests) - 184usize];
-    [
-        "Offset of field: efa_gda_queue::reserve",
-    ][::core::mem::offset_of!(efa_gda_queue, reserve) - 256usize];
-    [
-        "Offset of field: efa_gda_queue::lock",
-    ][::core::mem::offset_of!(efa_gda_queue, lock) - 272usize];
-    [
-        "Offset of field: efa_gda_queue::error",
-    ][::core::mem::offset_of!(efa_gda_queue, error) - 288usize];
-    [
-        "Offset of field: efa_gda_queue::completion",
-    ][::core::mem::offset_of!(efa_gda_queue, completion) - 384usize];
-    [
-        "Offset of field: efa_gda_queue::tracking",
-    ][::core::mem::offset_of!(efa_gda_queue, tracking) - 408usize];
-    [
-        "Offset of field: efa_gda_queue::receive",
-    ][::core::mem::offset_of!(efa_gda_queue, receive) - 512usize];
-};
 impl Default for efa_gda_queue {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -727,20 +400,6 @@ pub struct efa_gda_peer {
     pub qpn: u16,
     pub qkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_peer"][::core::mem::size_of::<efa_gda_peer>() - 8usize];
-    ["Alignment of efa_gda_peer"][::core::mem::align_of::<efa_gda_peer>() - 4usize];
-    [
-        "Offset of field: efa_gda_peer::ah",
-    ][::core::mem::offset_of!(efa_gda_peer, ah) - 0usize];
-    [
-        "Offset of field: efa_gda_peer::qpn",
-    ][::core::mem::offset_of!(efa_gda_peer, qpn) - 2usize];
-    [
-        "Offset of field: efa_gda_peer::qkey",
-    ][::core::mem::offset_of!(efa_gda_peer, qkey) - 4usize];
-};
 /// Defer the doorbell to the end, except where the batch window or free slots require one.
 pub const EFA_GDA_PUT_AGGREGATE: efa_gda_put_flags = 1;
 /// End when everything is rung for, without waiting for completions.
@@ -770,30 +429,6 @@ pub struct efa_gda_put_result {
     /// Requests of the queue that completed while the put owned it, modulo 2^32, as the queue counts them.
     pub completed: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_put_result",
-    ][::core::mem::size_of::<efa_gda_put_result>() - 32usize];
-    [
-        "Alignment of efa_gda_put_result",
-    ][::core::mem::align_of::<efa_gda_put_result>() - 8usize];
-    [
-        "Offset of field: efa_gda_put_result::status",
-    ][::core::mem::offset_of!(efa_gda_put_result, status) - 0usize];
-    [
-        "Offset of field: efa_gda_put_result::completion_status",
-    ][::core::mem::offset_of!(efa_gda_put_result, completion_status) - 4usize];
-    [
-        "Offset of field: efa_gda_put_result::request_id",
-    ][::core::mem::offset_of!(efa_gda_put_result, request_id) - 8usize];
-    [
-        "Offset of field: efa_gda_put_result::posted",
-    ][::core::mem::offset_of!(efa_gda_put_result, posted) - 16usize];
-    [
-        "Offset of field: efa_gda_put_result::completed",
-    ][::core::mem::offset_of!(efa_gda_put_result, completed) - 24usize];
-};
 /** Arguments of efa_gda_put_kernel: `count` transfers of `bytes` bytes, transfer i at address + i * stride on both
  sides. An RDMA transfer, other than an inline write, of more than max_rdma_size or 2^32 - 1 bytes has several
  requests, any other transfer one.*/
@@ -824,70 +459,6 @@ pub struct efa_gda_put_args {
     pub second_lkey: u32,
     pub second_bytes: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_put_args"][::core::mem::size_of::<efa_gda_put_args>() - 120usize];
-    [
-        "Alignment of efa_gda_put_args",
-    ][::core::mem::align_of::<efa_gda_put_args>() - 8usize];
-    [
-        "Offset of field: efa_gda_put_args::queue",
-    ][::core::mem::offset_of!(efa_gda_put_args, queue) - 0usize];
-    [
-        "Offset of field: efa_gda_put_args::result",
-    ][::core::mem::offset_of!(efa_gda_put_args, result) - 8usize];
-    [
-        "Offset of field: efa_gda_put_args::peer",
-    ][::core::mem::offset_of!(efa_gda_put_args, peer) - 16usize];
-    [
-        "Offset of field: efa_gda_put_args::op",
-    ][::core::mem::offset_of!(efa_gda_put_args, op) - 24usize];
-    [
-        "Offset of field: efa_gda_put_args::flags",
-    ][::core::mem::offset_of!(efa_gda_put_args, flags) - 28usize];
-    [
-        "Offset of field: efa_gda_put_args::local_address",
-    ][::core::mem::offset_of!(efa_gda_put_args, local_address) - 32usize];
-    [
-        "Offset of field: efa_gda_put_args::remote_address",
-    ][::core::mem::offset_of!(efa_gda_put_args, remote_address) - 40usize];
-    [
-        "Offset of field: efa_gda_put_args::lkey",
-    ][::core::mem::offset_of!(efa_gda_put_args, lkey) - 48usize];
-    [
-        "Offset of field: efa_gda_put_args::rkey",
-    ][::core::mem::offset_of!(efa_gda_put_args, rkey) - 52usize];
-    [
-        "Offset of field: efa_gda_put_args::bytes",
-    ][::core::mem::offset_of!(efa_gda_put_args, bytes) - 56usize];
-    [
-        "Offset of field: efa_gda_put_args::count",
-    ][::core::mem::offset_of!(efa_gda_put_args, count) - 64usize];
-    [
-        "Offset of field: efa_gda_put_args::local_stride",
-    ][::core::mem::offset_of!(efa_gda_put_args, local_stride) - 72usize];
-    [
-        "Offset of field: efa_gda_put_args::remote_stride",
-    ][::core::mem::offset_of!(efa_gda_put_args, remote_stride) - 80usize];
-    [
-        "Offset of field: efa_gda_put_args::immediate",
-    ][::core::mem::offset_of!(efa_gda_put_args, immediate) - 88usize];
-    [
-        "Offset of field: efa_gda_put_args::reserved",
-    ][::core::mem::offset_of!(efa_gda_put_args, reserved) - 92usize];
-    [
-        "Offset of field: efa_gda_put_args::timeout_ns",
-    ][::core::mem::offset_of!(efa_gda_put_args, timeout_ns) - 96usize];
-    [
-        "Offset of field: efa_gda_put_args::second_address",
-    ][::core::mem::offset_of!(efa_gda_put_args, second_address) - 104usize];
-    [
-        "Offset of field: efa_gda_put_args::second_lkey",
-    ][::core::mem::offset_of!(efa_gda_put_args, second_lkey) - 112usize];
-    [
-        "Offset of field: efa_gda_put_args::second_bytes",
-    ][::core::mem::offset_of!(efa_gda_put_args, second_bytes) - 116usize];
-};
 impl Default for efa_gda_put_args {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -909,27 +480,6 @@ pub struct efa_gda_receive_result {
     pub count: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_receive_result",
-    ][::core::mem::size_of::<efa_gda_receive_result>() - 16usize];
-    [
-        "Alignment of efa_gda_receive_result",
-    ][::core::mem::align_of::<efa_gda_receive_result>() - 4usize];
-    [
-        "Offset of field: efa_gda_receive_result::status",
-    ][::core::mem::offset_of!(efa_gda_receive_result, status) - 0usize];
-    [
-        "Offset of field: efa_gda_receive_result::first",
-    ][::core::mem::offset_of!(efa_gda_receive_result, first) - 4usize];
-    [
-        "Offset of field: efa_gda_receive_result::count",
-    ][::core::mem::offset_of!(efa_gda_receive_result, count) - 8usize];
-    [
-        "Offset of field: efa_gda_receive_result::reserved",
-    ][::core::mem::offset_of!(efa_gda_receive_result, reserved) - 12usize];
-};
 /// Arguments of efa_gda_receive_kernel (kernels/receive.cu).
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -949,45 +499,6 @@ pub struct efa_gda_receive_args {
     pub count: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_receive_args",
-    ][::core::mem::size_of::<efa_gda_receive_args>() - 64usize];
-    [
-        "Alignment of efa_gda_receive_args",
-    ][::core::mem::align_of::<efa_gda_receive_args>() - 8usize];
-    [
-        "Offset of field: efa_gda_receive_args::queue",
-    ][::core::mem::offset_of!(efa_gda_receive_args, queue) - 0usize];
-    [
-        "Offset of field: efa_gda_receive_args::result",
-    ][::core::mem::offset_of!(efa_gda_receive_args, result) - 8usize];
-    [
-        "Offset of field: efa_gda_receive_args::into",
-    ][::core::mem::offset_of!(efa_gda_receive_args, into) - 16usize];
-    [
-        "Offset of field: efa_gda_receive_args::address",
-    ][::core::mem::offset_of!(efa_gda_receive_args, address) - 24usize];
-    [
-        "Offset of field: efa_gda_receive_args::stride",
-    ][::core::mem::offset_of!(efa_gda_receive_args, stride) - 32usize];
-    [
-        "Offset of field: efa_gda_receive_args::timeout_ns",
-    ][::core::mem::offset_of!(efa_gda_receive_args, timeout_ns) - 40usize];
-    [
-        "Offset of field: efa_gda_receive_args::lkey",
-    ][::core::mem::offset_of!(efa_gda_receive_args, lkey) - 48usize];
-    [
-        "Offset of field: efa_gda_receive_args::length",
-    ][::core::mem::offset_of!(efa_gda_receive_args, length) - 52usize];
-    [
-        "Offset of field: efa_gda_receive_args::count",
-    ][::core::mem::offset_of!(efa_gda_receive_args, count) - 56usize];
-    [
-        "Offset of field: efa_gda_receive_args::reserved",
-    ][::core::mem::offset_of!(efa_gda_receive_args, reserved) - 60usize];
-};
 impl Default for efa_gda_receive_args {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1007,25 +518,6 @@ pub struct efa_gda_test_put {
     pub peer: efa_gda_peer,
     pub timeout_ns: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_test_put"][::core::mem::size_of::<efa_gda_test_put>() - 32usize];
-    [
-        "Alignment of efa_gda_test_put",
-    ][::core::mem::align_of::<efa_gda_test_put>() - 8usize];
-    [
-        "Offset of field: efa_gda_test_put::queue",
-    ][::core::mem::offset_of!(efa_gda_test_put, queue) - 0usize];
-    [
-        "Offset of field: efa_gda_test_put::result",
-    ][::core::mem::offset_of!(efa_gda_test_put, result) - 8usize];
-    [
-        "Offset of field: efa_gda_test_put::peer",
-    ][::core::mem::offset_of!(efa_gda_test_put, peer) - 16usize];
-    [
-        "Offset of field: efa_gda_test_put::timeout_ns",
-    ][::core::mem::offset_of!(efa_gda_test_put, timeout_ns) - 24usize];
-};
 impl Default for efa_gda_test_put {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1052,33 +544,6 @@ pub struct efa_gda_xpu_object {
     pub meeting: u64,
     pub result: i64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_xpu_object",
-    ][::core::mem::size_of::<efa_gda_xpu_object>() - 40usize];
-    [
-        "Alignment of efa_gda_xpu_object",
-    ][::core::mem::align_of::<efa_gda_xpu_object>() - 8usize];
-    [
-        "Offset of field: efa_gda_xpu_object::magic",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, magic) - 0usize];
-    [
-        "Offset of field: efa_gda_xpu_object::bytes",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, bytes) - 8usize];
-    [
-        "Offset of field: efa_gda_xpu_object::fclass",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, fclass) - 12usize];
-    [
-        "Offset of field: efa_gda_xpu_object::timeout_ns",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, timeout_ns) - 16usize];
-    [
-        "Offset of field: efa_gda_xpu_object::meeting",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, meeting) - 24usize];
-    [
-        "Offset of field: efa_gda_xpu_object::result",
-    ][::core::mem::offset_of!(efa_gda_xpu_object, result) - 32usize];
-};
 /// A context of a posted receive; its index in the table is the request id.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1088,24 +553,6 @@ pub struct efa_gda_xpu_receive {
     pub reserved: u32,
     pub context: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_xpu_receive",
-    ][::core::mem::size_of::<efa_gda_xpu_receive>() - 16usize];
-    [
-        "Alignment of efa_gda_xpu_receive",
-    ][::core::mem::align_of::<efa_gda_xpu_receive>() - 8usize];
-    [
-        "Offset of field: efa_gda_xpu_receive::used",
-    ][::core::mem::offset_of!(efa_gda_xpu_receive, used) - 0usize];
-    [
-        "Offset of field: efa_gda_xpu_receive::reserved",
-    ][::core::mem::offset_of!(efa_gda_xpu_receive, reserved) - 4usize];
-    [
-        "Offset of field: efa_gda_xpu_receive::context",
-    ][::core::mem::offset_of!(efa_gda_xpu_receive, context) - 8usize];
-};
 /// A completion queue.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1131,47 +578,6 @@ pub struct efa_gda_xpu_cq {
     /// Device: where the next search for a free entry of `receives` begins.
     pub next_receive: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_xpu_cq"][::core::mem::size_of::<efa_gda_xpu_cq>() - 96usize];
-    ["Alignment of efa_gda_xpu_cq"][::core::mem::align_of::<efa_gda_xpu_cq>() - 8usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::object",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, object) - 0usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::buffer",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, buffer) - 40usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::doorbell",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, doorbell) - 48usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::entry_size",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, entry_size) - 56usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::num_entries",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, num_entries) - 60usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::receives",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, receives) - 64usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::num_receives",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, num_receives) - 72usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::format",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, format) - 76usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::lock",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, lock) - 80usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::consumed",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, consumed) - 84usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::outstanding",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, outstanding) - 88usize];
-    [
-        "Offset of field: efa_gda_xpu_cq::next_receive",
-    ][::core::mem::offset_of!(efa_gda_xpu_cq, next_receive) - 92usize];
-};
 impl Default for efa_gda_xpu_cq {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1196,31 +602,6 @@ pub struct efa_gda_xpu_cntr {
     /// Device: the word `error` when a wait last ended because of it, or a program last read or set the errors.
     pub error_seen: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_xpu_cntr"][::core::mem::size_of::<efa_gda_xpu_cntr>() - 80usize];
-    [
-        "Alignment of efa_gda_xpu_cntr",
-    ][::core::mem::align_of::<efa_gda_xpu_cntr>() - 8usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::object",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, object) - 0usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::success",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, success) - 40usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::error",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error) - 48usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::success_offset",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, success_offset) - 56usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::error_offset",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error_offset) - 64usize];
-    [
-        "Offset of field: efa_gda_xpu_cntr::error_seen",
-    ][::core::mem::offset_of!(efa_gda_xpu_cntr, error_seen) - 72usize];
-};
 impl Default for efa_gda_xpu_cntr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1248,31 +629,6 @@ pub struct efa_gda_xpu_ep {
  the engine writes the low 16, and fi_xpu_post.h the caller's context into the others.*/
     pub queue: efa_gda_queue,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_xpu_ep"][::core::mem::size_of::<efa_gda_xpu_ep>() - 768usize];
-    [
-        "Alignment of efa_gda_xpu_ep",
-    ][::core::mem::align_of::<efa_gda_xpu_ep>() - 128usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::object",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, object) - 0usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::send_cq",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, send_cq) - 40usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::receive_cq",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, receive_cq) - 48usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::received",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, received) - 56usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::receive_errors",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, receive_errors) - 64usize];
-    [
-        "Offset of field: efa_gda_xpu_ep::queue",
-    ][::core::mem::offset_of!(efa_gda_xpu_ep, queue) - 128usize];
-};
 impl Default for efa_gda_xpu_ep {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1312,55 +668,6 @@ pub struct efa_gda_load_args {
     pub rkey: u32,
     pub timeout_ns: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_gda_load_args"][::core::mem::size_of::<efa_gda_load_args>() - 72usize];
-    [
-        "Alignment of efa_gda_load_args",
-    ][::core::mem::align_of::<efa_gda_load_args>() - 8usize];
-    [
-        "Offset of field: efa_gda_load_args::queues",
-    ][::core::mem::offset_of!(efa_gda_load_args, queues) - 0usize];
-    [
-        "Offset of field: efa_gda_load_args::status",
-    ][::core::mem::offset_of!(efa_gda_load_args, status) - 8usize];
-    [
-        "Offset of field: efa_gda_load_args::peer",
-    ][::core::mem::offset_of!(efa_gda_load_args, peer) - 16usize];
-    [
-        "Offset of field: efa_gda_load_args::queue_count",
-    ][::core::mem::offset_of!(efa_gda_load_args, queue_count) - 24usize];
-    [
-        "Offset of field: efa_gda_load_args::sharing",
-    ][::core::mem::offset_of!(efa_gda_load_args, sharing) - 28usize];
-    [
-        "Offset of field: efa_gda_load_args::group",
-    ][::core::mem::offset_of!(efa_gda_load_args, group) - 32usize];
-    [
-        "Offset of field: efa_gda_load_args::calls",
-    ][::core::mem::offset_of!(efa_gda_load_args, calls) - 36usize];
-    [
-        "Offset of field: efa_gda_load_args::per_call",
-    ][::core::mem::offset_of!(efa_gda_load_args, per_call) - 40usize];
-    [
-        "Offset of field: efa_gda_load_args::ring_every",
-    ][::core::mem::offset_of!(efa_gda_load_args, ring_every) - 44usize];
-    [
-        "Offset of field: efa_gda_load_args::quiet_every",
-    ][::core::mem::offset_of!(efa_gda_load_args, quiet_every) - 48usize];
-    [
-        "Offset of field: efa_gda_load_args::reserved",
-    ][::core::mem::offset_of!(efa_gda_load_args, reserved) - 52usize];
-    [
-        "Offset of field: efa_gda_load_args::lkey",
-    ][::core::mem::offset_of!(efa_gda_load_args, lkey) - 56usize];
-    [
-        "Offset of field: efa_gda_load_args::rkey",
-    ][::core::mem::offset_of!(efa_gda_load_args, rkey) - 60usize];
-    [
-        "Offset of field: efa_gda_load_args::timeout_ns",
-    ][::core::mem::offset_of!(efa_gda_load_args, timeout_ns) - 64usize];
-};
 impl Default for efa_gda_load_args {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();

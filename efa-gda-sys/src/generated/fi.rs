@@ -13,17 +13,6 @@ pub struct iovec {
     pub iov_base: *mut ::core::ffi::c_void,
     pub iov_len: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iovec"][::core::mem::size_of::<iovec>() - 16usize];
-    ["Alignment of iovec"][::core::mem::align_of::<iovec>() - 8usize];
-    [
-        "Offset of field: iovec::iov_base",
-    ][::core::mem::offset_of!(iovec, iov_base) - 0usize];
-    [
-        "Offset of field: iovec::iov_len",
-    ][::core::mem::offset_of!(iovec, iov_len) - 8usize];
-};
 impl Default for iovec {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -212,41 +201,6 @@ pub struct fi_tx_attr {
     pub rma_iov_limit: usize,
     pub tclass: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_tx_attr"][::core::mem::size_of::<fi_tx_attr>() - 80usize];
-    ["Alignment of fi_tx_attr"][::core::mem::align_of::<fi_tx_attr>() - 8usize];
-    [
-        "Offset of field: fi_tx_attr::caps",
-    ][::core::mem::offset_of!(fi_tx_attr, caps) - 0usize];
-    [
-        "Offset of field: fi_tx_attr::mode",
-    ][::core::mem::offset_of!(fi_tx_attr, mode) - 8usize];
-    [
-        "Offset of field: fi_tx_attr::op_flags",
-    ][::core::mem::offset_of!(fi_tx_attr, op_flags) - 16usize];
-    [
-        "Offset of field: fi_tx_attr::msg_order",
-    ][::core::mem::offset_of!(fi_tx_attr, msg_order) - 24usize];
-    [
-        "Offset of field: fi_tx_attr::comp_order",
-    ][::core::mem::offset_of!(fi_tx_attr, comp_order) - 32usize];
-    [
-        "Offset of field: fi_tx_attr::inject_size",
-    ][::core::mem::offset_of!(fi_tx_attr, inject_size) - 40usize];
-    [
-        "Offset of field: fi_tx_attr::size",
-    ][::core::mem::offset_of!(fi_tx_attr, size) - 48usize];
-    [
-        "Offset of field: fi_tx_attr::iov_limit",
-    ][::core::mem::offset_of!(fi_tx_attr, iov_limit) - 56usize];
-    [
-        "Offset of field: fi_tx_attr::rma_iov_limit",
-    ][::core::mem::offset_of!(fi_tx_attr, rma_iov_limit) - 64usize];
-    [
-        "Offset of field: fi_tx_attr::tclass",
-    ][::core::mem::offset_of!(fi_tx_attr, tclass) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_rx_attr {
@@ -259,35 +213,6 @@ pub struct fi_rx_attr {
     pub size: usize,
     pub iov_limit: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_rx_attr"][::core::mem::size_of::<fi_rx_attr>() - 64usize];
-    ["Alignment of fi_rx_attr"][::core::mem::align_of::<fi_rx_attr>() - 8usize];
-    [
-        "Offset of field: fi_rx_attr::caps",
-    ][::core::mem::offset_of!(fi_rx_attr, caps) - 0usize];
-    [
-        "Offset of field: fi_rx_attr::mode",
-    ][::core::mem::offset_of!(fi_rx_attr, mode) - 8usize];
-    [
-        "Offset of field: fi_rx_attr::op_flags",
-    ][::core::mem::offset_of!(fi_rx_attr, op_flags) - 16usize];
-    [
-        "Offset of field: fi_rx_attr::msg_order",
-    ][::core::mem::offset_of!(fi_rx_attr, msg_order) - 24usize];
-    [
-        "Offset of field: fi_rx_attr::comp_order",
-    ][::core::mem::offset_of!(fi_rx_attr, comp_order) - 32usize];
-    [
-        "Offset of field: fi_rx_attr::total_buffered_recv",
-    ][::core::mem::offset_of!(fi_rx_attr, total_buffered_recv) - 40usize];
-    [
-        "Offset of field: fi_rx_attr::size",
-    ][::core::mem::offset_of!(fi_rx_attr, size) - 48usize];
-    [
-        "Offset of field: fi_rx_attr::iov_limit",
-    ][::core::mem::offset_of!(fi_rx_attr, iov_limit) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ep_attr {
@@ -307,53 +232,6 @@ pub struct fi_ep_attr {
     /// Through libfabric 2.6 the structure ends before xpu_ctx.
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ep_attr"][::core::mem::size_of::<fi_ep_attr>() - 104usize];
-    ["Alignment of fi_ep_attr"][::core::mem::align_of::<fi_ep_attr>() - 8usize];
-    [
-        "Offset of field: fi_ep_attr::type_",
-    ][::core::mem::offset_of!(fi_ep_attr, type_) - 0usize];
-    [
-        "Offset of field: fi_ep_attr::protocol",
-    ][::core::mem::offset_of!(fi_ep_attr, protocol) - 4usize];
-    [
-        "Offset of field: fi_ep_attr::protocol_version",
-    ][::core::mem::offset_of!(fi_ep_attr, protocol_version) - 8usize];
-    [
-        "Offset of field: fi_ep_attr::max_msg_size",
-    ][::core::mem::offset_of!(fi_ep_attr, max_msg_size) - 16usize];
-    [
-        "Offset of field: fi_ep_attr::msg_prefix_size",
-    ][::core::mem::offset_of!(fi_ep_attr, msg_prefix_size) - 24usize];
-    [
-        "Offset of field: fi_ep_attr::max_order_raw_size",
-    ][::core::mem::offset_of!(fi_ep_attr, max_order_raw_size) - 32usize];
-    [
-        "Offset of field: fi_ep_attr::max_order_war_size",
-    ][::core::mem::offset_of!(fi_ep_attr, max_order_war_size) - 40usize];
-    [
-        "Offset of field: fi_ep_attr::max_order_waw_size",
-    ][::core::mem::offset_of!(fi_ep_attr, max_order_waw_size) - 48usize];
-    [
-        "Offset of field: fi_ep_attr::mem_tag_format",
-    ][::core::mem::offset_of!(fi_ep_attr, mem_tag_format) - 56usize];
-    [
-        "Offset of field: fi_ep_attr::tx_ctx_cnt",
-    ][::core::mem::offset_of!(fi_ep_attr, tx_ctx_cnt) - 64usize];
-    [
-        "Offset of field: fi_ep_attr::rx_ctx_cnt",
-    ][::core::mem::offset_of!(fi_ep_attr, rx_ctx_cnt) - 72usize];
-    [
-        "Offset of field: fi_ep_attr::auth_key_size",
-    ][::core::mem::offset_of!(fi_ep_attr, auth_key_size) - 80usize];
-    [
-        "Offset of field: fi_ep_attr::auth_key",
-    ][::core::mem::offset_of!(fi_ep_attr, auth_key) - 88usize];
-    [
-        "Offset of field: fi_ep_attr::xpu_ctx",
-    ][::core::mem::offset_of!(fi_ep_attr, xpu_ctx) - 96usize];
-};
 impl Default for fi_ep_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -407,21 +285,6 @@ pub union fi_domain_attr__bindgen_ty_1 {
     pub data_progress: fi_progress,
     pub progress: fi_progress,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_domain_attr__bindgen_ty_1",
-    ][::core::mem::size_of::<fi_domain_attr__bindgen_ty_1>() - 4usize];
-    [
-        "Alignment of fi_domain_attr__bindgen_ty_1",
-    ][::core::mem::align_of::<fi_domain_attr__bindgen_ty_1>() - 4usize];
-    [
-        "Offset of field: fi_domain_attr__bindgen_ty_1::data_progress",
-    ][::core::mem::offset_of!(fi_domain_attr__bindgen_ty_1, data_progress) - 0usize];
-    [
-        "Offset of field: fi_domain_attr__bindgen_ty_1::progress",
-    ][::core::mem::offset_of!(fi_domain_attr__bindgen_ty_1, progress) - 0usize];
-};
 impl Default for fi_domain_attr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -431,104 +294,6 @@ impl Default for fi_domain_attr__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_domain_attr"][::core::mem::size_of::<fi_domain_attr>() - 232usize];
-    ["Alignment of fi_domain_attr"][::core::mem::align_of::<fi_domain_attr>() - 8usize];
-    [
-        "Offset of field: fi_domain_attr::domain",
-    ][::core::mem::offset_of!(fi_domain_attr, domain) - 0usize];
-    [
-        "Offset of field: fi_domain_attr::name",
-    ][::core::mem::offset_of!(fi_domain_attr, name) - 8usize];
-    [
-        "Offset of field: fi_domain_attr::threading",
-    ][::core::mem::offset_of!(fi_domain_attr, threading) - 16usize];
-    [
-        "Offset of field: fi_domain_attr::control_progress",
-    ][::core::mem::offset_of!(fi_domain_attr, control_progress) - 20usize];
-    [
-        "Offset of field: fi_domain_attr::resource_mgmt",
-    ][::core::mem::offset_of!(fi_domain_attr, resource_mgmt) - 28usize];
-    [
-        "Offset of field: fi_domain_attr::av_type",
-    ][::core::mem::offset_of!(fi_domain_attr, av_type) - 32usize];
-    [
-        "Offset of field: fi_domain_attr::mr_mode",
-    ][::core::mem::offset_of!(fi_domain_attr, mr_mode) - 36usize];
-    [
-        "Offset of field: fi_domain_attr::mr_key_size",
-    ][::core::mem::offset_of!(fi_domain_attr, mr_key_size) - 40usize];
-    [
-        "Offset of field: fi_domain_attr::cq_data_size",
-    ][::core::mem::offset_of!(fi_domain_attr, cq_data_size) - 48usize];
-    [
-        "Offset of field: fi_domain_attr::cq_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, cq_cnt) - 56usize];
-    [
-        "Offset of field: fi_domain_attr::ep_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, ep_cnt) - 64usize];
-    [
-        "Offset of field: fi_domain_attr::tx_ctx_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, tx_ctx_cnt) - 72usize];
-    [
-        "Offset of field: fi_domain_attr::rx_ctx_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, rx_ctx_cnt) - 80usize];
-    [
-        "Offset of field: fi_domain_attr::max_ep_tx_ctx",
-    ][::core::mem::offset_of!(fi_domain_attr, max_ep_tx_ctx) - 88usize];
-    [
-        "Offset of field: fi_domain_attr::max_ep_rx_ctx",
-    ][::core::mem::offset_of!(fi_domain_attr, max_ep_rx_ctx) - 96usize];
-    [
-        "Offset of field: fi_domain_attr::max_ep_stx_ctx",
-    ][::core::mem::offset_of!(fi_domain_attr, max_ep_stx_ctx) - 104usize];
-    [
-        "Offset of field: fi_domain_attr::max_ep_srx_ctx",
-    ][::core::mem::offset_of!(fi_domain_attr, max_ep_srx_ctx) - 112usize];
-    [
-        "Offset of field: fi_domain_attr::cntr_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, cntr_cnt) - 120usize];
-    [
-        "Offset of field: fi_domain_attr::mr_iov_limit",
-    ][::core::mem::offset_of!(fi_domain_attr, mr_iov_limit) - 128usize];
-    [
-        "Offset of field: fi_domain_attr::caps",
-    ][::core::mem::offset_of!(fi_domain_attr, caps) - 136usize];
-    [
-        "Offset of field: fi_domain_attr::mode",
-    ][::core::mem::offset_of!(fi_domain_attr, mode) - 144usize];
-    [
-        "Offset of field: fi_domain_attr::auth_key",
-    ][::core::mem::offset_of!(fi_domain_attr, auth_key) - 152usize];
-    [
-        "Offset of field: fi_domain_attr::auth_key_size",
-    ][::core::mem::offset_of!(fi_domain_attr, auth_key_size) - 160usize];
-    [
-        "Offset of field: fi_domain_attr::max_err_data",
-    ][::core::mem::offset_of!(fi_domain_attr, max_err_data) - 168usize];
-    [
-        "Offset of field: fi_domain_attr::mr_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, mr_cnt) - 176usize];
-    [
-        "Offset of field: fi_domain_attr::tclass",
-    ][::core::mem::offset_of!(fi_domain_attr, tclass) - 184usize];
-    [
-        "Offset of field: fi_domain_attr::max_ep_auth_key",
-    ][::core::mem::offset_of!(fi_domain_attr, max_ep_auth_key) - 192usize];
-    [
-        "Offset of field: fi_domain_attr::max_group_id",
-    ][::core::mem::offset_of!(fi_domain_attr, max_group_id) - 200usize];
-    [
-        "Offset of field: fi_domain_attr::max_cntr_value",
-    ][::core::mem::offset_of!(fi_domain_attr, max_cntr_value) - 208usize];
-    [
-        "Offset of field: fi_domain_attr::max_err_cntr_value",
-    ][::core::mem::offset_of!(fi_domain_attr, max_err_cntr_value) - 216usize];
-    [
-        "Offset of field: fi_domain_attr::max_xpu_ctx_cnt",
-    ][::core::mem::offset_of!(fi_domain_attr, max_xpu_ctx_cnt) - 224usize];
-};
 impl Default for fi_domain_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -547,26 +312,6 @@ pub struct fi_fabric_attr {
     pub prov_version: u32,
     pub api_version: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_fabric_attr"][::core::mem::size_of::<fi_fabric_attr>() - 32usize];
-    ["Alignment of fi_fabric_attr"][::core::mem::align_of::<fi_fabric_attr>() - 8usize];
-    [
-        "Offset of field: fi_fabric_attr::fabric",
-    ][::core::mem::offset_of!(fi_fabric_attr, fabric) - 0usize];
-    [
-        "Offset of field: fi_fabric_attr::name",
-    ][::core::mem::offset_of!(fi_fabric_attr, name) - 8usize];
-    [
-        "Offset of field: fi_fabric_attr::prov_name",
-    ][::core::mem::offset_of!(fi_fabric_attr, prov_name) - 16usize];
-    [
-        "Offset of field: fi_fabric_attr::prov_version",
-    ][::core::mem::offset_of!(fi_fabric_attr, prov_version) - 24usize];
-    [
-        "Offset of field: fi_fabric_attr::api_version",
-    ][::core::mem::offset_of!(fi_fabric_attr, api_version) - 28usize];
-};
 impl Default for fi_fabric_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -595,48 +340,6 @@ pub struct fi_info {
     pub fabric_attr: *mut fi_fabric_attr,
     pub nic: *mut fid_nic,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_info"][::core::mem::size_of::<fi_info>() - 120usize];
-    ["Alignment of fi_info"][::core::mem::align_of::<fi_info>() - 8usize];
-    ["Offset of field: fi_info::next"][::core::mem::offset_of!(fi_info, next) - 0usize];
-    ["Offset of field: fi_info::caps"][::core::mem::offset_of!(fi_info, caps) - 8usize];
-    ["Offset of field: fi_info::mode"][::core::mem::offset_of!(fi_info, mode) - 16usize];
-    [
-        "Offset of field: fi_info::addr_format",
-    ][::core::mem::offset_of!(fi_info, addr_format) - 24usize];
-    [
-        "Offset of field: fi_info::src_addrlen",
-    ][::core::mem::offset_of!(fi_info, src_addrlen) - 32usize];
-    [
-        "Offset of field: fi_info::dest_addrlen",
-    ][::core::mem::offset_of!(fi_info, dest_addrlen) - 40usize];
-    [
-        "Offset of field: fi_info::src_addr",
-    ][::core::mem::offset_of!(fi_info, src_addr) - 48usize];
-    [
-        "Offset of field: fi_info::dest_addr",
-    ][::core::mem::offset_of!(fi_info, dest_addr) - 56usize];
-    [
-        "Offset of field: fi_info::handle",
-    ][::core::mem::offset_of!(fi_info, handle) - 64usize];
-    [
-        "Offset of field: fi_info::tx_attr",
-    ][::core::mem::offset_of!(fi_info, tx_attr) - 72usize];
-    [
-        "Offset of field: fi_info::rx_attr",
-    ][::core::mem::offset_of!(fi_info, rx_attr) - 80usize];
-    [
-        "Offset of field: fi_info::ep_attr",
-    ][::core::mem::offset_of!(fi_info, ep_attr) - 88usize];
-    [
-        "Offset of field: fi_info::domain_attr",
-    ][::core::mem::offset_of!(fi_info, domain_attr) - 96usize];
-    [
-        "Offset of field: fi_info::fabric_attr",
-    ][::core::mem::offset_of!(fi_info, fabric_attr) - 104usize];
-    ["Offset of field: fi_info::nic"][::core::mem::offset_of!(fi_info, nic) - 112usize];
-};
 impl Default for fi_info {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -656,29 +359,6 @@ pub struct fi_device_attr {
     pub driver: *mut ::core::ffi::c_char,
     pub firmware: *mut ::core::ffi::c_char,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_device_attr"][::core::mem::size_of::<fi_device_attr>() - 48usize];
-    ["Alignment of fi_device_attr"][::core::mem::align_of::<fi_device_attr>() - 8usize];
-    [
-        "Offset of field: fi_device_attr::name",
-    ][::core::mem::offset_of!(fi_device_attr, name) - 0usize];
-    [
-        "Offset of field: fi_device_attr::device_id",
-    ][::core::mem::offset_of!(fi_device_attr, device_id) - 8usize];
-    [
-        "Offset of field: fi_device_attr::device_version",
-    ][::core::mem::offset_of!(fi_device_attr, device_version) - 16usize];
-    [
-        "Offset of field: fi_device_attr::vendor_id",
-    ][::core::mem::offset_of!(fi_device_attr, vendor_id) - 24usize];
-    [
-        "Offset of field: fi_device_attr::driver",
-    ][::core::mem::offset_of!(fi_device_attr, driver) - 32usize];
-    [
-        "Offset of field: fi_device_attr::firmware",
-    ][::core::mem::offset_of!(fi_device_attr, firmware) - 40usize];
-};
 impl Default for fi_device_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -696,23 +376,6 @@ pub struct fi_pci_attr {
     pub device_id: u8,
     pub function_id: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_pci_attr"][::core::mem::size_of::<fi_pci_attr>() - 6usize];
-    ["Alignment of fi_pci_attr"][::core::mem::align_of::<fi_pci_attr>() - 2usize];
-    [
-        "Offset of field: fi_pci_attr::domain_id",
-    ][::core::mem::offset_of!(fi_pci_attr, domain_id) - 0usize];
-    [
-        "Offset of field: fi_pci_attr::bus_id",
-    ][::core::mem::offset_of!(fi_pci_attr, bus_id) - 2usize];
-    [
-        "Offset of field: fi_pci_attr::device_id",
-    ][::core::mem::offset_of!(fi_pci_attr, device_id) - 3usize];
-    [
-        "Offset of field: fi_pci_attr::function_id",
-    ][::core::mem::offset_of!(fi_pci_attr, function_id) - 4usize];
-};
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_bus_attr {
@@ -724,18 +387,6 @@ pub struct fi_bus_attr {
 pub union fi_bus_attr__bindgen_ty_1 {
     pub pci: fi_pci_attr,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_bus_attr__bindgen_ty_1",
-    ][::core::mem::size_of::<fi_bus_attr__bindgen_ty_1>() - 6usize];
-    [
-        "Alignment of fi_bus_attr__bindgen_ty_1",
-    ][::core::mem::align_of::<fi_bus_attr__bindgen_ty_1>() - 2usize];
-    [
-        "Offset of field: fi_bus_attr__bindgen_ty_1::pci",
-    ][::core::mem::offset_of!(fi_bus_attr__bindgen_ty_1, pci) - 0usize];
-};
 impl Default for fi_bus_attr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -745,17 +396,6 @@ impl Default for fi_bus_attr__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_bus_attr"][::core::mem::size_of::<fi_bus_attr>() - 12usize];
-    ["Alignment of fi_bus_attr"][::core::mem::align_of::<fi_bus_attr>() - 4usize];
-    [
-        "Offset of field: fi_bus_attr::bus_type",
-    ][::core::mem::offset_of!(fi_bus_attr, bus_type) - 0usize];
-    [
-        "Offset of field: fi_bus_attr::attr",
-    ][::core::mem::offset_of!(fi_bus_attr, attr) - 4usize];
-};
 impl Default for fi_bus_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -774,26 +414,6 @@ pub struct fi_link_attr {
     pub state: fi_link_state,
     pub network_type: *mut ::core::ffi::c_char,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_link_attr"][::core::mem::size_of::<fi_link_attr>() - 40usize];
-    ["Alignment of fi_link_attr"][::core::mem::align_of::<fi_link_attr>() - 8usize];
-    [
-        "Offset of field: fi_link_attr::address",
-    ][::core::mem::offset_of!(fi_link_attr, address) - 0usize];
-    [
-        "Offset of field: fi_link_attr::mtu",
-    ][::core::mem::offset_of!(fi_link_attr, mtu) - 8usize];
-    [
-        "Offset of field: fi_link_attr::speed",
-    ][::core::mem::offset_of!(fi_link_attr, speed) - 16usize];
-    [
-        "Offset of field: fi_link_attr::state",
-    ][::core::mem::offset_of!(fi_link_attr, state) - 24usize];
-    [
-        "Offset of field: fi_link_attr::network_type",
-    ][::core::mem::offset_of!(fi_link_attr, network_type) - 32usize];
-};
 impl Default for fi_link_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -837,24 +457,6 @@ pub struct fi_ops {
     pub tostr: fi_unused_op,
     pub ops_set: fi_unused_op,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops"][::core::mem::size_of::<fi_ops>() - 56usize];
-    ["Alignment of fi_ops"][::core::mem::align_of::<fi_ops>() - 8usize];
-    ["Offset of field: fi_ops::size"][::core::mem::offset_of!(fi_ops, size) - 0usize];
-    ["Offset of field: fi_ops::close"][::core::mem::offset_of!(fi_ops, close) - 8usize];
-    ["Offset of field: fi_ops::bind"][::core::mem::offset_of!(fi_ops, bind) - 16usize];
-    [
-        "Offset of field: fi_ops::control",
-    ][::core::mem::offset_of!(fi_ops, control) - 24usize];
-    [
-        "Offset of field: fi_ops::ops_open",
-    ][::core::mem::offset_of!(fi_ops, ops_open) - 32usize];
-    ["Offset of field: fi_ops::tostr"][::core::mem::offset_of!(fi_ops, tostr) - 40usize];
-    [
-        "Offset of field: fi_ops::ops_set",
-    ][::core::mem::offset_of!(fi_ops, ops_set) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid {
@@ -862,14 +464,6 @@ pub struct fid {
     pub context: *mut ::core::ffi::c_void,
     pub ops: *mut fi_ops,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid"][::core::mem::size_of::<fid>() - 24usize];
-    ["Alignment of fid"][::core::mem::align_of::<fid>() - 8usize];
-    ["Offset of field: fid::fclass"][::core::mem::offset_of!(fid, fclass) - 0usize];
-    ["Offset of field: fid::context"][::core::mem::offset_of!(fid, context) - 8usize];
-    ["Offset of field: fid::ops"][::core::mem::offset_of!(fid, ops) - 16usize];
-};
 impl Default for fid {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -888,24 +482,6 @@ pub struct fid_nic {
     pub link_attr: *mut fi_link_attr,
     pub prov_attr: *mut ::core::ffi::c_void,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_nic"][::core::mem::size_of::<fid_nic>() - 56usize];
-    ["Alignment of fid_nic"][::core::mem::align_of::<fid_nic>() - 8usize];
-    ["Offset of field: fid_nic::fid"][::core::mem::offset_of!(fid_nic, fid) - 0usize];
-    [
-        "Offset of field: fid_nic::device_attr",
-    ][::core::mem::offset_of!(fid_nic, device_attr) - 24usize];
-    [
-        "Offset of field: fid_nic::bus_attr",
-    ][::core::mem::offset_of!(fid_nic, bus_attr) - 32usize];
-    [
-        "Offset of field: fid_nic::link_attr",
-    ][::core::mem::offset_of!(fid_nic, link_attr) - 40usize];
-    [
-        "Offset of field: fid_nic::prov_attr",
-    ][::core::mem::offset_of!(fid_nic, prov_attr) - 48usize];
-};
 impl Default for fid_nic {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -933,32 +509,6 @@ pub struct fi_ops_fabric {
     pub trywait: fi_unused_op,
     pub domain2: fi_unused_op,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_fabric"][::core::mem::size_of::<fi_ops_fabric>() - 56usize];
-    ["Alignment of fi_ops_fabric"][::core::mem::align_of::<fi_ops_fabric>() - 8usize];
-    [
-        "Offset of field: fi_ops_fabric::size",
-    ][::core::mem::offset_of!(fi_ops_fabric, size) - 0usize];
-    [
-        "Offset of field: fi_ops_fabric::domain",
-    ][::core::mem::offset_of!(fi_ops_fabric, domain) - 8usize];
-    [
-        "Offset of field: fi_ops_fabric::passive_ep",
-    ][::core::mem::offset_of!(fi_ops_fabric, passive_ep) - 16usize];
-    [
-        "Offset of field: fi_ops_fabric::eq_open",
-    ][::core::mem::offset_of!(fi_ops_fabric, eq_open) - 24usize];
-    [
-        "Offset of field: fi_ops_fabric::wait_open",
-    ][::core::mem::offset_of!(fi_ops_fabric, wait_open) - 32usize];
-    [
-        "Offset of field: fi_ops_fabric::trywait",
-    ][::core::mem::offset_of!(fi_ops_fabric, trywait) - 40usize];
-    [
-        "Offset of field: fi_ops_fabric::domain2",
-    ][::core::mem::offset_of!(fi_ops_fabric, domain2) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_fabric {
@@ -966,20 +516,6 @@ pub struct fid_fabric {
     pub ops: *mut fi_ops_fabric,
     pub api_version: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_fabric"][::core::mem::size_of::<fid_fabric>() - 40usize];
-    ["Alignment of fid_fabric"][::core::mem::align_of::<fid_fabric>() - 8usize];
-    [
-        "Offset of field: fid_fabric::fid",
-    ][::core::mem::offset_of!(fid_fabric, fid) - 0usize];
-    [
-        "Offset of field: fid_fabric::ops",
-    ][::core::mem::offset_of!(fid_fabric, ops) - 24usize];
-    [
-        "Offset of field: fid_fabric::api_version",
-    ][::core::mem::offset_of!(fid_fabric, api_version) - 32usize];
-};
 impl Default for fid_fabric {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1049,50 +585,6 @@ pub struct fi_ops_domain {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_domain"][::core::mem::size_of::<fi_ops_domain>() - 104usize];
-    ["Alignment of fi_ops_domain"][::core::mem::align_of::<fi_ops_domain>() - 8usize];
-    [
-        "Offset of field: fi_ops_domain::size",
-    ][::core::mem::offset_of!(fi_ops_domain, size) - 0usize];
-    [
-        "Offset of field: fi_ops_domain::av_open",
-    ][::core::mem::offset_of!(fi_ops_domain, av_open) - 8usize];
-    [
-        "Offset of field: fi_ops_domain::cq_open",
-    ][::core::mem::offset_of!(fi_ops_domain, cq_open) - 16usize];
-    [
-        "Offset of field: fi_ops_domain::endpoint",
-    ][::core::mem::offset_of!(fi_ops_domain, endpoint) - 24usize];
-    [
-        "Offset of field: fi_ops_domain::scalable_ep",
-    ][::core::mem::offset_of!(fi_ops_domain, scalable_ep) - 32usize];
-    [
-        "Offset of field: fi_ops_domain::cntr_open",
-    ][::core::mem::offset_of!(fi_ops_domain, cntr_open) - 40usize];
-    [
-        "Offset of field: fi_ops_domain::poll_open",
-    ][::core::mem::offset_of!(fi_ops_domain, poll_open) - 48usize];
-    [
-        "Offset of field: fi_ops_domain::stx_ctx",
-    ][::core::mem::offset_of!(fi_ops_domain, stx_ctx) - 56usize];
-    [
-        "Offset of field: fi_ops_domain::srx_ctx",
-    ][::core::mem::offset_of!(fi_ops_domain, srx_ctx) - 64usize];
-    [
-        "Offset of field: fi_ops_domain::query_atomic",
-    ][::core::mem::offset_of!(fi_ops_domain, query_atomic) - 72usize];
-    [
-        "Offset of field: fi_ops_domain::query_collective",
-    ][::core::mem::offset_of!(fi_ops_domain, query_collective) - 80usize];
-    [
-        "Offset of field: fi_ops_domain::endpoint2",
-    ][::core::mem::offset_of!(fi_ops_domain, endpoint2) - 88usize];
-    [
-        "Offset of field: fi_ops_domain::xpu_ctx",
-    ][::core::mem::offset_of!(fi_ops_domain, xpu_ctx) - 96usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_mr_dmabuf {
@@ -1101,23 +593,6 @@ pub struct fi_mr_dmabuf {
     pub len: usize,
     pub base_addr: *mut ::core::ffi::c_void,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_mr_dmabuf"][::core::mem::size_of::<fi_mr_dmabuf>() - 32usize];
-    ["Alignment of fi_mr_dmabuf"][::core::mem::align_of::<fi_mr_dmabuf>() - 8usize];
-    [
-        "Offset of field: fi_mr_dmabuf::fd",
-    ][::core::mem::offset_of!(fi_mr_dmabuf, fd) - 0usize];
-    [
-        "Offset of field: fi_mr_dmabuf::offset",
-    ][::core::mem::offset_of!(fi_mr_dmabuf, offset) - 8usize];
-    [
-        "Offset of field: fi_mr_dmabuf::len",
-    ][::core::mem::offset_of!(fi_mr_dmabuf, len) - 16usize];
-    [
-        "Offset of field: fi_mr_dmabuf::base_addr",
-    ][::core::mem::offset_of!(fi_mr_dmabuf, base_addr) - 24usize];
-};
 impl Default for fi_mr_dmabuf {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1153,21 +628,6 @@ pub union fi_mr_attr__bindgen_ty_1 {
     pub mr_iov: *const iovec,
     pub dmabuf: *const fi_mr_dmabuf,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_mr_attr__bindgen_ty_1",
-    ][::core::mem::size_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
-    [
-        "Alignment of fi_mr_attr__bindgen_ty_1",
-    ][::core::mem::align_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: fi_mr_attr__bindgen_ty_1::mr_iov",
-    ][::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, mr_iov) - 0usize];
-    [
-        "Offset of field: fi_mr_attr__bindgen_ty_1::dmabuf",
-    ][::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, dmabuf) - 0usize];
-};
 impl Default for fi_mr_attr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1183,21 +643,6 @@ pub union fi_mr_attr__bindgen_ty_2 {
     pub reserved: u64,
     pub cuda: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_mr_attr__bindgen_ty_2",
-    ][::core::mem::size_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
-    [
-        "Alignment of fi_mr_attr__bindgen_ty_2",
-    ][::core::mem::align_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
-    [
-        "Offset of field: fi_mr_attr__bindgen_ty_2::reserved",
-    ][::core::mem::offset_of!(fi_mr_attr__bindgen_ty_2, reserved) - 0usize];
-    [
-        "Offset of field: fi_mr_attr__bindgen_ty_2::cuda",
-    ][::core::mem::offset_of!(fi_mr_attr__bindgen_ty_2, cuda) - 0usize];
-};
 impl Default for fi_mr_attr__bindgen_ty_2 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1207,50 +652,6 @@ impl Default for fi_mr_attr__bindgen_ty_2 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_mr_attr"][::core::mem::size_of::<fi_mr_attr>() - 112usize];
-    ["Alignment of fi_mr_attr"][::core::mem::align_of::<fi_mr_attr>() - 8usize];
-    [
-        "Offset of field: fi_mr_attr::iov_count",
-    ][::core::mem::offset_of!(fi_mr_attr, iov_count) - 8usize];
-    [
-        "Offset of field: fi_mr_attr::access",
-    ][::core::mem::offset_of!(fi_mr_attr, access) - 16usize];
-    [
-        "Offset of field: fi_mr_attr::offset",
-    ][::core::mem::offset_of!(fi_mr_attr, offset) - 24usize];
-    [
-        "Offset of field: fi_mr_attr::requested_key",
-    ][::core::mem::offset_of!(fi_mr_attr, requested_key) - 32usize];
-    [
-        "Offset of field: fi_mr_attr::context",
-    ][::core::mem::offset_of!(fi_mr_attr, context) - 40usize];
-    [
-        "Offset of field: fi_mr_attr::auth_key_size",
-    ][::core::mem::offset_of!(fi_mr_attr, auth_key_size) - 48usize];
-    [
-        "Offset of field: fi_mr_attr::auth_key",
-    ][::core::mem::offset_of!(fi_mr_attr, auth_key) - 56usize];
-    [
-        "Offset of field: fi_mr_attr::iface",
-    ][::core::mem::offset_of!(fi_mr_attr, iface) - 64usize];
-    [
-        "Offset of field: fi_mr_attr::device",
-    ][::core::mem::offset_of!(fi_mr_attr, device) - 72usize];
-    [
-        "Offset of field: fi_mr_attr::hmem_data",
-    ][::core::mem::offset_of!(fi_mr_attr, hmem_data) - 80usize];
-    [
-        "Offset of field: fi_mr_attr::page_size",
-    ][::core::mem::offset_of!(fi_mr_attr, page_size) - 88usize];
-    [
-        "Offset of field: fi_mr_attr::base_mr",
-    ][::core::mem::offset_of!(fi_mr_attr, base_mr) - 96usize];
-    [
-        "Offset of field: fi_mr_attr::sub_mr_cnt",
-    ][::core::mem::offset_of!(fi_mr_attr, sub_mr_cnt) - 104usize];
-};
 impl Default for fi_mr_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1299,23 +700,6 @@ pub struct fi_ops_mr {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_mr"][::core::mem::size_of::<fi_ops_mr>() - 32usize];
-    ["Alignment of fi_ops_mr"][::core::mem::align_of::<fi_ops_mr>() - 8usize];
-    [
-        "Offset of field: fi_ops_mr::size",
-    ][::core::mem::offset_of!(fi_ops_mr, size) - 0usize];
-    [
-        "Offset of field: fi_ops_mr::reg",
-    ][::core::mem::offset_of!(fi_ops_mr, reg) - 8usize];
-    [
-        "Offset of field: fi_ops_mr::regv",
-    ][::core::mem::offset_of!(fi_ops_mr, regv) - 16usize];
-    [
-        "Offset of field: fi_ops_mr::regattr",
-    ][::core::mem::offset_of!(fi_ops_mr, regattr) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_domain {
@@ -1323,20 +707,6 @@ pub struct fid_domain {
     pub ops: *mut fi_ops_domain,
     pub mr: *mut fi_ops_mr,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_domain"][::core::mem::size_of::<fid_domain>() - 40usize];
-    ["Alignment of fid_domain"][::core::mem::align_of::<fid_domain>() - 8usize];
-    [
-        "Offset of field: fid_domain::fid",
-    ][::core::mem::offset_of!(fid_domain, fid) - 0usize];
-    [
-        "Offset of field: fid_domain::ops",
-    ][::core::mem::offset_of!(fid_domain, ops) - 24usize];
-    [
-        "Offset of field: fid_domain::mr",
-    ][::core::mem::offset_of!(fid_domain, mr) - 32usize];
-};
 impl Default for fid_domain {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1353,16 +723,6 @@ pub struct fid_mr {
     pub mem_desc: *mut ::core::ffi::c_void,
     pub key: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_mr"][::core::mem::size_of::<fid_mr>() - 40usize];
-    ["Alignment of fid_mr"][::core::mem::align_of::<fid_mr>() - 8usize];
-    ["Offset of field: fid_mr::fid"][::core::mem::offset_of!(fid_mr, fid) - 0usize];
-    [
-        "Offset of field: fid_mr::mem_desc",
-    ][::core::mem::offset_of!(fid_mr, mem_desc) - 24usize];
-    ["Offset of field: fid_mr::key"][::core::mem::offset_of!(fid_mr, key) - 32usize];
-};
 impl Default for fid_mr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1383,32 +743,6 @@ pub struct fi_av_attr {
     pub map_addr: *mut ::core::ffi::c_void,
     pub flags: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_av_attr"][::core::mem::size_of::<fi_av_attr>() - 48usize];
-    ["Alignment of fi_av_attr"][::core::mem::align_of::<fi_av_attr>() - 8usize];
-    [
-        "Offset of field: fi_av_attr::type_",
-    ][::core::mem::offset_of!(fi_av_attr, type_) - 0usize];
-    [
-        "Offset of field: fi_av_attr::rx_ctx_bits",
-    ][::core::mem::offset_of!(fi_av_attr, rx_ctx_bits) - 4usize];
-    [
-        "Offset of field: fi_av_attr::count",
-    ][::core::mem::offset_of!(fi_av_attr, count) - 8usize];
-    [
-        "Offset of field: fi_av_attr::ep_per_node",
-    ][::core::mem::offset_of!(fi_av_attr, ep_per_node) - 16usize];
-    [
-        "Offset of field: fi_av_attr::name",
-    ][::core::mem::offset_of!(fi_av_attr, name) - 24usize];
-    [
-        "Offset of field: fi_av_attr::map_addr",
-    ][::core::mem::offset_of!(fi_av_attr, map_addr) - 32usize];
-    [
-        "Offset of field: fi_av_attr::flags",
-    ][::core::mem::offset_of!(fi_av_attr, flags) - 40usize];
-};
 impl Default for fi_av_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1473,60 +807,12 @@ pub struct fi_ops_av {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_av"][::core::mem::size_of::<fi_ops_av>() - 96usize];
-    ["Alignment of fi_ops_av"][::core::mem::align_of::<fi_ops_av>() - 8usize];
-    [
-        "Offset of field: fi_ops_av::size",
-    ][::core::mem::offset_of!(fi_ops_av, size) - 0usize];
-    [
-        "Offset of field: fi_ops_av::insert",
-    ][::core::mem::offset_of!(fi_ops_av, insert) - 8usize];
-    [
-        "Offset of field: fi_ops_av::insertsvc",
-    ][::core::mem::offset_of!(fi_ops_av, insertsvc) - 16usize];
-    [
-        "Offset of field: fi_ops_av::insertsym",
-    ][::core::mem::offset_of!(fi_ops_av, insertsym) - 24usize];
-    [
-        "Offset of field: fi_ops_av::remove",
-    ][::core::mem::offset_of!(fi_ops_av, remove) - 32usize];
-    [
-        "Offset of field: fi_ops_av::lookup",
-    ][::core::mem::offset_of!(fi_ops_av, lookup) - 40usize];
-    [
-        "Offset of field: fi_ops_av::straddr",
-    ][::core::mem::offset_of!(fi_ops_av, straddr) - 48usize];
-    [
-        "Offset of field: fi_ops_av::av_set",
-    ][::core::mem::offset_of!(fi_ops_av, av_set) - 56usize];
-    [
-        "Offset of field: fi_ops_av::insert_auth_key",
-    ][::core::mem::offset_of!(fi_ops_av, insert_auth_key) - 64usize];
-    [
-        "Offset of field: fi_ops_av::lookup_auth_key",
-    ][::core::mem::offset_of!(fi_ops_av, lookup_auth_key) - 72usize];
-    [
-        "Offset of field: fi_ops_av::set_user_id",
-    ][::core::mem::offset_of!(fi_ops_av, set_user_id) - 80usize];
-    [
-        "Offset of field: fi_ops_av::lookup2",
-    ][::core::mem::offset_of!(fi_ops_av, lookup2) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_av {
     pub fid: fid,
     pub ops: *mut fi_ops_av,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_av"][::core::mem::size_of::<fid_av>() - 32usize];
-    ["Alignment of fid_av"][::core::mem::align_of::<fid_av>() - 8usize];
-    ["Offset of field: fid_av::fid"][::core::mem::offset_of!(fid_av, fid) - 0usize];
-    ["Offset of field: fid_av::ops"][::core::mem::offset_of!(fid_av, ops) - 24usize];
-};
 impl Default for fid_av {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1549,35 +835,6 @@ pub struct fi_cq_attr {
     /// From libfabric 2.7 on.
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_attr"][::core::mem::size_of::<fi_cq_attr>() - 48usize];
-    ["Alignment of fi_cq_attr"][::core::mem::align_of::<fi_cq_attr>() - 8usize];
-    [
-        "Offset of field: fi_cq_attr::size",
-    ][::core::mem::offset_of!(fi_cq_attr, size) - 0usize];
-    [
-        "Offset of field: fi_cq_attr::flags",
-    ][::core::mem::offset_of!(fi_cq_attr, flags) - 8usize];
-    [
-        "Offset of field: fi_cq_attr::format",
-    ][::core::mem::offset_of!(fi_cq_attr, format) - 16usize];
-    [
-        "Offset of field: fi_cq_attr::wait_obj",
-    ][::core::mem::offset_of!(fi_cq_attr, wait_obj) - 20usize];
-    [
-        "Offset of field: fi_cq_attr::signaling_vector",
-    ][::core::mem::offset_of!(fi_cq_attr, signaling_vector) - 24usize];
-    [
-        "Offset of field: fi_cq_attr::wait_cond",
-    ][::core::mem::offset_of!(fi_cq_attr, wait_cond) - 28usize];
-    [
-        "Offset of field: fi_cq_attr::wait_set",
-    ][::core::mem::offset_of!(fi_cq_attr, wait_set) - 32usize];
-    [
-        "Offset of field: fi_cq_attr::xpu_ctx",
-    ][::core::mem::offset_of!(fi_cq_attr, xpu_ctx) - 40usize];
-};
 impl Default for fi_cq_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1596,28 +853,6 @@ pub struct fi_cq_data_entry {
     pub buf: *mut ::core::ffi::c_void,
     pub data: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_data_entry"][::core::mem::size_of::<fi_cq_data_entry>() - 40usize];
-    [
-        "Alignment of fi_cq_data_entry",
-    ][::core::mem::align_of::<fi_cq_data_entry>() - 8usize];
-    [
-        "Offset of field: fi_cq_data_entry::op_context",
-    ][::core::mem::offset_of!(fi_cq_data_entry, op_context) - 0usize];
-    [
-        "Offset of field: fi_cq_data_entry::flags",
-    ][::core::mem::offset_of!(fi_cq_data_entry, flags) - 8usize];
-    [
-        "Offset of field: fi_cq_data_entry::len",
-    ][::core::mem::offset_of!(fi_cq_data_entry, len) - 16usize];
-    [
-        "Offset of field: fi_cq_data_entry::buf",
-    ][::core::mem::offset_of!(fi_cq_data_entry, buf) - 24usize];
-    [
-        "Offset of field: fi_cq_data_entry::data",
-    ][::core::mem::offset_of!(fi_cq_data_entry, data) - 32usize];
-};
 impl Default for fi_cq_data_entry {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1644,49 +879,6 @@ pub struct fi_cq_err_entry {
     pub err_data_size: usize,
     pub src_addr: fi_addr_t,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_err_entry"][::core::mem::size_of::<fi_cq_err_entry>() - 88usize];
-    [
-        "Alignment of fi_cq_err_entry",
-    ][::core::mem::align_of::<fi_cq_err_entry>() - 8usize];
-    [
-        "Offset of field: fi_cq_err_entry::op_context",
-    ][::core::mem::offset_of!(fi_cq_err_entry, op_context) - 0usize];
-    [
-        "Offset of field: fi_cq_err_entry::flags",
-    ][::core::mem::offset_of!(fi_cq_err_entry, flags) - 8usize];
-    [
-        "Offset of field: fi_cq_err_entry::len",
-    ][::core::mem::offset_of!(fi_cq_err_entry, len) - 16usize];
-    [
-        "Offset of field: fi_cq_err_entry::buf",
-    ][::core::mem::offset_of!(fi_cq_err_entry, buf) - 24usize];
-    [
-        "Offset of field: fi_cq_err_entry::data",
-    ][::core::mem::offset_of!(fi_cq_err_entry, data) - 32usize];
-    [
-        "Offset of field: fi_cq_err_entry::tag",
-    ][::core::mem::offset_of!(fi_cq_err_entry, tag) - 40usize];
-    [
-        "Offset of field: fi_cq_err_entry::olen",
-    ][::core::mem::offset_of!(fi_cq_err_entry, olen) - 48usize];
-    [
-        "Offset of field: fi_cq_err_entry::err",
-    ][::core::mem::offset_of!(fi_cq_err_entry, err) - 56usize];
-    [
-        "Offset of field: fi_cq_err_entry::prov_errno",
-    ][::core::mem::offset_of!(fi_cq_err_entry, prov_errno) - 60usize];
-    [
-        "Offset of field: fi_cq_err_entry::err_data",
-    ][::core::mem::offset_of!(fi_cq_err_entry, err_data) - 64usize];
-    [
-        "Offset of field: fi_cq_err_entry::err_data_size",
-    ][::core::mem::offset_of!(fi_cq_err_entry, err_data_size) - 72usize];
-    [
-        "Offset of field: fi_cq_err_entry::src_addr",
-    ][::core::mem::offset_of!(fi_cq_err_entry, src_addr) - 80usize];
-};
 impl Default for fi_cq_err_entry {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1742,51 +934,12 @@ pub struct fi_ops_cq {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_cq"][::core::mem::size_of::<fi_ops_cq>() - 72usize];
-    ["Alignment of fi_ops_cq"][::core::mem::align_of::<fi_ops_cq>() - 8usize];
-    [
-        "Offset of field: fi_ops_cq::size",
-    ][::core::mem::offset_of!(fi_ops_cq, size) - 0usize];
-    [
-        "Offset of field: fi_ops_cq::read",
-    ][::core::mem::offset_of!(fi_ops_cq, read) - 8usize];
-    [
-        "Offset of field: fi_ops_cq::readfrom",
-    ][::core::mem::offset_of!(fi_ops_cq, readfrom) - 16usize];
-    [
-        "Offset of field: fi_ops_cq::readerr",
-    ][::core::mem::offset_of!(fi_ops_cq, readerr) - 24usize];
-    [
-        "Offset of field: fi_ops_cq::sread",
-    ][::core::mem::offset_of!(fi_ops_cq, sread) - 32usize];
-    [
-        "Offset of field: fi_ops_cq::sreadfrom",
-    ][::core::mem::offset_of!(fi_ops_cq, sreadfrom) - 40usize];
-    [
-        "Offset of field: fi_ops_cq::signal",
-    ][::core::mem::offset_of!(fi_ops_cq, signal) - 48usize];
-    [
-        "Offset of field: fi_ops_cq::strerror",
-    ][::core::mem::offset_of!(fi_ops_cq, strerror) - 56usize];
-    [
-        "Offset of field: fi_ops_cq::export_xpu",
-    ][::core::mem::offset_of!(fi_ops_cq, export_xpu) - 64usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_cq {
     pub fid: fid,
     pub ops: *mut fi_ops_cq,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_cq"][::core::mem::size_of::<fid_cq>() - 32usize];
-    ["Alignment of fid_cq"][::core::mem::align_of::<fid_cq>() - 8usize];
-    ["Offset of field: fid_cq::fid"][::core::mem::offset_of!(fid_cq, fid) - 0usize];
-    ["Offset of field: fid_cq::ops"][::core::mem::offset_of!(fid_cq, ops) - 24usize];
-};
 impl Default for fid_cq {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1806,26 +959,6 @@ pub struct fi_cntr_attr {
     /// From libfabric 2.7 on.
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cntr_attr"][::core::mem::size_of::<fi_cntr_attr>() - 32usize];
-    ["Alignment of fi_cntr_attr"][::core::mem::align_of::<fi_cntr_attr>() - 8usize];
-    [
-        "Offset of field: fi_cntr_attr::events",
-    ][::core::mem::offset_of!(fi_cntr_attr, events) - 0usize];
-    [
-        "Offset of field: fi_cntr_attr::wait_obj",
-    ][::core::mem::offset_of!(fi_cntr_attr, wait_obj) - 4usize];
-    [
-        "Offset of field: fi_cntr_attr::wait_set",
-    ][::core::mem::offset_of!(fi_cntr_attr, wait_set) - 8usize];
-    [
-        "Offset of field: fi_cntr_attr::flags",
-    ][::core::mem::offset_of!(fi_cntr_attr, flags) - 16usize];
-    [
-        "Offset of field: fi_cntr_attr::xpu_ctx",
-    ][::core::mem::offset_of!(fi_cntr_attr, xpu_ctx) - 24usize];
-};
 impl Default for fi_cntr_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1870,51 +1003,12 @@ pub struct fi_ops_cntr {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_cntr"][::core::mem::size_of::<fi_ops_cntr>() - 72usize];
-    ["Alignment of fi_ops_cntr"][::core::mem::align_of::<fi_ops_cntr>() - 8usize];
-    [
-        "Offset of field: fi_ops_cntr::size",
-    ][::core::mem::offset_of!(fi_ops_cntr, size) - 0usize];
-    [
-        "Offset of field: fi_ops_cntr::read",
-    ][::core::mem::offset_of!(fi_ops_cntr, read) - 8usize];
-    [
-        "Offset of field: fi_ops_cntr::readerr",
-    ][::core::mem::offset_of!(fi_ops_cntr, readerr) - 16usize];
-    [
-        "Offset of field: fi_ops_cntr::add",
-    ][::core::mem::offset_of!(fi_ops_cntr, add) - 24usize];
-    [
-        "Offset of field: fi_ops_cntr::set",
-    ][::core::mem::offset_of!(fi_ops_cntr, set) - 32usize];
-    [
-        "Offset of field: fi_ops_cntr::wait",
-    ][::core::mem::offset_of!(fi_ops_cntr, wait) - 40usize];
-    [
-        "Offset of field: fi_ops_cntr::adderr",
-    ][::core::mem::offset_of!(fi_ops_cntr, adderr) - 48usize];
-    [
-        "Offset of field: fi_ops_cntr::seterr",
-    ][::core::mem::offset_of!(fi_ops_cntr, seterr) - 56usize];
-    [
-        "Offset of field: fi_ops_cntr::export_xpu",
-    ][::core::mem::offset_of!(fi_ops_cntr, export_xpu) - 64usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_cntr {
     pub fid: fid,
     pub ops: *mut fi_ops_cntr,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_cntr"][::core::mem::size_of::<fid_cntr>() - 32usize];
-    ["Alignment of fid_cntr"][::core::mem::align_of::<fid_cntr>() - 8usize];
-    ["Offset of field: fid_cntr::fid"][::core::mem::offset_of!(fid_cntr, fid) - 0usize];
-    ["Offset of field: fid_cntr::ops"][::core::mem::offset_of!(fid_cntr, ops) - 24usize];
-};
 impl Default for fid_cntr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1961,38 +1055,6 @@ pub struct fi_ops_ep {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_ep"][::core::mem::size_of::<fi_ops_ep>() - 72usize];
-    ["Alignment of fi_ops_ep"][::core::mem::align_of::<fi_ops_ep>() - 8usize];
-    [
-        "Offset of field: fi_ops_ep::size",
-    ][::core::mem::offset_of!(fi_ops_ep, size) - 0usize];
-    [
-        "Offset of field: fi_ops_ep::cancel",
-    ][::core::mem::offset_of!(fi_ops_ep, cancel) - 8usize];
-    [
-        "Offset of field: fi_ops_ep::getopt",
-    ][::core::mem::offset_of!(fi_ops_ep, getopt) - 16usize];
-    [
-        "Offset of field: fi_ops_ep::setopt",
-    ][::core::mem::offset_of!(fi_ops_ep, setopt) - 24usize];
-    [
-        "Offset of field: fi_ops_ep::tx_ctx",
-    ][::core::mem::offset_of!(fi_ops_ep, tx_ctx) - 32usize];
-    [
-        "Offset of field: fi_ops_ep::rx_ctx",
-    ][::core::mem::offset_of!(fi_ops_ep, rx_ctx) - 40usize];
-    [
-        "Offset of field: fi_ops_ep::rx_size_left",
-    ][::core::mem::offset_of!(fi_ops_ep, rx_size_left) - 48usize];
-    [
-        "Offset of field: fi_ops_ep::tx_size_left",
-    ][::core::mem::offset_of!(fi_ops_ep, tx_size_left) - 56usize];
-    [
-        "Offset of field: fi_ops_ep::export_xpu",
-    ][::core::mem::offset_of!(fi_ops_ep, export_xpu) - 64usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops_cm {
@@ -2019,41 +1081,6 @@ pub struct fi_ops_cm {
     pub shutdown: fi_unused_op,
     pub join: fi_unused_op,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_cm"][::core::mem::size_of::<fi_ops_cm>() - 80usize];
-    ["Alignment of fi_ops_cm"][::core::mem::align_of::<fi_ops_cm>() - 8usize];
-    [
-        "Offset of field: fi_ops_cm::size",
-    ][::core::mem::offset_of!(fi_ops_cm, size) - 0usize];
-    [
-        "Offset of field: fi_ops_cm::setname",
-    ][::core::mem::offset_of!(fi_ops_cm, setname) - 8usize];
-    [
-        "Offset of field: fi_ops_cm::getname",
-    ][::core::mem::offset_of!(fi_ops_cm, getname) - 16usize];
-    [
-        "Offset of field: fi_ops_cm::getpeer",
-    ][::core::mem::offset_of!(fi_ops_cm, getpeer) - 24usize];
-    [
-        "Offset of field: fi_ops_cm::connect",
-    ][::core::mem::offset_of!(fi_ops_cm, connect) - 32usize];
-    [
-        "Offset of field: fi_ops_cm::listen",
-    ][::core::mem::offset_of!(fi_ops_cm, listen) - 40usize];
-    [
-        "Offset of field: fi_ops_cm::accept",
-    ][::core::mem::offset_of!(fi_ops_cm, accept) - 48usize];
-    [
-        "Offset of field: fi_ops_cm::reject",
-    ][::core::mem::offset_of!(fi_ops_cm, reject) - 56usize];
-    [
-        "Offset of field: fi_ops_cm::shutdown",
-    ][::core::mem::offset_of!(fi_ops_cm, shutdown) - 64usize];
-    [
-        "Offset of field: fi_ops_cm::join",
-    ][::core::mem::offset_of!(fi_ops_cm, join) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops_msg {
@@ -2086,41 +1113,6 @@ pub struct fi_ops_msg {
     pub senddata: fi_unused_op,
     pub injectdata: fi_unused_op,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_msg"][::core::mem::size_of::<fi_ops_msg>() - 80usize];
-    ["Alignment of fi_ops_msg"][::core::mem::align_of::<fi_ops_msg>() - 8usize];
-    [
-        "Offset of field: fi_ops_msg::size",
-    ][::core::mem::offset_of!(fi_ops_msg, size) - 0usize];
-    [
-        "Offset of field: fi_ops_msg::recv",
-    ][::core::mem::offset_of!(fi_ops_msg, recv) - 8usize];
-    [
-        "Offset of field: fi_ops_msg::recvv",
-    ][::core::mem::offset_of!(fi_ops_msg, recvv) - 16usize];
-    [
-        "Offset of field: fi_ops_msg::recvmsg",
-    ][::core::mem::offset_of!(fi_ops_msg, recvmsg) - 24usize];
-    [
-        "Offset of field: fi_ops_msg::send",
-    ][::core::mem::offset_of!(fi_ops_msg, send) - 32usize];
-    [
-        "Offset of field: fi_ops_msg::sendv",
-    ][::core::mem::offset_of!(fi_ops_msg, sendv) - 40usize];
-    [
-        "Offset of field: fi_ops_msg::sendmsg",
-    ][::core::mem::offset_of!(fi_ops_msg, sendmsg) - 48usize];
-    [
-        "Offset of field: fi_ops_msg::inject",
-    ][::core::mem::offset_of!(fi_ops_msg, inject) - 56usize];
-    [
-        "Offset of field: fi_ops_msg::senddata",
-    ][::core::mem::offset_of!(fi_ops_msg, senddata) - 64usize];
-    [
-        "Offset of field: fi_ops_msg::injectdata",
-    ][::core::mem::offset_of!(fi_ops_msg, injectdata) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops_rma {
@@ -2157,41 +1149,6 @@ pub struct fi_ops_rma {
     pub writedata: fi_unused_op,
     pub injectdata: fi_unused_op,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_rma"][::core::mem::size_of::<fi_ops_rma>() - 80usize];
-    ["Alignment of fi_ops_rma"][::core::mem::align_of::<fi_ops_rma>() - 8usize];
-    [
-        "Offset of field: fi_ops_rma::size",
-    ][::core::mem::offset_of!(fi_ops_rma, size) - 0usize];
-    [
-        "Offset of field: fi_ops_rma::read",
-    ][::core::mem::offset_of!(fi_ops_rma, read) - 8usize];
-    [
-        "Offset of field: fi_ops_rma::readv",
-    ][::core::mem::offset_of!(fi_ops_rma, readv) - 16usize];
-    [
-        "Offset of field: fi_ops_rma::readmsg",
-    ][::core::mem::offset_of!(fi_ops_rma, readmsg) - 24usize];
-    [
-        "Offset of field: fi_ops_rma::write",
-    ][::core::mem::offset_of!(fi_ops_rma, write) - 32usize];
-    [
-        "Offset of field: fi_ops_rma::writev",
-    ][::core::mem::offset_of!(fi_ops_rma, writev) - 40usize];
-    [
-        "Offset of field: fi_ops_rma::writemsg",
-    ][::core::mem::offset_of!(fi_ops_rma, writemsg) - 48usize];
-    [
-        "Offset of field: fi_ops_rma::inject",
-    ][::core::mem::offset_of!(fi_ops_rma, inject) - 56usize];
-    [
-        "Offset of field: fi_ops_rma::writedata",
-    ][::core::mem::offset_of!(fi_ops_rma, writedata) - 64usize];
-    [
-        "Offset of field: fi_ops_rma::injectdata",
-    ][::core::mem::offset_of!(fi_ops_rma, injectdata) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_ep {
@@ -2204,25 +1161,6 @@ pub struct fid_ep {
     pub atomic: *mut fi_ops_atomic,
     pub collective: *mut fi_ops_collective,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_ep"][::core::mem::size_of::<fid_ep>() - 80usize];
-    ["Alignment of fid_ep"][::core::mem::align_of::<fid_ep>() - 8usize];
-    ["Offset of field: fid_ep::fid"][::core::mem::offset_of!(fid_ep, fid) - 0usize];
-    ["Offset of field: fid_ep::ops"][::core::mem::offset_of!(fid_ep, ops) - 24usize];
-    ["Offset of field: fid_ep::cm"][::core::mem::offset_of!(fid_ep, cm) - 32usize];
-    ["Offset of field: fid_ep::msg"][::core::mem::offset_of!(fid_ep, msg) - 40usize];
-    ["Offset of field: fid_ep::rma"][::core::mem::offset_of!(fid_ep, rma) - 48usize];
-    [
-        "Offset of field: fid_ep::tagged",
-    ][::core::mem::offset_of!(fid_ep, tagged) - 56usize];
-    [
-        "Offset of field: fid_ep::atomic",
-    ][::core::mem::offset_of!(fid_ep, atomic) - 64usize];
-    [
-        "Offset of field: fid_ep::collective",
-    ][::core::mem::offset_of!(fid_ep, collective) - 72usize];
-};
 impl Default for fid_ep {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2261,23 +1199,6 @@ pub struct fi_xpu_ops {
         unsafe extern "C" fn(device: u64, addr: *mut ::core::ffi::c_void),
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_xpu_ops"][::core::mem::size_of::<fi_xpu_ops>() - 32usize];
-    ["Alignment of fi_xpu_ops"][::core::mem::align_of::<fi_xpu_ops>() - 8usize];
-    [
-        "Offset of field: fi_xpu_ops::size",
-    ][::core::mem::offset_of!(fi_xpu_ops, size) - 0usize];
-    [
-        "Offset of field: fi_xpu_ops::alloc",
-    ][::core::mem::offset_of!(fi_xpu_ops, alloc) - 8usize];
-    [
-        "Offset of field: fi_xpu_ops::import",
-    ][::core::mem::offset_of!(fi_xpu_ops, import) - 16usize];
-    [
-        "Offset of field: fi_xpu_ops::free",
-    ][::core::mem::offset_of!(fi_xpu_ops, free) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_xpu_attr {
@@ -2285,20 +1206,6 @@ pub struct fi_xpu_attr {
     pub device: u64,
     pub ops: *mut fi_xpu_ops,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_xpu_attr"][::core::mem::size_of::<fi_xpu_attr>() - 24usize];
-    ["Alignment of fi_xpu_attr"][::core::mem::align_of::<fi_xpu_attr>() - 8usize];
-    [
-        "Offset of field: fi_xpu_attr::iface",
-    ][::core::mem::offset_of!(fi_xpu_attr, iface) - 0usize];
-    [
-        "Offset of field: fi_xpu_attr::device",
-    ][::core::mem::offset_of!(fi_xpu_attr, device) - 8usize];
-    [
-        "Offset of field: fi_xpu_attr::ops",
-    ][::core::mem::offset_of!(fi_xpu_attr, ops) - 16usize];
-};
 impl Default for fi_xpu_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2315,22 +1222,6 @@ pub struct fi_xpu_ctx_attr {
     pub av_addr_size: usize,
     pub mr_desc_size: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_xpu_ctx_attr"][::core::mem::size_of::<fi_xpu_ctx_attr>() - 24usize];
-    [
-        "Alignment of fi_xpu_ctx_attr",
-    ][::core::mem::align_of::<fi_xpu_ctx_attr>() - 8usize];
-    [
-        "Offset of field: fi_xpu_ctx_attr::caps",
-    ][::core::mem::offset_of!(fi_xpu_ctx_attr, caps) - 0usize];
-    [
-        "Offset of field: fi_xpu_ctx_attr::av_addr_size",
-    ][::core::mem::offset_of!(fi_xpu_ctx_attr, av_addr_size) - 8usize];
-    [
-        "Offset of field: fi_xpu_ctx_attr::mr_desc_size",
-    ][::core::mem::offset_of!(fi_xpu_ctx_attr, mr_desc_size) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops_xpu_ctx {
@@ -2342,34 +1233,12 @@ pub struct fi_ops_xpu_ctx {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_xpu_ctx"][::core::mem::size_of::<fi_ops_xpu_ctx>() - 16usize];
-    ["Alignment of fi_ops_xpu_ctx"][::core::mem::align_of::<fi_ops_xpu_ctx>() - 8usize];
-    [
-        "Offset of field: fi_ops_xpu_ctx::size",
-    ][::core::mem::offset_of!(fi_ops_xpu_ctx, size) - 0usize];
-    [
-        "Offset of field: fi_ops_xpu_ctx::query",
-    ][::core::mem::offset_of!(fi_ops_xpu_ctx, query) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_xpu_ctx {
     pub fid: fid,
     pub ops: *mut fi_ops_xpu_ctx,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_xpu_ctx"][::core::mem::size_of::<fid_xpu_ctx>() - 32usize];
-    ["Alignment of fid_xpu_ctx"][::core::mem::align_of::<fid_xpu_ctx>() - 8usize];
-    [
-        "Offset of field: fid_xpu_ctx::fid",
-    ][::core::mem::offset_of!(fid_xpu_ctx, fid) - 0usize];
-    [
-        "Offset of field: fid_xpu_ctx::ops",
-    ][::core::mem::offset_of!(fid_xpu_ctx, ops) - 24usize];
-};
 impl Default for fid_xpu_ctx {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2389,59 +1258,21 @@ pub struct fid_xpu {
     pub prov_id: u32,
     pub prov_ctx: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_xpu"][::core::mem::size_of::<fid_xpu>() - 16usize];
-    ["Alignment of fid_xpu"][::core::mem::align_of::<fid_xpu>() - 8usize];
-    [
-        "Offset of field: fid_xpu::fclass",
-    ][::core::mem::offset_of!(fid_xpu, fclass) - 0usize];
-    [
-        "Offset of field: fid_xpu::prov_id",
-    ][::core::mem::offset_of!(fid_xpu, prov_id) - 4usize];
-    [
-        "Offset of field: fid_xpu::prov_ctx",
-    ][::core::mem::offset_of!(fid_xpu, prov_ctx) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fid_xpu_ep {
     pub fid: fid_xpu,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_xpu_ep"][::core::mem::size_of::<fid_xpu_ep>() - 16usize];
-    ["Alignment of fid_xpu_ep"][::core::mem::align_of::<fid_xpu_ep>() - 8usize];
-    [
-        "Offset of field: fid_xpu_ep::fid",
-    ][::core::mem::offset_of!(fid_xpu_ep, fid) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fid_xpu_cq {
     pub fid: fid_xpu,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_xpu_cq"][::core::mem::size_of::<fid_xpu_cq>() - 16usize];
-    ["Alignment of fid_xpu_cq"][::core::mem::align_of::<fid_xpu_cq>() - 8usize];
-    [
-        "Offset of field: fid_xpu_cq::fid",
-    ][::core::mem::offset_of!(fid_xpu_cq, fid) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fid_xpu_cntr {
     pub fid: fid_xpu,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_xpu_cntr"][::core::mem::size_of::<fid_xpu_cntr>() - 16usize];
-    ["Alignment of fid_xpu_cntr"][::core::mem::align_of::<fid_xpu_cntr>() - 8usize];
-    [
-        "Offset of field: fid_xpu_cntr::fid",
-    ][::core::mem::offset_of!(fid_xpu_cntr, fid) - 0usize];
-};
 /// Argument of FI_GET_MR_XPU_DESC.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2451,23 +1282,6 @@ pub struct fi_mr_xpu_desc {
     pub flags: u64,
     pub ctx: *mut fid_xpu_ctx,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_mr_xpu_desc"][::core::mem::size_of::<fi_mr_xpu_desc>() - 32usize];
-    ["Alignment of fi_mr_xpu_desc"][::core::mem::align_of::<fi_mr_xpu_desc>() - 8usize];
-    [
-        "Offset of field: fi_mr_xpu_desc::buf",
-    ][::core::mem::offset_of!(fi_mr_xpu_desc, buf) - 0usize];
-    [
-        "Offset of field: fi_mr_xpu_desc::len",
-    ][::core::mem::offset_of!(fi_mr_xpu_desc, len) - 8usize];
-    [
-        "Offset of field: fi_mr_xpu_desc::flags",
-    ][::core::mem::offset_of!(fi_mr_xpu_desc, flags) - 16usize];
-    [
-        "Offset of field: fi_mr_xpu_desc::ctx",
-    ][::core::mem::offset_of!(fi_mr_xpu_desc, ctx) - 24usize];
-};
 impl Default for fi_mr_xpu_desc {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2483,14 +1297,6 @@ impl Default for fi_mr_xpu_desc {
 pub struct fi_context {
     pub internal: [*mut ::core::ffi::c_void; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_context"][::core::mem::size_of::<fi_context>() - 32usize];
-    ["Alignment of fi_context"][::core::mem::align_of::<fi_context>() - 8usize];
-    [
-        "Offset of field: fi_context::internal",
-    ][::core::mem::offset_of!(fi_context, internal) - 0usize];
-};
 impl Default for fi_context {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2526,32 +1332,6 @@ pub struct fi_provider {
     >,
     pub cleanup: ::core::option::Option<unsafe extern "C" fn()>,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_provider"][::core::mem::size_of::<fi_provider>() - 72usize];
-    ["Alignment of fi_provider"][::core::mem::align_of::<fi_provider>() - 8usize];
-    [
-        "Offset of field: fi_provider::version",
-    ][::core::mem::offset_of!(fi_provider, version) - 0usize];
-    [
-        "Offset of field: fi_provider::fi_version",
-    ][::core::mem::offset_of!(fi_provider, fi_version) - 4usize];
-    [
-        "Offset of field: fi_provider::context",
-    ][::core::mem::offset_of!(fi_provider, context) - 8usize];
-    [
-        "Offset of field: fi_provider::name",
-    ][::core::mem::offset_of!(fi_provider, name) - 40usize];
-    [
-        "Offset of field: fi_provider::getinfo",
-    ][::core::mem::offset_of!(fi_provider, getinfo) - 48usize];
-    [
-        "Offset of field: fi_provider::fabric",
-    ][::core::mem::offset_of!(fi_provider, fabric) - 56usize];
-    [
-        "Offset of field: fi_provider::cleanup",
-    ][::core::mem::offset_of!(fi_provider, cleanup) - 64usize];
-};
 impl Default for fi_provider {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2609,29 +1389,6 @@ pub struct fi_efa_wq_attr {
     pub max_batch: u32,
     pub caps: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_efa_wq_attr"][::core::mem::size_of::<fi_efa_wq_attr>() - 32usize];
-    ["Alignment of fi_efa_wq_attr"][::core::mem::align_of::<fi_efa_wq_attr>() - 8usize];
-    [
-        "Offset of field: fi_efa_wq_attr::buffer",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, buffer) - 0usize];
-    [
-        "Offset of field: fi_efa_wq_attr::entry_size",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, entry_size) - 8usize];
-    [
-        "Offset of field: fi_efa_wq_attr::num_entries",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, num_entries) - 12usize];
-    [
-        "Offset of field: fi_efa_wq_attr::doorbell",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, doorbell) - 16usize];
-    [
-        "Offset of field: fi_efa_wq_attr::max_batch",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, max_batch) - 24usize];
-    [
-        "Offset of field: fi_efa_wq_attr::caps",
-    ][::core::mem::offset_of!(fi_efa_wq_attr, caps) - 28usize];
-};
 impl Default for fi_efa_wq_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2648,20 +1405,6 @@ pub struct fi_efa_cq_attr {
     pub entry_size: u32,
     pub num_entries: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_efa_cq_attr"][::core::mem::size_of::<fi_efa_cq_attr>() - 16usize];
-    ["Alignment of fi_efa_cq_attr"][::core::mem::align_of::<fi_efa_cq_attr>() - 8usize];
-    [
-        "Offset of field: fi_efa_cq_attr::buffer",
-    ][::core::mem::offset_of!(fi_efa_cq_attr, buffer) - 0usize];
-    [
-        "Offset of field: fi_efa_cq_attr::entry_size",
-    ][::core::mem::offset_of!(fi_efa_cq_attr, entry_size) - 8usize];
-    [
-        "Offset of field: fi_efa_cq_attr::num_entries",
-    ][::core::mem::offset_of!(fi_efa_cq_attr, num_entries) - 12usize];
-};
 impl Default for fi_efa_cq_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2686,27 +1429,6 @@ pub struct fi_efa_cq_init_attr__bindgen_ty_1 {
     pub offset: u64,
     pub fd: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_cq_init_attr__bindgen_ty_1",
-    ][::core::mem::size_of::<fi_efa_cq_init_attr__bindgen_ty_1>() - 32usize];
-    [
-        "Alignment of fi_efa_cq_init_attr__bindgen_ty_1",
-    ][::core::mem::align_of::<fi_efa_cq_init_attr__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr__bindgen_ty_1::buffer",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr__bindgen_ty_1, buffer) - 0usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr__bindgen_ty_1::length",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr__bindgen_ty_1, length) - 8usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr__bindgen_ty_1::offset",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr__bindgen_ty_1, offset) - 16usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr__bindgen_ty_1::fd",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr__bindgen_ty_1, fd) - 24usize];
-};
 impl Default for fi_efa_cq_init_attr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2716,21 +1438,6 @@ impl Default for fi_efa_cq_init_attr__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_cq_init_attr",
-    ][::core::mem::size_of::<fi_efa_cq_init_attr>() - 40usize];
-    [
-        "Alignment of fi_efa_cq_init_attr",
-    ][::core::mem::align_of::<fi_efa_cq_init_attr>() - 8usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr::flags",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr, flags) - 0usize];
-    [
-        "Offset of field: fi_efa_cq_init_attr::ext_mem_dmabuf",
-    ][::core::mem::offset_of!(fi_efa_cq_init_attr, ext_mem_dmabuf) - 8usize];
-};
 impl Default for fi_efa_cq_init_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2759,45 +1466,6 @@ pub struct fi_efa_memory_location__bindgen_ty_1 {
     pub fd: i32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_memory_location__bindgen_ty_1",
-    ][::core::mem::size_of::<fi_efa_memory_location__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of fi_efa_memory_location__bindgen_ty_1",
-    ][::core::mem::align_of::<fi_efa_memory_location__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: fi_efa_memory_location__bindgen_ty_1::offset",
-    ][::core::mem::offset_of!(fi_efa_memory_location__bindgen_ty_1, offset) - 0usize];
-    [
-        "Offset of field: fi_efa_memory_location__bindgen_ty_1::fd",
-    ][::core::mem::offset_of!(fi_efa_memory_location__bindgen_ty_1, fd) - 8usize];
-    [
-        "Offset of field: fi_efa_memory_location__bindgen_ty_1::reserved",
-    ][::core::mem::offset_of!(fi_efa_memory_location__bindgen_ty_1, reserved) - 12usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_memory_location",
-    ][::core::mem::size_of::<fi_efa_memory_location>() - 32usize];
-    [
-        "Alignment of fi_efa_memory_location",
-    ][::core::mem::align_of::<fi_efa_memory_location>() - 8usize];
-    [
-        "Offset of field: fi_efa_memory_location::ptr",
-    ][::core::mem::offset_of!(fi_efa_memory_location, ptr) - 0usize];
-    [
-        "Offset of field: fi_efa_memory_location::dmabuf",
-    ][::core::mem::offset_of!(fi_efa_memory_location, dmabuf) - 8usize];
-    [
-        "Offset of field: fi_efa_memory_location::type_",
-    ][::core::mem::offset_of!(fi_efa_memory_location, type_) - 24usize];
-    [
-        "Offset of field: fi_efa_memory_location::reserved",
-    ][::core::mem::offset_of!(fi_efa_memory_location, reserved) - 25usize];
-};
 impl Default for fi_efa_memory_location {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2819,30 +1487,6 @@ pub struct fi_efa_comp_cntr_init_attr {
     pub comp_cntr_ext_mem: fi_efa_memory_location,
     pub err_cntr_ext_mem: fi_efa_memory_location,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_comp_cntr_init_attr",
-    ][::core::mem::size_of::<fi_efa_comp_cntr_init_attr>() - 80usize];
-    [
-        "Alignment of fi_efa_comp_cntr_init_attr",
-    ][::core::mem::align_of::<fi_efa_comp_cntr_init_attr>() - 8usize];
-    [
-        "Offset of field: fi_efa_comp_cntr_init_attr::comp_mask",
-    ][::core::mem::offset_of!(fi_efa_comp_cntr_init_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: fi_efa_comp_cntr_init_attr::flags",
-    ][::core::mem::offset_of!(fi_efa_comp_cntr_init_attr, flags) - 8usize];
-    [
-        "Offset of field: fi_efa_comp_cntr_init_attr::reserved",
-    ][::core::mem::offset_of!(fi_efa_comp_cntr_init_attr, reserved) - 12usize];
-    [
-        "Offset of field: fi_efa_comp_cntr_init_attr::comp_cntr_ext_mem",
-    ][::core::mem::offset_of!(fi_efa_comp_cntr_init_attr, comp_cntr_ext_mem) - 16usize];
-    [
-        "Offset of field: fi_efa_comp_cntr_init_attr::err_cntr_ext_mem",
-    ][::core::mem::offset_of!(fi_efa_comp_cntr_init_attr, err_cntr_ext_mem) - 48usize];
-};
 impl Default for fi_efa_comp_cntr_init_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2861,23 +1505,6 @@ pub struct fi_efa_mr_attr {
     pub rdma_read_ic_id: u16,
     pub rdma_recv_ic_id: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_efa_mr_attr"][::core::mem::size_of::<fi_efa_mr_attr>() - 8usize];
-    ["Alignment of fi_efa_mr_attr"][::core::mem::align_of::<fi_efa_mr_attr>() - 2usize];
-    [
-        "Offset of field: fi_efa_mr_attr::ic_id_validity",
-    ][::core::mem::offset_of!(fi_efa_mr_attr, ic_id_validity) - 0usize];
-    [
-        "Offset of field: fi_efa_mr_attr::recv_ic_id",
-    ][::core::mem::offset_of!(fi_efa_mr_attr, recv_ic_id) - 2usize];
-    [
-        "Offset of field: fi_efa_mr_attr::rdma_read_ic_id",
-    ][::core::mem::offset_of!(fi_efa_mr_attr, rdma_read_ic_id) - 4usize];
-    [
-        "Offset of field: fi_efa_mr_attr::rdma_recv_ic_id",
-    ][::core::mem::offset_of!(fi_efa_mr_attr, rdma_recv_ic_id) - 6usize];
-};
 /// From provider version 203.0 on. In 202.0, and only there, four more pointers follow query_mr.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -2889,16 +1516,6 @@ pub struct fi_efa_ops_domain {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_efa_ops_domain"][::core::mem::size_of::<fi_efa_ops_domain>() - 8usize];
-    [
-        "Alignment of fi_efa_ops_domain",
-    ][::core::mem::align_of::<fi_efa_ops_domain>() - 8usize];
-    [
-        "Offset of field: fi_efa_ops_domain::query_mr",
-    ][::core::mem::offset_of!(fi_efa_ops_domain, query_mr) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_efa_ops_gda {
@@ -2948,29 +1565,6 @@ pub struct fi_efa_ops_gda {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_efa_ops_gda"][::core::mem::size_of::<fi_efa_ops_gda>() - 48usize];
-    ["Alignment of fi_efa_ops_gda"][::core::mem::align_of::<fi_efa_ops_gda>() - 8usize];
-    [
-        "Offset of field: fi_efa_ops_gda::query_addr",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, query_addr) - 0usize];
-    [
-        "Offset of field: fi_efa_ops_gda::query_qp_wqs",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, query_qp_wqs) - 8usize];
-    [
-        "Offset of field: fi_efa_ops_gda::query_cq",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, query_cq) - 16usize];
-    [
-        "Offset of field: fi_efa_ops_gda::cq_open_ext",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, cq_open_ext) - 24usize];
-    [
-        "Offset of field: fi_efa_ops_gda::get_mr_lkey",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, get_mr_lkey) - 32usize];
-    [
-        "Offset of field: fi_efa_ops_gda::cntr_open_ext",
-    ][::core::mem::offset_of!(fi_efa_ops_gda, cntr_open_ext) - 40usize];
-};
 /// From 2.6 on, opened on the fabric.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -2979,18 +1573,6 @@ pub struct fi_efa_feature_ops {
         unsafe extern "C" fn(feature: *const ::core::ffi::c_char) -> bool,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of fi_efa_feature_ops",
-    ][::core::mem::size_of::<fi_efa_feature_ops>() - 8usize];
-    [
-        "Alignment of fi_efa_feature_ops",
-    ][::core::mem::align_of::<fi_efa_feature_ops>() - 8usize];
-    [
-        "Offset of field: fi_efa_feature_ops::query",
-    ][::core::mem::offset_of!(fi_efa_feature_ops, query) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fid_wait {

@@ -51,16 +51,6 @@ pub type efa_io_processing_hint = ::core::ffi::c_uint;
 pub struct efa_io_req_id_ex {
     pub w: [u16; 3usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_req_id_ex"][::core::mem::size_of::<efa_io_req_id_ex>() - 6usize];
-    [
-        "Alignment of efa_io_req_id_ex",
-    ][::core::mem::align_of::<efa_io_req_id_ex>() - 2usize];
-    [
-        "Offset of field: efa_io_req_id_ex::w",
-    ][::core::mem::offset_of!(efa_io_req_id_ex, w) - 0usize];
-};
 /// First 32 bytes of every send-queue entry.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -84,51 +74,6 @@ pub struct efa_io_tx_meta_desc {
     pub reserved2: [u8; 6usize],
     pub req_id_ex: efa_io_req_id_ex,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_tx_meta_desc",
-    ][::core::mem::size_of::<efa_io_tx_meta_desc>() - 32usize];
-    [
-        "Alignment of efa_io_tx_meta_desc",
-    ][::core::mem::align_of::<efa_io_tx_meta_desc>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::req_id",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, req_id) - 0usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::ctrl1",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, ctrl1) - 2usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::ctrl2",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, ctrl2) - 3usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::dest_qp_num",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, dest_qp_num) - 4usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::length",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, length) - 6usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::immediate_data",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, immediate_data) - 8usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::ah",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, ah) - 12usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::ctrl3",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, ctrl3) - 14usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::reserved",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, reserved) - 15usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::qkey",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, qkey) - 16usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::reserved2",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, reserved2) - 20usize];
-    [
-        "Offset of field: efa_io_tx_meta_desc::req_id_ex",
-    ][::core::mem::offset_of!(efa_io_tx_meta_desc, req_id_ex) - 26usize];
-};
 /// Local memory of a send-queue entry.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -139,27 +84,6 @@ pub struct efa_io_tx_buf_desc {
     pub buf_addr_lo: u32,
     pub buf_addr_hi: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_tx_buf_desc",
-    ][::core::mem::size_of::<efa_io_tx_buf_desc>() - 16usize];
-    [
-        "Alignment of efa_io_tx_buf_desc",
-    ][::core::mem::align_of::<efa_io_tx_buf_desc>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_buf_desc::length",
-    ][::core::mem::offset_of!(efa_io_tx_buf_desc, length) - 0usize];
-    [
-        "Offset of field: efa_io_tx_buf_desc::lkey",
-    ][::core::mem::offset_of!(efa_io_tx_buf_desc, lkey) - 4usize];
-    [
-        "Offset of field: efa_io_tx_buf_desc::buf_addr_lo",
-    ][::core::mem::offset_of!(efa_io_tx_buf_desc, buf_addr_lo) - 8usize];
-    [
-        "Offset of field: efa_io_tx_buf_desc::buf_addr_hi",
-    ][::core::mem::offset_of!(efa_io_tx_buf_desc, buf_addr_hi) - 12usize];
-};
 /// Remote memory of an RDMA request.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -169,46 +93,12 @@ pub struct efa_io_remote_mem_addr {
     pub buf_addr_lo: u32,
     pub buf_addr_hi: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_remote_mem_addr",
-    ][::core::mem::size_of::<efa_io_remote_mem_addr>() - 16usize];
-    [
-        "Alignment of efa_io_remote_mem_addr",
-    ][::core::mem::align_of::<efa_io_remote_mem_addr>() - 4usize];
-    [
-        "Offset of field: efa_io_remote_mem_addr::length",
-    ][::core::mem::offset_of!(efa_io_remote_mem_addr, length) - 0usize];
-    [
-        "Offset of field: efa_io_remote_mem_addr::rkey",
-    ][::core::mem::offset_of!(efa_io_remote_mem_addr, rkey) - 4usize];
-    [
-        "Offset of field: efa_io_remote_mem_addr::buf_addr_lo",
-    ][::core::mem::offset_of!(efa_io_remote_mem_addr, buf_addr_lo) - 8usize];
-    [
-        "Offset of field: efa_io_remote_mem_addr::buf_addr_hi",
-    ][::core::mem::offset_of!(efa_io_remote_mem_addr, buf_addr_hi) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_io_rdma_req {
     pub remote_mem: efa_io_remote_mem_addr,
     pub local_mem: [efa_io_tx_buf_desc; 1usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_rdma_req"][::core::mem::size_of::<efa_io_rdma_req>() - 32usize];
-    [
-        "Alignment of efa_io_rdma_req",
-    ][::core::mem::align_of::<efa_io_rdma_req>() - 4usize];
-    [
-        "Offset of field: efa_io_rdma_req::remote_mem",
-    ][::core::mem::offset_of!(efa_io_rdma_req, remote_mem) - 0usize];
-    [
-        "Offset of field: efa_io_rdma_req::local_mem",
-    ][::core::mem::offset_of!(efa_io_rdma_req, local_mem) - 16usize];
-};
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct efa_io_rdma_req_128 {
@@ -221,21 +111,6 @@ pub union efa_io_rdma_req_128__bindgen_ty_1 {
     pub local_mem: [efa_io_tx_buf_desc; 1usize],
     pub inline_data: [u8; 80usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_rdma_req_128__bindgen_ty_1",
-    ][::core::mem::size_of::<efa_io_rdma_req_128__bindgen_ty_1>() - 80usize];
-    [
-        "Alignment of efa_io_rdma_req_128__bindgen_ty_1",
-    ][::core::mem::align_of::<efa_io_rdma_req_128__bindgen_ty_1>() - 4usize];
-    [
-        "Offset of field: efa_io_rdma_req_128__bindgen_ty_1::local_mem",
-    ][::core::mem::offset_of!(efa_io_rdma_req_128__bindgen_ty_1, local_mem) - 0usize];
-    [
-        "Offset of field: efa_io_rdma_req_128__bindgen_ty_1::inline_data",
-    ][::core::mem::offset_of!(efa_io_rdma_req_128__bindgen_ty_1, inline_data) - 0usize];
-};
 impl Default for efa_io_rdma_req_128__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -245,18 +120,6 @@ impl Default for efa_io_rdma_req_128__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_rdma_req_128",
-    ][::core::mem::size_of::<efa_io_rdma_req_128>() - 96usize];
-    [
-        "Alignment of efa_io_rdma_req_128",
-    ][::core::mem::align_of::<efa_io_rdma_req_128>() - 4usize];
-    [
-        "Offset of field: efa_io_rdma_req_128::remote_mem",
-    ][::core::mem::offset_of!(efa_io_rdma_req_128, remote_mem) - 0usize];
-};
 impl Default for efa_io_rdma_req_128 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -280,24 +143,6 @@ pub union efa_io_tx_wqe__bindgen_ty_1 {
     pub inline_data: [u8; 32usize],
     pub rdma_req: efa_io_rdma_req,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_tx_wqe__bindgen_ty_1",
-    ][::core::mem::size_of::<efa_io_tx_wqe__bindgen_ty_1>() - 32usize];
-    [
-        "Alignment of efa_io_tx_wqe__bindgen_ty_1",
-    ][::core::mem::align_of::<efa_io_tx_wqe__bindgen_ty_1>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_wqe__bindgen_ty_1::sgl",
-    ][::core::mem::offset_of!(efa_io_tx_wqe__bindgen_ty_1, sgl) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe__bindgen_ty_1::inline_data",
-    ][::core::mem::offset_of!(efa_io_tx_wqe__bindgen_ty_1, inline_data) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe__bindgen_ty_1::rdma_req",
-    ][::core::mem::offset_of!(efa_io_tx_wqe__bindgen_ty_1, rdma_req) - 0usize];
-};
 impl Default for efa_io_tx_wqe__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -307,17 +152,6 @@ impl Default for efa_io_tx_wqe__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_tx_wqe"][::core::mem::size_of::<efa_io_tx_wqe>() - 64usize];
-    ["Alignment of efa_io_tx_wqe"][::core::mem::align_of::<efa_io_tx_wqe>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_wqe::meta",
-    ][::core::mem::offset_of!(efa_io_tx_wqe, meta) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe::data",
-    ][::core::mem::offset_of!(efa_io_tx_wqe, data) - 32usize];
-};
 impl Default for efa_io_tx_wqe {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -341,24 +175,6 @@ pub union efa_io_tx_wqe_128__bindgen_ty_1 {
     pub inline_data: [u8; 80usize],
     pub rdma_req: efa_io_rdma_req_128,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_tx_wqe_128__bindgen_ty_1",
-    ][::core::mem::size_of::<efa_io_tx_wqe_128__bindgen_ty_1>() - 96usize];
-    [
-        "Alignment of efa_io_tx_wqe_128__bindgen_ty_1",
-    ][::core::mem::align_of::<efa_io_tx_wqe_128__bindgen_ty_1>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_wqe_128__bindgen_ty_1::sgl",
-    ][::core::mem::offset_of!(efa_io_tx_wqe_128__bindgen_ty_1, sgl) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe_128__bindgen_ty_1::inline_data",
-    ][::core::mem::offset_of!(efa_io_tx_wqe_128__bindgen_ty_1, inline_data) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe_128__bindgen_ty_1::rdma_req",
-    ][::core::mem::offset_of!(efa_io_tx_wqe_128__bindgen_ty_1, rdma_req) - 0usize];
-};
 impl Default for efa_io_tx_wqe_128__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -368,21 +184,6 @@ impl Default for efa_io_tx_wqe_128__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_tx_wqe_128",
-    ][::core::mem::size_of::<efa_io_tx_wqe_128>() - 128usize];
-    [
-        "Alignment of efa_io_tx_wqe_128",
-    ][::core::mem::align_of::<efa_io_tx_wqe_128>() - 4usize];
-    [
-        "Offset of field: efa_io_tx_wqe_128::meta",
-    ][::core::mem::offset_of!(efa_io_tx_wqe_128, meta) - 0usize];
-    [
-        "Offset of field: efa_io_tx_wqe_128::data",
-    ][::core::mem::offset_of!(efa_io_tx_wqe_128, data) - 32usize];
-};
 impl Default for efa_io_tx_wqe_128 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -403,26 +204,6 @@ pub struct efa_io_rx_desc {
     /// lkey 23:0, MBZ 29:24, first 30, last 31.
     pub lkey_ctrl: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_rx_desc"][::core::mem::size_of::<efa_io_rx_desc>() - 16usize];
-    ["Alignment of efa_io_rx_desc"][::core::mem::align_of::<efa_io_rx_desc>() - 4usize];
-    [
-        "Offset of field: efa_io_rx_desc::buf_addr_lo",
-    ][::core::mem::offset_of!(efa_io_rx_desc, buf_addr_lo) - 0usize];
-    [
-        "Offset of field: efa_io_rx_desc::buf_addr_hi",
-    ][::core::mem::offset_of!(efa_io_rx_desc, buf_addr_hi) - 4usize];
-    [
-        "Offset of field: efa_io_rx_desc::req_id",
-    ][::core::mem::offset_of!(efa_io_rx_desc, req_id) - 8usize];
-    [
-        "Offset of field: efa_io_rx_desc::length",
-    ][::core::mem::offset_of!(efa_io_rx_desc, length) - 10usize];
-    [
-        "Offset of field: efa_io_rx_desc::lkey_ctrl",
-    ][::core::mem::offset_of!(efa_io_rx_desc, lkey_ctrl) - 12usize];
-};
 /// First six bytes of every completion.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -435,27 +216,6 @@ pub struct efa_io_cdesc_common {
     /// The local queue pair.
     pub qp_num: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_cdesc_common",
-    ][::core::mem::size_of::<efa_io_cdesc_common>() - 6usize];
-    [
-        "Alignment of efa_io_cdesc_common",
-    ][::core::mem::align_of::<efa_io_cdesc_common>() - 2usize];
-    [
-        "Offset of field: efa_io_cdesc_common::req_id",
-    ][::core::mem::offset_of!(efa_io_cdesc_common, req_id) - 0usize];
-    [
-        "Offset of field: efa_io_cdesc_common::status",
-    ][::core::mem::offset_of!(efa_io_cdesc_common, status) - 2usize];
-    [
-        "Offset of field: efa_io_cdesc_common::flags",
-    ][::core::mem::offset_of!(efa_io_cdesc_common, flags) - 3usize];
-    [
-        "Offset of field: efa_io_cdesc_common::qp_num",
-    ][::core::mem::offset_of!(efa_io_cdesc_common, qp_num) - 4usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_io_tx_cdesc {
@@ -463,22 +223,6 @@ pub struct efa_io_tx_cdesc {
     pub req_id_ex: efa_io_req_id_ex,
     pub reserved: [u8; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_tx_cdesc"][::core::mem::size_of::<efa_io_tx_cdesc>() - 16usize];
-    [
-        "Alignment of efa_io_tx_cdesc",
-    ][::core::mem::align_of::<efa_io_tx_cdesc>() - 2usize];
-    [
-        "Offset of field: efa_io_tx_cdesc::common",
-    ][::core::mem::offset_of!(efa_io_tx_cdesc, common) - 0usize];
-    [
-        "Offset of field: efa_io_tx_cdesc::req_id_ex",
-    ][::core::mem::offset_of!(efa_io_tx_cdesc, req_id_ex) - 6usize];
-    [
-        "Offset of field: efa_io_tx_cdesc::reserved",
-    ][::core::mem::offset_of!(efa_io_tx_cdesc, reserved) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_io_rx_cdesc {
@@ -490,46 +234,12 @@ pub struct efa_io_rx_cdesc {
     pub src_qp_num: u16,
     pub imm: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_io_rx_cdesc"][::core::mem::size_of::<efa_io_rx_cdesc>() - 16usize];
-    [
-        "Alignment of efa_io_rx_cdesc",
-    ][::core::mem::align_of::<efa_io_rx_cdesc>() - 4usize];
-    [
-        "Offset of field: efa_io_rx_cdesc::common",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc, common) - 0usize];
-    [
-        "Offset of field: efa_io_rx_cdesc::length",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc, length) - 6usize];
-    [
-        "Offset of field: efa_io_rx_cdesc::ah",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc, ah) - 8usize];
-    [
-        "Offset of field: efa_io_rx_cdesc::src_qp_num",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc, src_qp_num) - 10usize];
-    [
-        "Offset of field: efa_io_rx_cdesc::imm",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc, imm) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_io_rx_cdesc_rdma_write {
     /// Bits 16 to 31 of the length written.
     pub length_hi: u16,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_rx_cdesc_rdma_write",
-    ][::core::mem::size_of::<efa_io_rx_cdesc_rdma_write>() - 2usize];
-    [
-        "Alignment of efa_io_rx_cdesc_rdma_write",
-    ][::core::mem::align_of::<efa_io_rx_cdesc_rdma_write>() - 2usize];
-    [
-        "Offset of field: efa_io_rx_cdesc_rdma_write::length_hi",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc_rdma_write, length_hi) - 0usize];
-};
 /// A receive completion in the 32-byte form.
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -544,21 +254,6 @@ pub union efa_io_rx_cdesc_ex__bindgen_ty_1 {
     /// The sender's GID, if ah is 0xffff and the queue reports source addresses.
     pub src_addr: [u8; 16usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_rx_cdesc_ex__bindgen_ty_1",
-    ][::core::mem::size_of::<efa_io_rx_cdesc_ex__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of efa_io_rx_cdesc_ex__bindgen_ty_1",
-    ][::core::mem::align_of::<efa_io_rx_cdesc_ex__bindgen_ty_1>() - 2usize];
-    [
-        "Offset of field: efa_io_rx_cdesc_ex__bindgen_ty_1::rdma_write",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc_ex__bindgen_ty_1, rdma_write) - 0usize];
-    [
-        "Offset of field: efa_io_rx_cdesc_ex__bindgen_ty_1::src_addr",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc_ex__bindgen_ty_1, src_addr) - 0usize];
-};
 impl Default for efa_io_rx_cdesc_ex__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -568,21 +263,6 @@ impl Default for efa_io_rx_cdesc_ex__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_io_rx_cdesc_ex",
-    ][::core::mem::size_of::<efa_io_rx_cdesc_ex>() - 32usize];
-    [
-        "Alignment of efa_io_rx_cdesc_ex",
-    ][::core::mem::align_of::<efa_io_rx_cdesc_ex>() - 4usize];
-    [
-        "Offset of field: efa_io_rx_cdesc_ex::base",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc_ex, base) - 0usize];
-    [
-        "Offset of field: efa_io_rx_cdesc_ex::u",
-    ][::core::mem::offset_of!(efa_io_rx_cdesc_ex, u) - 16usize];
-};
 impl Default for efa_io_rx_cdesc_ex {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();

@@ -58,30 +58,6 @@ pub struct ibv_gid__bindgen_ty_1 {
     pub subnet_prefix: u64,
     pub interface_id: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_gid__bindgen_ty_1",
-    ][::core::mem::size_of::<ibv_gid__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of ibv_gid__bindgen_ty_1",
-    ][::core::mem::align_of::<ibv_gid__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: ibv_gid__bindgen_ty_1::subnet_prefix",
-    ][::core::mem::offset_of!(ibv_gid__bindgen_ty_1, subnet_prefix) - 0usize];
-    [
-        "Offset of field: ibv_gid__bindgen_ty_1::interface_id",
-    ][::core::mem::offset_of!(ibv_gid__bindgen_ty_1, interface_id) - 8usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_gid"][::core::mem::size_of::<ibv_gid>() - 16usize];
-    ["Alignment of ibv_gid"][::core::mem::align_of::<ibv_gid>() - 8usize];
-    ["Offset of field: ibv_gid::raw"][::core::mem::offset_of!(ibv_gid, raw) - 0usize];
-    [
-        "Offset of field: ibv_gid::global",
-    ][::core::mem::offset_of!(ibv_gid, global) - 0usize];
-};
 impl Default for ibv_gid {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -133,80 +109,6 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
     pub active_speed_ex: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 56usize];
-    ["Alignment of ibv_port_attr"][::core::mem::align_of::<ibv_port_attr>() - 4usize];
-    [
-        "Offset of field: ibv_port_attr::state",
-    ][::core::mem::offset_of!(ibv_port_attr, state) - 0usize];
-    [
-        "Offset of field: ibv_port_attr::max_mtu",
-    ][::core::mem::offset_of!(ibv_port_attr, max_mtu) - 4usize];
-    [
-        "Offset of field: ibv_port_attr::active_mtu",
-    ][::core::mem::offset_of!(ibv_port_attr, active_mtu) - 8usize];
-    [
-        "Offset of field: ibv_port_attr::gid_tbl_len",
-    ][::core::mem::offset_of!(ibv_port_attr, gid_tbl_len) - 12usize];
-    [
-        "Offset of field: ibv_port_attr::port_cap_flags",
-    ][::core::mem::offset_of!(ibv_port_attr, port_cap_flags) - 16usize];
-    [
-        "Offset of field: ibv_port_attr::max_msg_sz",
-    ][::core::mem::offset_of!(ibv_port_attr, max_msg_sz) - 20usize];
-    [
-        "Offset of field: ibv_port_attr::bad_pkey_cntr",
-    ][::core::mem::offset_of!(ibv_port_attr, bad_pkey_cntr) - 24usize];
-    [
-        "Offset of field: ibv_port_attr::qkey_viol_cntr",
-    ][::core::mem::offset_of!(ibv_port_attr, qkey_viol_cntr) - 28usize];
-    [
-        "Offset of field: ibv_port_attr::pkey_tbl_len",
-    ][::core::mem::offset_of!(ibv_port_attr, pkey_tbl_len) - 32usize];
-    [
-        "Offset of field: ibv_port_attr::lid",
-    ][::core::mem::offset_of!(ibv_port_attr, lid) - 34usize];
-    [
-        "Offset of field: ibv_port_attr::sm_lid",
-    ][::core::mem::offset_of!(ibv_port_attr, sm_lid) - 36usize];
-    [
-        "Offset of field: ibv_port_attr::lmc",
-    ][::core::mem::offset_of!(ibv_port_attr, lmc) - 38usize];
-    [
-        "Offset of field: ibv_port_attr::max_vl_num",
-    ][::core::mem::offset_of!(ibv_port_attr, max_vl_num) - 39usize];
-    [
-        "Offset of field: ibv_port_attr::sm_sl",
-    ][::core::mem::offset_of!(ibv_port_attr, sm_sl) - 40usize];
-    [
-        "Offset of field: ibv_port_attr::subnet_timeout",
-    ][::core::mem::offset_of!(ibv_port_attr, subnet_timeout) - 41usize];
-    [
-        "Offset of field: ibv_port_attr::init_type_reply",
-    ][::core::mem::offset_of!(ibv_port_attr, init_type_reply) - 42usize];
-    [
-        "Offset of field: ibv_port_attr::active_width",
-    ][::core::mem::offset_of!(ibv_port_attr, active_width) - 43usize];
-    [
-        "Offset of field: ibv_port_attr::active_speed",
-    ][::core::mem::offset_of!(ibv_port_attr, active_speed) - 44usize];
-    [
-        "Offset of field: ibv_port_attr::phys_state",
-    ][::core::mem::offset_of!(ibv_port_attr, phys_state) - 45usize];
-    [
-        "Offset of field: ibv_port_attr::link_layer",
-    ][::core::mem::offset_of!(ibv_port_attr, link_layer) - 46usize];
-    [
-        "Offset of field: ibv_port_attr::flags",
-    ][::core::mem::offset_of!(ibv_port_attr, flags) - 47usize];
-    [
-        "Offset of field: ibv_port_attr::port_cap_flags2",
-    ][::core::mem::offset_of!(ibv_port_attr, port_cap_flags2) - 48usize];
-    [
-        "Offset of field: ibv_port_attr::active_speed_ex",
-    ][::core::mem::offset_of!(ibv_port_attr, active_speed_ex) - 52usize];
-};
 impl Default for ibv_port_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -264,133 +166,6 @@ pub struct ibv_device_attr {
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_device_attr"][::core::mem::size_of::<ibv_device_attr>() - 232usize];
-    [
-        "Alignment of ibv_device_attr",
-    ][::core::mem::align_of::<ibv_device_attr>() - 8usize];
-    [
-        "Offset of field: ibv_device_attr::fw_ver",
-    ][::core::mem::offset_of!(ibv_device_attr, fw_ver) - 0usize];
-    [
-        "Offset of field: ibv_device_attr::node_guid",
-    ][::core::mem::offset_of!(ibv_device_attr, node_guid) - 64usize];
-    [
-        "Offset of field: ibv_device_attr::sys_image_guid",
-    ][::core::mem::offset_of!(ibv_device_attr, sys_image_guid) - 72usize];
-    [
-        "Offset of field: ibv_device_attr::max_mr_size",
-    ][::core::mem::offset_of!(ibv_device_attr, max_mr_size) - 80usize];
-    [
-        "Offset of field: ibv_device_attr::page_size_cap",
-    ][::core::mem::offset_of!(ibv_device_attr, page_size_cap) - 88usize];
-    [
-        "Offset of field: ibv_device_attr::vendor_id",
-    ][::core::mem::offset_of!(ibv_device_attr, vendor_id) - 96usize];
-    [
-        "Offset of field: ibv_device_attr::vendor_part_id",
-    ][::core::mem::offset_of!(ibv_device_attr, vendor_part_id) - 100usize];
-    [
-        "Offset of field: ibv_device_attr::hw_ver",
-    ][::core::mem::offset_of!(ibv_device_attr, hw_ver) - 104usize];
-    [
-        "Offset of field: ibv_device_attr::max_qp",
-    ][::core::mem::offset_of!(ibv_device_attr, max_qp) - 108usize];
-    [
-        "Offset of field: ibv_device_attr::max_qp_wr",
-    ][::core::mem::offset_of!(ibv_device_attr, max_qp_wr) - 112usize];
-    [
-        "Offset of field: ibv_device_attr::device_cap_flags",
-    ][::core::mem::offset_of!(ibv_device_attr, device_cap_flags) - 116usize];
-    [
-        "Offset of field: ibv_device_attr::max_sge",
-    ][::core::mem::offset_of!(ibv_device_attr, max_sge) - 120usize];
-    [
-        "Offset of field: ibv_device_attr::max_sge_rd",
-    ][::core::mem::offset_of!(ibv_device_attr, max_sge_rd) - 124usize];
-    [
-        "Offset of field: ibv_device_attr::max_cq",
-    ][::core::mem::offset_of!(ibv_device_attr, max_cq) - 128usize];
-    [
-        "Offset of field: ibv_device_attr::max_cqe",
-    ][::core::mem::offset_of!(ibv_device_attr, max_cqe) - 132usize];
-    [
-        "Offset of field: ibv_device_attr::max_mr",
-    ][::core::mem::offset_of!(ibv_device_attr, max_mr) - 136usize];
-    [
-        "Offset of field: ibv_device_attr::max_pd",
-    ][::core::mem::offset_of!(ibv_device_attr, max_pd) - 140usize];
-    [
-        "Offset of field: ibv_device_attr::max_qp_rd_atom",
-    ][::core::mem::offset_of!(ibv_device_attr, max_qp_rd_atom) - 144usize];
-    [
-        "Offset of field: ibv_device_attr::max_ee_rd_atom",
-    ][::core::mem::offset_of!(ibv_device_attr, max_ee_rd_atom) - 148usize];
-    [
-        "Offset of field: ibv_device_attr::max_res_rd_atom",
-    ][::core::mem::offset_of!(ibv_device_attr, max_res_rd_atom) - 152usize];
-    [
-        "Offset of field: ibv_device_attr::max_qp_init_rd_atom",
-    ][::core::mem::offset_of!(ibv_device_attr, max_qp_init_rd_atom) - 156usize];
-    [
-        "Offset of field: ibv_device_attr::max_ee_init_rd_atom",
-    ][::core::mem::offset_of!(ibv_device_attr, max_ee_init_rd_atom) - 160usize];
-    [
-        "Offset of field: ibv_device_attr::atomic_cap",
-    ][::core::mem::offset_of!(ibv_device_attr, atomic_cap) - 164usize];
-    [
-        "Offset of field: ibv_device_attr::max_ee",
-    ][::core::mem::offset_of!(ibv_device_attr, max_ee) - 168usize];
-    [
-        "Offset of field: ibv_device_attr::max_rdd",
-    ][::core::mem::offset_of!(ibv_device_attr, max_rdd) - 172usize];
-    [
-        "Offset of field: ibv_device_attr::max_mw",
-    ][::core::mem::offset_of!(ibv_device_attr, max_mw) - 176usize];
-    [
-        "Offset of field: ibv_device_attr::max_raw_ipv6_qp",
-    ][::core::mem::offset_of!(ibv_device_attr, max_raw_ipv6_qp) - 180usize];
-    [
-        "Offset of field: ibv_device_attr::max_raw_ethy_qp",
-    ][::core::mem::offset_of!(ibv_device_attr, max_raw_ethy_qp) - 184usize];
-    [
-        "Offset of field: ibv_device_attr::max_mcast_grp",
-    ][::core::mem::offset_of!(ibv_device_attr, max_mcast_grp) - 188usize];
-    [
-        "Offset of field: ibv_device_attr::max_mcast_qp_attach",
-    ][::core::mem::offset_of!(ibv_device_attr, max_mcast_qp_attach) - 192usize];
-    [
-        "Offset of field: ibv_device_attr::max_total_mcast_qp_attach",
-    ][::core::mem::offset_of!(ibv_device_attr, max_total_mcast_qp_attach) - 196usize];
-    [
-        "Offset of field: ibv_device_attr::max_ah",
-    ][::core::mem::offset_of!(ibv_device_attr, max_ah) - 200usize];
-    [
-        "Offset of field: ibv_device_attr::max_fmr",
-    ][::core::mem::offset_of!(ibv_device_attr, max_fmr) - 204usize];
-    [
-        "Offset of field: ibv_device_attr::max_map_per_fmr",
-    ][::core::mem::offset_of!(ibv_device_attr, max_map_per_fmr) - 208usize];
-    [
-        "Offset of field: ibv_device_attr::max_srq",
-    ][::core::mem::offset_of!(ibv_device_attr, max_srq) - 212usize];
-    [
-        "Offset of field: ibv_device_attr::max_srq_wr",
-    ][::core::mem::offset_of!(ibv_device_attr, max_srq_wr) - 216usize];
-    [
-        "Offset of field: ibv_device_attr::max_srq_sge",
-    ][::core::mem::offset_of!(ibv_device_attr, max_srq_sge) - 220usize];
-    [
-        "Offset of field: ibv_device_attr::max_pkeys",
-    ][::core::mem::offset_of!(ibv_device_attr, max_pkeys) - 224usize];
-    [
-        "Offset of field: ibv_device_attr::local_ca_ack_delay",
-    ][::core::mem::offset_of!(ibv_device_attr, local_ca_ack_delay) - 226usize];
-    [
-        "Offset of field: ibv_device_attr::phys_port_cnt",
-    ][::core::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
-};
 impl Default for ibv_device_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -406,17 +181,6 @@ pub struct ibv_pd {
     pub context: *mut ibv_context,
     pub handle: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_pd"][::core::mem::size_of::<ibv_pd>() - 16usize];
-    ["Alignment of ibv_pd"][::core::mem::align_of::<ibv_pd>() - 8usize];
-    [
-        "Offset of field: ibv_pd::context",
-    ][::core::mem::offset_of!(ibv_pd, context) - 0usize];
-    [
-        "Offset of field: ibv_pd::handle",
-    ][::core::mem::offset_of!(ibv_pd, handle) - 8usize];
-};
 impl Default for ibv_pd {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -444,24 +208,6 @@ pub struct ibv_mr {
     pub lkey: u32,
     pub rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_mr"][::core::mem::size_of::<ibv_mr>() - 48usize];
-    ["Alignment of ibv_mr"][::core::mem::align_of::<ibv_mr>() - 8usize];
-    [
-        "Offset of field: ibv_mr::context",
-    ][::core::mem::offset_of!(ibv_mr, context) - 0usize];
-    ["Offset of field: ibv_mr::pd"][::core::mem::offset_of!(ibv_mr, pd) - 8usize];
-    ["Offset of field: ibv_mr::addr"][::core::mem::offset_of!(ibv_mr, addr) - 16usize];
-    [
-        "Offset of field: ibv_mr::length",
-    ][::core::mem::offset_of!(ibv_mr, length) - 24usize];
-    [
-        "Offset of field: ibv_mr::handle",
-    ][::core::mem::offset_of!(ibv_mr, handle) - 32usize];
-    ["Offset of field: ibv_mr::lkey"][::core::mem::offset_of!(ibv_mr, lkey) - 36usize];
-    ["Offset of field: ibv_mr::rkey"][::core::mem::offset_of!(ibv_mr, rkey) - 40usize];
-};
 impl Default for ibv_mr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -480,28 +226,6 @@ pub struct ibv_global_route {
     pub hop_limit: u8,
     pub traffic_class: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_global_route"][::core::mem::size_of::<ibv_global_route>() - 24usize];
-    [
-        "Alignment of ibv_global_route",
-    ][::core::mem::align_of::<ibv_global_route>() - 8usize];
-    [
-        "Offset of field: ibv_global_route::dgid",
-    ][::core::mem::offset_of!(ibv_global_route, dgid) - 0usize];
-    [
-        "Offset of field: ibv_global_route::flow_label",
-    ][::core::mem::offset_of!(ibv_global_route, flow_label) - 16usize];
-    [
-        "Offset of field: ibv_global_route::sgid_index",
-    ][::core::mem::offset_of!(ibv_global_route, sgid_index) - 20usize];
-    [
-        "Offset of field: ibv_global_route::hop_limit",
-    ][::core::mem::offset_of!(ibv_global_route, hop_limit) - 21usize];
-    [
-        "Offset of field: ibv_global_route::traffic_class",
-    ][::core::mem::offset_of!(ibv_global_route, traffic_class) - 22usize];
-};
 impl Default for ibv_global_route {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -522,32 +246,6 @@ pub struct ibv_ah_attr {
     pub is_global: u8,
     pub port_num: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_ah_attr"][::core::mem::size_of::<ibv_ah_attr>() - 32usize];
-    ["Alignment of ibv_ah_attr"][::core::mem::align_of::<ibv_ah_attr>() - 8usize];
-    [
-        "Offset of field: ibv_ah_attr::grh",
-    ][::core::mem::offset_of!(ibv_ah_attr, grh) - 0usize];
-    [
-        "Offset of field: ibv_ah_attr::dlid",
-    ][::core::mem::offset_of!(ibv_ah_attr, dlid) - 24usize];
-    [
-        "Offset of field: ibv_ah_attr::sl",
-    ][::core::mem::offset_of!(ibv_ah_attr, sl) - 26usize];
-    [
-        "Offset of field: ibv_ah_attr::src_path_bits",
-    ][::core::mem::offset_of!(ibv_ah_attr, src_path_bits) - 27usize];
-    [
-        "Offset of field: ibv_ah_attr::static_rate",
-    ][::core::mem::offset_of!(ibv_ah_attr, static_rate) - 28usize];
-    [
-        "Offset of field: ibv_ah_attr::is_global",
-    ][::core::mem::offset_of!(ibv_ah_attr, is_global) - 29usize];
-    [
-        "Offset of field: ibv_ah_attr::port_num",
-    ][::core::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
-};
 impl Default for ibv_ah_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -564,18 +262,6 @@ pub struct ibv_ah {
     pub pd: *mut ibv_pd,
     pub handle: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
-    ["Alignment of ibv_ah"][::core::mem::align_of::<ibv_ah>() - 8usize];
-    [
-        "Offset of field: ibv_ah::context",
-    ][::core::mem::offset_of!(ibv_ah, context) - 0usize];
-    ["Offset of field: ibv_ah::pd"][::core::mem::offset_of!(ibv_ah, pd) - 8usize];
-    [
-        "Offset of field: ibv_ah::handle",
-    ][::core::mem::offset_of!(ibv_ah, handle) - 16usize];
-};
 impl Default for ibv_ah {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -603,26 +289,6 @@ pub struct ibv_qp_cap {
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_qp_cap"][::core::mem::size_of::<ibv_qp_cap>() - 20usize];
-    ["Alignment of ibv_qp_cap"][::core::mem::align_of::<ibv_qp_cap>() - 4usize];
-    [
-        "Offset of field: ibv_qp_cap::max_send_wr",
-    ][::core::mem::offset_of!(ibv_qp_cap, max_send_wr) - 0usize];
-    [
-        "Offset of field: ibv_qp_cap::max_recv_wr",
-    ][::core::mem::offset_of!(ibv_qp_cap, max_recv_wr) - 4usize];
-    [
-        "Offset of field: ibv_qp_cap::max_send_sge",
-    ][::core::mem::offset_of!(ibv_qp_cap, max_send_sge) - 8usize];
-    [
-        "Offset of field: ibv_qp_cap::max_recv_sge",
-    ][::core::mem::offset_of!(ibv_qp_cap, max_recv_sge) - 12usize];
-    [
-        "Offset of field: ibv_qp_cap::max_inline_data",
-    ][::core::mem::offset_of!(ibv_qp_cap, max_inline_data) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_rx_hash_conf {
@@ -631,25 +297,6 @@ pub struct ibv_rx_hash_conf {
     pub rx_hash_key: *mut u8,
     pub rx_hash_fields_mask: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_rx_hash_conf"][::core::mem::size_of::<ibv_rx_hash_conf>() - 24usize];
-    [
-        "Alignment of ibv_rx_hash_conf",
-    ][::core::mem::align_of::<ibv_rx_hash_conf>() - 8usize];
-    [
-        "Offset of field: ibv_rx_hash_conf::rx_hash_function",
-    ][::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_function) - 0usize];
-    [
-        "Offset of field: ibv_rx_hash_conf::rx_hash_key_len",
-    ][::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_key_len) - 1usize];
-    [
-        "Offset of field: ibv_rx_hash_conf::rx_hash_key",
-    ][::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_key) - 8usize];
-    [
-        "Offset of field: ibv_rx_hash_conf::rx_hash_fields_mask",
-    ][::core::mem::offset_of!(ibv_rx_hash_conf, rx_hash_fields_mask) - 16usize];
-};
 impl Default for ibv_rx_hash_conf {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -682,63 +329,6 @@ pub struct ibv_qp_init_attr_ex {
     pub source_qpn: u32,
     pub send_ops_flags: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_qp_init_attr_ex",
-    ][::core::mem::size_of::<ibv_qp_init_attr_ex>() - 136usize];
-    [
-        "Alignment of ibv_qp_init_attr_ex",
-    ][::core::mem::align_of::<ibv_qp_init_attr_ex>() - 8usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::qp_context",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, qp_context) - 0usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::send_cq",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, send_cq) - 8usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::recv_cq",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, recv_cq) - 16usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::srq",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, srq) - 24usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::cap",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, cap) - 32usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::qp_type",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, qp_type) - 52usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::sq_sig_all",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, sq_sig_all) - 56usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::comp_mask",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, comp_mask) - 60usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::pd",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, pd) - 64usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::xrcd",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, xrcd) - 72usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::create_flags",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, create_flags) - 80usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::max_tso_header",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, max_tso_header) - 84usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::rwq_ind_tbl",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, rwq_ind_tbl) - 88usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::rx_hash_conf",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, rx_hash_conf) - 96usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::source_qpn",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, source_qpn) - 120usize];
-    [
-        "Offset of field: ibv_qp_init_attr_ex::send_ops_flags",
-    ][::core::mem::offset_of!(ibv_qp_init_attr_ex, send_ops_flags) - 128usize];
-};
 impl Default for ibv_qp_init_attr_ex {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -799,89 +389,6 @@ pub struct ibv_qp_attr {
     pub alt_timeout: u8,
     pub rate_limit: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_qp_attr"][::core::mem::size_of::<ibv_qp_attr>() - 144usize];
-    ["Alignment of ibv_qp_attr"][::core::mem::align_of::<ibv_qp_attr>() - 8usize];
-    [
-        "Offset of field: ibv_qp_attr::qp_state",
-    ][::core::mem::offset_of!(ibv_qp_attr, qp_state) - 0usize];
-    [
-        "Offset of field: ibv_qp_attr::cur_qp_state",
-    ][::core::mem::offset_of!(ibv_qp_attr, cur_qp_state) - 4usize];
-    [
-        "Offset of field: ibv_qp_attr::path_mtu",
-    ][::core::mem::offset_of!(ibv_qp_attr, path_mtu) - 8usize];
-    [
-        "Offset of field: ibv_qp_attr::path_mig_state",
-    ][::core::mem::offset_of!(ibv_qp_attr, path_mig_state) - 12usize];
-    [
-        "Offset of field: ibv_qp_attr::qkey",
-    ][::core::mem::offset_of!(ibv_qp_attr, qkey) - 16usize];
-    [
-        "Offset of field: ibv_qp_attr::rq_psn",
-    ][::core::mem::offset_of!(ibv_qp_attr, rq_psn) - 20usize];
-    [
-        "Offset of field: ibv_qp_attr::sq_psn",
-    ][::core::mem::offset_of!(ibv_qp_attr, sq_psn) - 24usize];
-    [
-        "Offset of field: ibv_qp_attr::dest_qp_num",
-    ][::core::mem::offset_of!(ibv_qp_attr, dest_qp_num) - 28usize];
-    [
-        "Offset of field: ibv_qp_attr::qp_access_flags",
-    ][::core::mem::offset_of!(ibv_qp_attr, qp_access_flags) - 32usize];
-    [
-        "Offset of field: ibv_qp_attr::cap",
-    ][::core::mem::offset_of!(ibv_qp_attr, cap) - 36usize];
-    [
-        "Offset of field: ibv_qp_attr::ah_attr",
-    ][::core::mem::offset_of!(ibv_qp_attr, ah_attr) - 56usize];
-    [
-        "Offset of field: ibv_qp_attr::alt_ah_attr",
-    ][::core::mem::offset_of!(ibv_qp_attr, alt_ah_attr) - 88usize];
-    [
-        "Offset of field: ibv_qp_attr::pkey_index",
-    ][::core::mem::offset_of!(ibv_qp_attr, pkey_index) - 120usize];
-    [
-        "Offset of field: ibv_qp_attr::alt_pkey_index",
-    ][::core::mem::offset_of!(ibv_qp_attr, alt_pkey_index) - 122usize];
-    [
-        "Offset of field: ibv_qp_attr::en_sqd_async_notify",
-    ][::core::mem::offset_of!(ibv_qp_attr, en_sqd_async_notify) - 124usize];
-    [
-        "Offset of field: ibv_qp_attr::sq_draining",
-    ][::core::mem::offset_of!(ibv_qp_attr, sq_draining) - 125usize];
-    [
-        "Offset of field: ibv_qp_attr::max_rd_atomic",
-    ][::core::mem::offset_of!(ibv_qp_attr, max_rd_atomic) - 126usize];
-    [
-        "Offset of field: ibv_qp_attr::max_dest_rd_atomic",
-    ][::core::mem::offset_of!(ibv_qp_attr, max_dest_rd_atomic) - 127usize];
-    [
-        "Offset of field: ibv_qp_attr::min_rnr_timer",
-    ][::core::mem::offset_of!(ibv_qp_attr, min_rnr_timer) - 128usize];
-    [
-        "Offset of field: ibv_qp_attr::port_num",
-    ][::core::mem::offset_of!(ibv_qp_attr, port_num) - 129usize];
-    [
-        "Offset of field: ibv_qp_attr::timeout",
-    ][::core::mem::offset_of!(ibv_qp_attr, timeout) - 130usize];
-    [
-        "Offset of field: ibv_qp_attr::retry_cnt",
-    ][::core::mem::offset_of!(ibv_qp_attr, retry_cnt) - 131usize];
-    [
-        "Offset of field: ibv_qp_attr::rnr_retry",
-    ][::core::mem::offset_of!(ibv_qp_attr, rnr_retry) - 132usize];
-    [
-        "Offset of field: ibv_qp_attr::alt_port_num",
-    ][::core::mem::offset_of!(ibv_qp_attr, alt_port_num) - 133usize];
-    [
-        "Offset of field: ibv_qp_attr::alt_timeout",
-    ][::core::mem::offset_of!(ibv_qp_attr, alt_timeout) - 134usize];
-    [
-        "Offset of field: ibv_qp_attr::rate_limit",
-    ][::core::mem::offset_of!(ibv_qp_attr, rate_limit) - 136usize];
-};
 impl Default for ibv_qp_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -907,35 +414,6 @@ pub struct ibv_qp {
     pub state: ibv_qp_state,
     pub qp_type: ibv_qp_type,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 64usize];
-    ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
-    [
-        "Offset of field: ibv_qp::context",
-    ][::core::mem::offset_of!(ibv_qp, context) - 0usize];
-    [
-        "Offset of field: ibv_qp::qp_context",
-    ][::core::mem::offset_of!(ibv_qp, qp_context) - 8usize];
-    ["Offset of field: ibv_qp::pd"][::core::mem::offset_of!(ibv_qp, pd) - 16usize];
-    [
-        "Offset of field: ibv_qp::send_cq",
-    ][::core::mem::offset_of!(ibv_qp, send_cq) - 24usize];
-    [
-        "Offset of field: ibv_qp::recv_cq",
-    ][::core::mem::offset_of!(ibv_qp, recv_cq) - 32usize];
-    ["Offset of field: ibv_qp::srq"][::core::mem::offset_of!(ibv_qp, srq) - 40usize];
-    [
-        "Offset of field: ibv_qp::handle",
-    ][::core::mem::offset_of!(ibv_qp, handle) - 48usize];
-    [
-        "Offset of field: ibv_qp::qp_num",
-    ][::core::mem::offset_of!(ibv_qp, qp_num) - 52usize];
-    ["Offset of field: ibv_qp::state"][::core::mem::offset_of!(ibv_qp, state) - 56usize];
-    [
-        "Offset of field: ibv_qp::qp_type",
-    ][::core::mem::offset_of!(ibv_qp, qp_type) - 60usize];
-};
 impl Default for ibv_qp {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -957,39 +435,6 @@ pub struct ibv_cq_init_attr_ex {
     pub flags: u32,
     pub parent_domain: *mut ibv_pd,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_cq_init_attr_ex",
-    ][::core::mem::size_of::<ibv_cq_init_attr_ex>() - 56usize];
-    [
-        "Alignment of ibv_cq_init_attr_ex",
-    ][::core::mem::align_of::<ibv_cq_init_attr_ex>() - 8usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::cqe",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, cqe) - 0usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::cq_context",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, cq_context) - 8usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::channel",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, channel) - 16usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::comp_vector",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, comp_vector) - 24usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::wc_flags",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, wc_flags) - 32usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::comp_mask",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, comp_mask) - 40usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::flags",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, flags) - 44usize];
-    [
-        "Offset of field: ibv_cq_init_attr_ex::parent_domain",
-    ][::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
-};
 impl Default for ibv_cq_init_attr_ex {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1016,24 +461,6 @@ pub struct ibv_comp_cntr_caps {
     /// Bits of enum ibv_qp_attach_comp_cntr_op.
     pub supported_qp_attach_ops: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_comp_cntr_caps",
-    ][::core::mem::size_of::<ibv_comp_cntr_caps>() - 16usize];
-    [
-        "Alignment of ibv_comp_cntr_caps",
-    ][::core::mem::align_of::<ibv_comp_cntr_caps>() - 8usize];
-    [
-        "Offset of field: ibv_comp_cntr_caps::max_value",
-    ][::core::mem::offset_of!(ibv_comp_cntr_caps, max_value) - 0usize];
-    [
-        "Offset of field: ibv_comp_cntr_caps::max_counters",
-    ][::core::mem::offset_of!(ibv_comp_cntr_caps, max_counters) - 8usize];
-    [
-        "Offset of field: ibv_comp_cntr_caps::supported_qp_attach_ops",
-    ][::core::mem::offset_of!(ibv_comp_cntr_caps, supported_qp_attach_ops) - 12usize];
-};
 pub const IBV_COMP_CNTR_TYPE_WRS: ibv_comp_cntr_type = 0;
 pub const IBV_COMP_CNTR_TYPE_BYTES: ibv_comp_cntr_type = 1;
 pub type ibv_comp_cntr_type = ::core::ffi::c_uint;
@@ -1044,24 +471,6 @@ pub struct ibv_comp_cntr_init_attr {
     pub type_: ibv_comp_cntr_type,
     pub flags: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_comp_cntr_init_attr",
-    ][::core::mem::size_of::<ibv_comp_cntr_init_attr>() - 12usize];
-    [
-        "Alignment of ibv_comp_cntr_init_attr",
-    ][::core::mem::align_of::<ibv_comp_cntr_init_attr>() - 4usize];
-    [
-        "Offset of field: ibv_comp_cntr_init_attr::comp_mask",
-    ][::core::mem::offset_of!(ibv_comp_cntr_init_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: ibv_comp_cntr_init_attr::type_",
-    ][::core::mem::offset_of!(ibv_comp_cntr_init_attr, type_) - 4usize];
-    [
-        "Offset of field: ibv_comp_cntr_init_attr::flags",
-    ][::core::mem::offset_of!(ibv_comp_cntr_init_attr, flags) - 8usize];
-};
 impl Default for ibv_comp_cntr_init_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1077,21 +486,6 @@ pub struct ibv_qp_attach_comp_cntr_attr {
     pub comp_mask: u32,
     pub op_mask: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ibv_qp_attach_comp_cntr_attr",
-    ][::core::mem::size_of::<ibv_qp_attach_comp_cntr_attr>() - 8usize];
-    [
-        "Alignment of ibv_qp_attach_comp_cntr_attr",
-    ][::core::mem::align_of::<ibv_qp_attach_comp_cntr_attr>() - 4usize];
-    [
-        "Offset of field: ibv_qp_attach_comp_cntr_attr::comp_mask",
-    ][::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: ibv_qp_attach_comp_cntr_attr::op_mask",
-    ][::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, op_mask) - 4usize];
-};
 /// Argument of the exported ibv_query_port, which is older than the declaration in verbs.h.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1246,98 +640,6 @@ pub struct efa_gda_ibverbs_calls {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_ibverbs_calls",
-    ][::core::mem::size_of::<efa_gda_ibverbs_calls>() - 216usize];
-    [
-        "Alignment of efa_gda_ibverbs_calls",
-    ][::core::mem::align_of::<efa_gda_ibverbs_calls>() - 8usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_get_device_list",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_get_device_list) - 0usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_free_device_list",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_free_device_list) - 8usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_get_device_name",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_get_device_name) - 16usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_get_device_guid",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_get_device_guid) - 24usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_open_device",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_open_device) - 32usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_close_device",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_close_device) - 40usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_query_device",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_query_device) - 48usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_query_port",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_query_port) - 56usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_query_gid",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_query_gid) - 64usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_alloc_pd",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_alloc_pd) - 72usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_dealloc_pd",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_dealloc_pd) - 80usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_reg_mr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_reg_mr) - 88usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_dereg_mr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_dereg_mr) - 96usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_create_cq",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_create_cq) - 104usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_destroy_cq",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_destroy_cq) - 112usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_modify_qp",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_modify_qp) - 120usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_destroy_qp",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_destroy_qp) - 128usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_create_ah",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_create_ah) - 136usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_destroy_ah",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_destroy_ah) - 144usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_reg_dmabuf_mr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_reg_dmabuf_mr) - 152usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::_ibv_query_comp_cntr_caps",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, _ibv_query_comp_cntr_caps)
-        - 160usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_destroy_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_destroy_comp_cntr) - 168usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_set_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_set_comp_cntr) - 176usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_set_err_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_set_err_comp_cntr) - 184usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_read_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_read_comp_cntr) - 192usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_read_err_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_read_err_comp_cntr) - 200usize];
-    [
-        "Offset of field: efa_gda_ibverbs_calls::ibv_qp_attach_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_ibverbs_calls, ibv_qp_attach_comp_cntr)
-        - 208usize];
-};
 pub const EFADV_DEVICE_ATTR_CAPS_RDMA_READ: _bindgen_ty_1 = 1;
 pub const EFADV_DEVICE_ATTR_CAPS_RNR_RETRY: _bindgen_ty_1 = 2;
 pub const EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID: _bindgen_ty_1 = 4;
@@ -1364,40 +666,6 @@ pub struct efadv_device_attr {
     pub device_caps: u32,
     pub max_rdma_size: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efadv_device_attr"][::core::mem::size_of::<efadv_device_attr>() - 32usize];
-    [
-        "Alignment of efadv_device_attr",
-    ][::core::mem::align_of::<efadv_device_attr>() - 8usize];
-    [
-        "Offset of field: efadv_device_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_device_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_device_attr::max_sq_wr",
-    ][::core::mem::offset_of!(efadv_device_attr, max_sq_wr) - 8usize];
-    [
-        "Offset of field: efadv_device_attr::max_rq_wr",
-    ][::core::mem::offset_of!(efadv_device_attr, max_rq_wr) - 12usize];
-    [
-        "Offset of field: efadv_device_attr::max_sq_sge",
-    ][::core::mem::offset_of!(efadv_device_attr, max_sq_sge) - 16usize];
-    [
-        "Offset of field: efadv_device_attr::max_rq_sge",
-    ][::core::mem::offset_of!(efadv_device_attr, max_rq_sge) - 18usize];
-    [
-        "Offset of field: efadv_device_attr::inline_buf_size",
-    ][::core::mem::offset_of!(efadv_device_attr, inline_buf_size) - 20usize];
-    [
-        "Offset of field: efadv_device_attr::inline_buf_size_ex",
-    ][::core::mem::offset_of!(efadv_device_attr, inline_buf_size_ex) - 22usize];
-    [
-        "Offset of field: efadv_device_attr::device_caps",
-    ][::core::mem::offset_of!(efadv_device_attr, device_caps) - 24usize];
-    [
-        "Offset of field: efadv_device_attr::max_rdma_size",
-    ][::core::mem::offset_of!(efadv_device_attr, max_rdma_size) - 28usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efadv_ah_attr {
@@ -1405,20 +673,6 @@ pub struct efadv_ah_attr {
     pub ahn: u16,
     pub reserved: [u8; 6usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efadv_ah_attr"][::core::mem::size_of::<efadv_ah_attr>() - 16usize];
-    ["Alignment of efadv_ah_attr"][::core::mem::align_of::<efadv_ah_attr>() - 8usize];
-    [
-        "Offset of field: efadv_ah_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_ah_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_ah_attr::ahn",
-    ][::core::mem::offset_of!(efadv_ah_attr, ahn) - 8usize];
-    [
-        "Offset of field: efadv_ah_attr::reserved",
-    ][::core::mem::offset_of!(efadv_ah_attr, reserved) - 10usize];
-};
 pub const EFADV_SQ_DEPTH_ATTR_INLINE_WRITE: _bindgen_ty_2 = 1;
 pub type _bindgen_ty_2 = ::core::ffi::c_uint;
 #[repr(C)]
@@ -1430,51 +684,12 @@ pub struct efadv_sq_depth_attr {
     pub max_rdma_sge: u32,
     pub max_inline_data: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_sq_depth_attr",
-    ][::core::mem::size_of::<efadv_sq_depth_attr>() - 24usize];
-    [
-        "Alignment of efadv_sq_depth_attr",
-    ][::core::mem::align_of::<efadv_sq_depth_attr>() - 8usize];
-    [
-        "Offset of field: efadv_sq_depth_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_sq_depth_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_sq_depth_attr::flags",
-    ][::core::mem::offset_of!(efadv_sq_depth_attr, flags) - 8usize];
-    [
-        "Offset of field: efadv_sq_depth_attr::max_send_sge",
-    ][::core::mem::offset_of!(efadv_sq_depth_attr, max_send_sge) - 12usize];
-    [
-        "Offset of field: efadv_sq_depth_attr::max_rdma_sge",
-    ][::core::mem::offset_of!(efadv_sq_depth_attr, max_rdma_sge) - 16usize];
-    [
-        "Offset of field: efadv_sq_depth_attr::max_inline_data",
-    ][::core::mem::offset_of!(efadv_sq_depth_attr, max_inline_data) - 20usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efadv_rq_depth_attr {
     pub comp_mask: u64,
     pub max_recv_sge: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_rq_depth_attr",
-    ][::core::mem::size_of::<efadv_rq_depth_attr>() - 16usize];
-    [
-        "Alignment of efadv_rq_depth_attr",
-    ][::core::mem::align_of::<efadv_rq_depth_attr>() - 8usize];
-    [
-        "Offset of field: efadv_rq_depth_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_rq_depth_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_rq_depth_attr::max_recv_sge",
-    ][::core::mem::offset_of!(efadv_rq_depth_attr, max_recv_sge) - 8usize];
-};
 pub const EFADV_QP_DRIVER_TYPE_SRD: _bindgen_ty_3 = 0;
 pub type _bindgen_ty_3 = ::core::ffi::c_uint;
 pub const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: _bindgen_ty_4 = 1;
@@ -1492,33 +707,6 @@ pub struct efadv_qp_init_attr {
     pub reserved: u8,
     pub wr_flags: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_qp_init_attr",
-    ][::core::mem::size_of::<efadv_qp_init_attr>() - 24usize];
-    [
-        "Alignment of efadv_qp_init_attr",
-    ][::core::mem::align_of::<efadv_qp_init_attr>() - 8usize];
-    [
-        "Offset of field: efadv_qp_init_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_qp_init_attr::driver_qp_type",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, driver_qp_type) - 8usize];
-    [
-        "Offset of field: efadv_qp_init_attr::flags",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, flags) - 12usize];
-    [
-        "Offset of field: efadv_qp_init_attr::sl",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, sl) - 14usize];
-    [
-        "Offset of field: efadv_qp_init_attr::reserved",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, reserved) - 15usize];
-    [
-        "Offset of field: efadv_qp_init_attr::wr_flags",
-    ][::core::mem::offset_of!(efadv_qp_init_attr, wr_flags) - 16usize];
-};
 pub const EFADV_WQ_CAPS_64_BIT_REQ_ID: _bindgen_ty_5 = 1;
 /// Bits of efadv_wq_attr::caps.
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
@@ -1535,35 +723,6 @@ pub struct efadv_wq_attr {
     pub caps: u16,
     pub reserved: [u8; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efadv_wq_attr"][::core::mem::size_of::<efadv_wq_attr>() - 40usize];
-    ["Alignment of efadv_wq_attr"][::core::mem::align_of::<efadv_wq_attr>() - 8usize];
-    [
-        "Offset of field: efadv_wq_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_wq_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_wq_attr::buffer",
-    ][::core::mem::offset_of!(efadv_wq_attr, buffer) - 8usize];
-    [
-        "Offset of field: efadv_wq_attr::entry_size",
-    ][::core::mem::offset_of!(efadv_wq_attr, entry_size) - 16usize];
-    [
-        "Offset of field: efadv_wq_attr::num_entries",
-    ][::core::mem::offset_of!(efadv_wq_attr, num_entries) - 20usize];
-    [
-        "Offset of field: efadv_wq_attr::doorbell",
-    ][::core::mem::offset_of!(efadv_wq_attr, doorbell) - 24usize];
-    [
-        "Offset of field: efadv_wq_attr::max_batch",
-    ][::core::mem::offset_of!(efadv_wq_attr, max_batch) - 32usize];
-    [
-        "Offset of field: efadv_wq_attr::caps",
-    ][::core::mem::offset_of!(efadv_wq_attr, caps) - 36usize];
-    [
-        "Offset of field: efadv_wq_attr::reserved",
-    ][::core::mem::offset_of!(efadv_wq_attr, reserved) - 38usize];
-};
 impl Default for efadv_wq_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1593,30 +752,6 @@ pub struct efadv_cq_init_attr__bindgen_ty_1 {
     pub fd: i32,
     pub reserved: [u8; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_cq_init_attr__bindgen_ty_1",
-    ][::core::mem::size_of::<efadv_cq_init_attr__bindgen_ty_1>() - 32usize];
-    [
-        "Alignment of efadv_cq_init_attr__bindgen_ty_1",
-    ][::core::mem::align_of::<efadv_cq_init_attr__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: efadv_cq_init_attr__bindgen_ty_1::buffer",
-    ][::core::mem::offset_of!(efadv_cq_init_attr__bindgen_ty_1, buffer) - 0usize];
-    [
-        "Offset of field: efadv_cq_init_attr__bindgen_ty_1::length",
-    ][::core::mem::offset_of!(efadv_cq_init_attr__bindgen_ty_1, length) - 8usize];
-    [
-        "Offset of field: efadv_cq_init_attr__bindgen_ty_1::offset",
-    ][::core::mem::offset_of!(efadv_cq_init_attr__bindgen_ty_1, offset) - 16usize];
-    [
-        "Offset of field: efadv_cq_init_attr__bindgen_ty_1::fd",
-    ][::core::mem::offset_of!(efadv_cq_init_attr__bindgen_ty_1, fd) - 24usize];
-    [
-        "Offset of field: efadv_cq_init_attr__bindgen_ty_1::reserved",
-    ][::core::mem::offset_of!(efadv_cq_init_attr__bindgen_ty_1, reserved) - 28usize];
-};
 impl Default for efadv_cq_init_attr__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1626,27 +761,6 @@ impl Default for efadv_cq_init_attr__bindgen_ty_1 {
         }
     }
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_cq_init_attr",
-    ][::core::mem::size_of::<efadv_cq_init_attr>() - 56usize];
-    [
-        "Alignment of efadv_cq_init_attr",
-    ][::core::mem::align_of::<efadv_cq_init_attr>() - 8usize];
-    [
-        "Offset of field: efadv_cq_init_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_cq_init_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_cq_init_attr::wc_flags",
-    ][::core::mem::offset_of!(efadv_cq_init_attr, wc_flags) - 8usize];
-    [
-        "Offset of field: efadv_cq_init_attr::flags",
-    ][::core::mem::offset_of!(efadv_cq_init_attr, flags) - 16usize];
-    [
-        "Offset of field: efadv_cq_init_attr::ext_mem_dmabuf",
-    ][::core::mem::offset_of!(efadv_cq_init_attr, ext_mem_dmabuf) - 24usize];
-};
 impl Default for efadv_cq_init_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1666,26 +780,6 @@ pub struct efadv_cq_attr {
     /// Doorbell for the consumer index; null if there is none. From rdma-core 60 on.
     pub doorbell: *mut u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efadv_cq_attr"][::core::mem::size_of::<efadv_cq_attr>() - 32usize];
-    ["Alignment of efadv_cq_attr"][::core::mem::align_of::<efadv_cq_attr>() - 8usize];
-    [
-        "Offset of field: efadv_cq_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_cq_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_cq_attr::buffer",
-    ][::core::mem::offset_of!(efadv_cq_attr, buffer) - 8usize];
-    [
-        "Offset of field: efadv_cq_attr::entry_size",
-    ][::core::mem::offset_of!(efadv_cq_attr, entry_size) - 16usize];
-    [
-        "Offset of field: efadv_cq_attr::num_entries",
-    ][::core::mem::offset_of!(efadv_cq_attr, num_entries) - 20usize];
-    [
-        "Offset of field: efadv_cq_attr::doorbell",
-    ][::core::mem::offset_of!(efadv_cq_attr, doorbell) - 24usize];
-};
 impl Default for efadv_cq_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1713,45 +807,6 @@ pub struct efadv_memory_location__bindgen_ty_1 {
     pub fd: i32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_memory_location__bindgen_ty_1",
-    ][::core::mem::size_of::<efadv_memory_location__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of efadv_memory_location__bindgen_ty_1",
-    ][::core::mem::align_of::<efadv_memory_location__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: efadv_memory_location__bindgen_ty_1::offset",
-    ][::core::mem::offset_of!(efadv_memory_location__bindgen_ty_1, offset) - 0usize];
-    [
-        "Offset of field: efadv_memory_location__bindgen_ty_1::fd",
-    ][::core::mem::offset_of!(efadv_memory_location__bindgen_ty_1, fd) - 8usize];
-    [
-        "Offset of field: efadv_memory_location__bindgen_ty_1::reserved",
-    ][::core::mem::offset_of!(efadv_memory_location__bindgen_ty_1, reserved) - 12usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_memory_location",
-    ][::core::mem::size_of::<efadv_memory_location>() - 32usize];
-    [
-        "Alignment of efadv_memory_location",
-    ][::core::mem::align_of::<efadv_memory_location>() - 8usize];
-    [
-        "Offset of field: efadv_memory_location::ptr",
-    ][::core::mem::offset_of!(efadv_memory_location, ptr) - 0usize];
-    [
-        "Offset of field: efadv_memory_location::dmabuf",
-    ][::core::mem::offset_of!(efadv_memory_location, dmabuf) - 8usize];
-    [
-        "Offset of field: efadv_memory_location::type_",
-    ][::core::mem::offset_of!(efadv_memory_location, type_) - 24usize];
-    [
-        "Offset of field: efadv_memory_location::reserved",
-    ][::core::mem::offset_of!(efadv_memory_location, reserved) - 25usize];
-};
 impl Default for efadv_memory_location {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1773,30 +828,6 @@ pub struct efadv_comp_cntr_init_attr {
     pub comp_cntr_ext_mem: efadv_memory_location,
     pub err_cntr_ext_mem: efadv_memory_location,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efadv_comp_cntr_init_attr",
-    ][::core::mem::size_of::<efadv_comp_cntr_init_attr>() - 80usize];
-    [
-        "Alignment of efadv_comp_cntr_init_attr",
-    ][::core::mem::align_of::<efadv_comp_cntr_init_attr>() - 8usize];
-    [
-        "Offset of field: efadv_comp_cntr_init_attr::comp_mask",
-    ][::core::mem::offset_of!(efadv_comp_cntr_init_attr, comp_mask) - 0usize];
-    [
-        "Offset of field: efadv_comp_cntr_init_attr::flags",
-    ][::core::mem::offset_of!(efadv_comp_cntr_init_attr, flags) - 8usize];
-    [
-        "Offset of field: efadv_comp_cntr_init_attr::reserved",
-    ][::core::mem::offset_of!(efadv_comp_cntr_init_attr, reserved) - 12usize];
-    [
-        "Offset of field: efadv_comp_cntr_init_attr::comp_cntr_ext_mem",
-    ][::core::mem::offset_of!(efadv_comp_cntr_init_attr, comp_cntr_ext_mem) - 16usize];
-    [
-        "Offset of field: efadv_comp_cntr_init_attr::err_cntr_ext_mem",
-    ][::core::mem::offset_of!(efadv_comp_cntr_init_attr, err_cntr_ext_mem) - 48usize];
-};
 impl Default for efadv_comp_cntr_init_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1883,39 +914,3 @@ pub struct efa_gda_efadv_calls {
         ) -> *mut ibv_comp_cntr,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_gda_efadv_calls",
-    ][::core::mem::size_of::<efa_gda_efadv_calls>() - 72usize];
-    [
-        "Alignment of efa_gda_efadv_calls",
-    ][::core::mem::align_of::<efa_gda_efadv_calls>() - 8usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_query_device",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_query_device) - 0usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_query_ah",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_query_ah) - 8usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_create_qp_ex",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_create_qp_ex) - 16usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_create_cq",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_create_cq) - 24usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_query_qp_wqs",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_query_qp_wqs) - 32usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_query_cq",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_query_cq) - 40usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_get_max_sq_depth",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_get_max_sq_depth) - 48usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_get_max_rq_depth",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_get_max_rq_depth) - 56usize];
-    [
-        "Offset of field: efa_gda_efadv_calls::efadv_create_comp_cntr",
-    ][::core::mem::offset_of!(efa_gda_efadv_calls, efadv_create_comp_cntr) - 64usize];
-};

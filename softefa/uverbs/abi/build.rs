@@ -7,7 +7,7 @@ fn main() {
     generate();
 }
 
-/// Generates `sys.rs`. The result depends on the headers and on bindgen's version alone: the formatter is bindgen's, and
+/// Generates `sys.rs`, and `asserted/sys.rs`, which also asserts layouts. The result depends on the headers and on bindgen's version alone: the formatter is bindgen's, and
 /// the Rust version is the workspace's oldest.
 #[cfg(feature = "regenerate")]
 fn generate() {
@@ -23,7 +23,7 @@ fn generate() {
         text += &format!("#include \"{}\"\n", header.display());
     }
     let oldest = bindgen::RustTarget::stable(88, 0).unwrap_or_else(|error| panic!("{error}"));
-    let bindings = bindgen::Builder::default()
+    let builder = bindgen::Builder::default()
         .header_contents("wrapper.h", &text)
         .allowlist_item("(ib_uverbs|efa|uverbs|rdma)_.*|(UVERBS|IB|EFA|RDMA)_.*")
         .default_enum_style(bindgen::EnumVariation::Consts)
@@ -31,16 +31,16 @@ fn generate() {
         .translate_enum_integer_types(true)
         .use_core()
         .derive_default(true)
-        .layout_tests(true)
         .rust_target(oldest)
         .rust_edition(bindgen::RustEdition::Edition2024)
-        .formatter(bindgen::Formatter::Prettyplease)
-        .generate()
-        .unwrap_or_else(|error| {
+        .formatter(bindgen::Formatter::Prettyplease);
+    for (folder, asserted) in [(out.clone(), false), (out.join("asserted"), true)] {
+        let bindings = builder.clone().layout_tests(asserted).generate().unwrap_or_else(|error| {
             panic!("bindgen failed for sys.rs: {error}; install libclang (Debian: libclang-dev)")
         });
-    let file = out.join("sys.rs");
-    bindings
-        .write_to_file(&file)
-        .unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+        let file = folder.join("sys.rs");
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| bindings.write_to_file(&file))
+            .unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+    }
 }

@@ -26,7 +26,7 @@ pub mod sys {
     #[cfg(not(feature = "regenerate"))]
     include!("generated/sys.rs");
     #[cfg(feature = "regenerate")]
-    include!(concat!(env!("OUT_DIR"), "/sys.rs"));
+    include!(concat!(env!("OUT_DIR"), "/asserted/sys.rs"));
 }
 
 pub use attributes::{Attribute, Ioctl, MAX_ATTRIBUTES, UserMemory};

@@ -14,26 +14,6 @@ pub struct ib_uverbs_attr {
     pub reserved: u16,
     pub data: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_attr"][::core::mem::size_of::<ib_uverbs_attr>() - 16usize];
-    ["Alignment of ib_uverbs_attr"][::core::mem::align_of::<ib_uverbs_attr>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_attr::attr_id",
-    ][::core::mem::offset_of!(ib_uverbs_attr, attr_id) - 0usize];
-    [
-        "Offset of field: ib_uverbs_attr::len",
-    ][::core::mem::offset_of!(ib_uverbs_attr, len) - 2usize];
-    [
-        "Offset of field: ib_uverbs_attr::flags",
-    ][::core::mem::offset_of!(ib_uverbs_attr, flags) - 4usize];
-    [
-        "Offset of field: ib_uverbs_attr::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_attr, reserved) - 6usize];
-    [
-        "Offset of field: ib_uverbs_attr::data",
-    ][::core::mem::offset_of!(ib_uverbs_attr, data) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_ioctl_hdr {
@@ -45,36 +25,6 @@ pub struct ib_uverbs_ioctl_hdr {
     pub driver_id: u32,
     pub reserved2: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_ioctl_hdr",
-    ][::core::mem::size_of::<ib_uverbs_ioctl_hdr>() - 24usize];
-    [
-        "Alignment of ib_uverbs_ioctl_hdr",
-    ][::core::mem::align_of::<ib_uverbs_ioctl_hdr>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::length",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, length) - 0usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::object_id",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, object_id) - 2usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::method_id",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, method_id) - 4usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::num_attrs",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, num_attrs) - 6usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::reserved1",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, reserved1) - 8usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::driver_id",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, driver_id) - 16usize];
-    [
-        "Offset of field: ib_uverbs_ioctl_hdr::reserved2",
-    ][::core::mem::offset_of!(ib_uverbs_ioctl_hdr, reserved2) - 20usize];
-};
 pub const RDMA_DRIVER_EFA: rdma_driver_id = 17;
 pub type rdma_driver_id = u32;
 pub const UVERBS_OBJECT_DEVICE: uverbs_default_objects = 0;
@@ -261,28 +211,6 @@ pub struct ib_uverbs_qp_cap {
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_qp_cap"][::core::mem::size_of::<ib_uverbs_qp_cap>() - 20usize];
-    [
-        "Alignment of ib_uverbs_qp_cap",
-    ][::core::mem::align_of::<ib_uverbs_qp_cap>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_qp_cap::max_send_wr",
-    ][::core::mem::offset_of!(ib_uverbs_qp_cap, max_send_wr) - 0usize];
-    [
-        "Offset of field: ib_uverbs_qp_cap::max_recv_wr",
-    ][::core::mem::offset_of!(ib_uverbs_qp_cap, max_recv_wr) - 4usize];
-    [
-        "Offset of field: ib_uverbs_qp_cap::max_send_sge",
-    ][::core::mem::offset_of!(ib_uverbs_qp_cap, max_send_sge) - 8usize];
-    [
-        "Offset of field: ib_uverbs_qp_cap::max_recv_sge",
-    ][::core::mem::offset_of!(ib_uverbs_qp_cap, max_recv_sge) - 12usize];
-    [
-        "Offset of field: ib_uverbs_qp_cap::max_inline_data",
-    ][::core::mem::offset_of!(ib_uverbs_qp_cap, max_inline_data) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_query_port_resp {
@@ -309,81 +237,6 @@ pub struct ib_uverbs_query_port_resp {
     pub flags: u8,
     pub reserved: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_query_port_resp",
-    ][::core::mem::size_of::<ib_uverbs_query_port_resp>() - 40usize];
-    [
-        "Alignment of ib_uverbs_query_port_resp",
-    ][::core::mem::align_of::<ib_uverbs_query_port_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::port_cap_flags",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, port_cap_flags) - 0usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::max_msg_sz",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, max_msg_sz) - 4usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::bad_pkey_cntr",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, bad_pkey_cntr) - 8usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::qkey_viol_cntr",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, qkey_viol_cntr) - 12usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::gid_tbl_len",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, gid_tbl_len) - 16usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::pkey_tbl_len",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, pkey_tbl_len) - 20usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::lid",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, lid) - 22usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::sm_lid",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, sm_lid) - 24usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::state",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, state) - 26usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::max_mtu",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, max_mtu) - 27usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::active_mtu",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, active_mtu) - 28usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::lmc",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, lmc) - 29usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::max_vl_num",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, max_vl_num) - 30usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::sm_sl",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, sm_sl) - 31usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::subnet_timeout",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, subnet_timeout) - 32usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::init_type_reply",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, init_type_reply) - 33usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::active_width",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, active_width) - 34usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::active_speed",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, active_speed) - 35usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::phys_state",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, phys_state) - 36usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::link_layer",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, link_layer) - 37usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::flags",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, flags) - 38usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp, reserved) - 39usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_query_port_resp_ex {
@@ -392,27 +245,6 @@ pub struct ib_uverbs_query_port_resp_ex {
     pub reserved: [u8; 2usize],
     pub active_speed_ex: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_query_port_resp_ex",
-    ][::core::mem::size_of::<ib_uverbs_query_port_resp_ex>() - 48usize];
-    [
-        "Alignment of ib_uverbs_query_port_resp_ex",
-    ][::core::mem::align_of::<ib_uverbs_query_port_resp_ex>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp_ex::legacy_resp",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp_ex, legacy_resp) - 0usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp_ex::port_cap_flags2",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp_ex, port_cap_flags2) - 40usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp_ex::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp_ex, reserved) - 42usize];
-    [
-        "Offset of field: ib_uverbs_query_port_resp_ex::active_speed_ex",
-    ][::core::mem::offset_of!(ib_uverbs_query_port_resp_ex, active_speed_ex) - 44usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_gid_entry {
@@ -422,30 +254,6 @@ pub struct ib_uverbs_gid_entry {
     pub gid_type: u32,
     pub netdev_ifindex: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_gid_entry",
-    ][::core::mem::size_of::<ib_uverbs_gid_entry>() - 32usize];
-    [
-        "Alignment of ib_uverbs_gid_entry",
-    ][::core::mem::align_of::<ib_uverbs_gid_entry>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_gid_entry::gid",
-    ][::core::mem::offset_of!(ib_uverbs_gid_entry, gid) - 0usize];
-    [
-        "Offset of field: ib_uverbs_gid_entry::gid_index",
-    ][::core::mem::offset_of!(ib_uverbs_gid_entry, gid_index) - 16usize];
-    [
-        "Offset of field: ib_uverbs_gid_entry::port_num",
-    ][::core::mem::offset_of!(ib_uverbs_gid_entry, port_num) - 20usize];
-    [
-        "Offset of field: ib_uverbs_gid_entry::gid_type",
-    ][::core::mem::offset_of!(ib_uverbs_gid_entry, gid_type) - 24usize];
-    [
-        "Offset of field: ib_uverbs_gid_entry::netdev_ifindex",
-    ][::core::mem::offset_of!(ib_uverbs_gid_entry, netdev_ifindex) - 28usize];
-};
 pub const IB_UVERBS_BUFFER_TYPE_DMABUF: ib_uverbs_buffer_type = 0;
 pub const IB_UVERBS_BUFFER_TYPE_VA: ib_uverbs_buffer_type = 1;
 pub type ib_uverbs_buffer_type = u32;
@@ -459,33 +267,6 @@ pub struct ib_uverbs_buffer_desc {
     pub addr: u64,
     pub length: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_buffer_desc",
-    ][::core::mem::size_of::<ib_uverbs_buffer_desc>() - 32usize];
-    [
-        "Alignment of ib_uverbs_buffer_desc",
-    ][::core::mem::align_of::<ib_uverbs_buffer_desc>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::type_",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, type_) - 0usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::fd",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, fd) - 4usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::flags",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, flags) - 8usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::optional_flags",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, optional_flags) - 12usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::addr",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, addr) - 16usize];
-    [
-        "Offset of field: ib_uverbs_buffer_desc::length",
-    ][::core::mem::offset_of!(ib_uverbs_buffer_desc, length) - 24usize];
-};
 pub const IB_UVERBS_COMP_CNTR_ENTRY_COMP: _bindgen_ty_33 = 0;
 pub const IB_UVERBS_COMP_CNTR_ENTRY_ERR: _bindgen_ty_33 = 1;
 pub type _bindgen_ty_33 = u32;
@@ -505,39 +286,11 @@ pub struct ib_uverbs_destroy_cq_resp {
     pub comp_events_reported: u32,
     pub async_events_reported: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_destroy_cq_resp",
-    ][::core::mem::size_of::<ib_uverbs_destroy_cq_resp>() - 8usize];
-    [
-        "Alignment of ib_uverbs_destroy_cq_resp",
-    ][::core::mem::align_of::<ib_uverbs_destroy_cq_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_destroy_cq_resp::comp_events_reported",
-    ][::core::mem::offset_of!(ib_uverbs_destroy_cq_resp, comp_events_reported) - 0usize];
-    [
-        "Offset of field: ib_uverbs_destroy_cq_resp::async_events_reported",
-    ][::core::mem::offset_of!(ib_uverbs_destroy_cq_resp, async_events_reported)
-        - 4usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_destroy_qp_resp {
     pub events_reported: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_destroy_qp_resp",
-    ][::core::mem::size_of::<ib_uverbs_destroy_qp_resp>() - 4usize];
-    [
-        "Alignment of ib_uverbs_destroy_qp_resp",
-    ][::core::mem::align_of::<ib_uverbs_destroy_qp_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_destroy_qp_resp::events_reported",
-    ][::core::mem::offset_of!(ib_uverbs_destroy_qp_resp, events_reported) - 0usize];
-};
 pub const IB_USER_VERBS_CMD_QUERY_DEVICE: ib_uverbs_write_cmds = 1;
 pub const IB_USER_VERBS_CMD_ALLOC_PD: ib_uverbs_write_cmds = 3;
 pub const IB_USER_VERBS_CMD_CREATE_AH: ib_uverbs_write_cmds = 5;
@@ -591,143 +344,6 @@ pub struct ib_uverbs_query_device_resp {
     pub phys_port_cnt: u8,
     pub reserved: [u8; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_query_device_resp",
-    ][::core::mem::size_of::<ib_uverbs_query_device_resp>() - 176usize];
-    [
-        "Alignment of ib_uverbs_query_device_resp",
-    ][::core::mem::align_of::<ib_uverbs_query_device_resp>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::fw_ver",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, fw_ver) - 0usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::node_guid",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, node_guid) - 8usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::sys_image_guid",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, sys_image_guid) - 16usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_mr_size",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_mr_size) - 24usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::page_size_cap",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, page_size_cap) - 32usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::vendor_id",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, vendor_id) - 40usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::vendor_part_id",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, vendor_part_id) - 44usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::hw_ver",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, hw_ver) - 48usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_qp",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_qp) - 52usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_qp_wr",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_qp_wr) - 56usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::device_cap_flags",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, device_cap_flags) - 60usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_sge",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_sge) - 64usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_sge_rd",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_sge_rd) - 68usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_cq",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_cq) - 72usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_cqe",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_cqe) - 76usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_mr",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_mr) - 80usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_pd",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_pd) - 84usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_qp_rd_atom",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_qp_rd_atom) - 88usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_ee_rd_atom",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_ee_rd_atom) - 92usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_res_rd_atom",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_res_rd_atom) - 96usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_qp_init_rd_atom",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_qp_init_rd_atom)
-        - 100usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_ee_init_rd_atom",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_ee_init_rd_atom)
-        - 104usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::atomic_cap",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, atomic_cap) - 108usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_ee",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_ee) - 112usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_rdd",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_rdd) - 116usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_mw",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_mw) - 120usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_raw_ipv6_qp",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_raw_ipv6_qp) - 124usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_raw_ethy_qp",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_raw_ethy_qp) - 128usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_mcast_grp",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_mcast_grp) - 132usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_mcast_qp_attach",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_mcast_qp_attach)
-        - 136usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_total_mcast_qp_attach",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_total_mcast_qp_attach)
-        - 140usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_ah",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_ah) - 144usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_fmr",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_fmr) - 148usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_map_per_fmr",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_map_per_fmr) - 152usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_srq",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_srq) - 156usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_srq_wr",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_srq_wr) - 160usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_srq_sge",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_srq_sge) - 164usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::max_pkeys",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, max_pkeys) - 168usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::local_ca_ack_delay",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, local_ca_ack_delay)
-        - 170usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::phys_port_cnt",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, phys_port_cnt) - 171usize];
-    [
-        "Offset of field: ib_uverbs_query_device_resp::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_query_device_resp, reserved) - 172usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_odp_caps {
@@ -737,30 +353,6 @@ pub struct ib_uverbs_odp_caps {
     pub ud_odp_caps: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_odp_caps",
-    ][::core::mem::size_of::<ib_uverbs_odp_caps>() - 24usize];
-    [
-        "Alignment of ib_uverbs_odp_caps",
-    ][::core::mem::align_of::<ib_uverbs_odp_caps>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_odp_caps::general_caps",
-    ][::core::mem::offset_of!(ib_uverbs_odp_caps, general_caps) - 0usize];
-    [
-        "Offset of field: ib_uverbs_odp_caps::rc_odp_caps",
-    ][::core::mem::offset_of!(ib_uverbs_odp_caps, rc_odp_caps) - 8usize];
-    [
-        "Offset of field: ib_uverbs_odp_caps::uc_odp_caps",
-    ][::core::mem::offset_of!(ib_uverbs_odp_caps, uc_odp_caps) - 12usize];
-    [
-        "Offset of field: ib_uverbs_odp_caps::ud_odp_caps",
-    ][::core::mem::offset_of!(ib_uverbs_odp_caps, ud_odp_caps) - 16usize];
-    [
-        "Offset of field: ib_uverbs_odp_caps::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_odp_caps, reserved) - 20usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_rss_caps {
@@ -769,28 +361,6 @@ pub struct ib_uverbs_rss_caps {
     pub max_rwq_indirection_table_size: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_rss_caps",
-    ][::core::mem::size_of::<ib_uverbs_rss_caps>() - 16usize];
-    [
-        "Alignment of ib_uverbs_rss_caps",
-    ][::core::mem::align_of::<ib_uverbs_rss_caps>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_rss_caps::supported_qpts",
-    ][::core::mem::offset_of!(ib_uverbs_rss_caps, supported_qpts) - 0usize];
-    [
-        "Offset of field: ib_uverbs_rss_caps::max_rwq_indirection_tables",
-    ][::core::mem::offset_of!(ib_uverbs_rss_caps, max_rwq_indirection_tables) - 4usize];
-    [
-        "Offset of field: ib_uverbs_rss_caps::max_rwq_indirection_table_size",
-    ][::core::mem::offset_of!(ib_uverbs_rss_caps, max_rwq_indirection_table_size)
-        - 8usize];
-    [
-        "Offset of field: ib_uverbs_rss_caps::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_rss_caps, reserved) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_tm_caps {
@@ -801,31 +371,6 @@ pub struct ib_uverbs_tm_caps {
     pub max_sge: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_tm_caps"][::core::mem::size_of::<ib_uverbs_tm_caps>() - 24usize];
-    [
-        "Alignment of ib_uverbs_tm_caps",
-    ][::core::mem::align_of::<ib_uverbs_tm_caps>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::max_rndv_hdr_size",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, max_rndv_hdr_size) - 0usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::max_num_tags",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, max_num_tags) - 4usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::flags",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, flags) - 8usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::max_ops",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, max_ops) - 12usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::max_sge",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, max_sge) - 16usize];
-    [
-        "Offset of field: ib_uverbs_tm_caps::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_tm_caps, reserved) - 20usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_cq_moderation_caps {
@@ -833,26 +378,6 @@ pub struct ib_uverbs_cq_moderation_caps {
     pub max_cq_moderation_period: u16,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_cq_moderation_caps",
-    ][::core::mem::size_of::<ib_uverbs_cq_moderation_caps>() - 8usize];
-    [
-        "Alignment of ib_uverbs_cq_moderation_caps",
-    ][::core::mem::align_of::<ib_uverbs_cq_moderation_caps>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_cq_moderation_caps::max_cq_moderation_count",
-    ][::core::mem::offset_of!(ib_uverbs_cq_moderation_caps, max_cq_moderation_count)
-        - 0usize];
-    [
-        "Offset of field: ib_uverbs_cq_moderation_caps::max_cq_moderation_period",
-    ][::core::mem::offset_of!(ib_uverbs_cq_moderation_caps, max_cq_moderation_period)
-        - 2usize];
-    [
-        "Offset of field: ib_uverbs_cq_moderation_caps::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_cq_moderation_caps, reserved) - 4usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_ex_query_device_resp {
@@ -872,84 +397,11 @@ pub struct ib_uverbs_ex_query_device_resp {
     pub xrc_odp_caps: u32,
     pub reserved: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_ex_query_device_resp",
-    ][::core::mem::size_of::<ib_uverbs_ex_query_device_resp>() - 304usize];
-    [
-        "Alignment of ib_uverbs_ex_query_device_resp",
-    ][::core::mem::align_of::<ib_uverbs_ex_query_device_resp>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::base",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, base) - 0usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::comp_mask",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, comp_mask) - 176usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::response_length",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, response_length)
-        - 180usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::odp_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, odp_caps) - 184usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::timestamp_mask",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, timestamp_mask)
-        - 208usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::hca_core_clock",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, hca_core_clock)
-        - 216usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::device_cap_flags_ex",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, device_cap_flags_ex)
-        - 224usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::rss_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, rss_caps) - 232usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::max_wq_type_rq",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, max_wq_type_rq)
-        - 248usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::raw_packet_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, raw_packet_caps)
-        - 252usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::tm_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, tm_caps) - 256usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::cq_moderation_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, cq_moderation_caps)
-        - 280usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::max_dm_size",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, max_dm_size) - 288usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::xrc_odp_caps",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, xrc_odp_caps) - 296usize];
-    [
-        "Offset of field: ib_uverbs_ex_query_device_resp::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_ex_query_device_resp, reserved) - 300usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_alloc_pd_resp {
     pub pd_handle: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_alloc_pd_resp",
-    ][::core::mem::size_of::<ib_uverbs_alloc_pd_resp>() - 4usize];
-    [
-        "Alignment of ib_uverbs_alloc_pd_resp",
-    ][::core::mem::align_of::<ib_uverbs_alloc_pd_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_alloc_pd_resp::pd_handle",
-    ][::core::mem::offset_of!(ib_uverbs_alloc_pd_resp, pd_handle) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_reg_mr {
@@ -960,31 +412,6 @@ pub struct ib_uverbs_reg_mr {
     pub pd_handle: u32,
     pub access_flags: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_reg_mr"][::core::mem::size_of::<ib_uverbs_reg_mr>() - 40usize];
-    [
-        "Alignment of ib_uverbs_reg_mr",
-    ][::core::mem::align_of::<ib_uverbs_reg_mr>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::response",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, response) - 0usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::start",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, start) - 8usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::length",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, length) - 16usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::hca_va",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, hca_va) - 24usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::pd_handle",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, pd_handle) - 32usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr::access_flags",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr, access_flags) - 36usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_reg_mr_resp {
@@ -992,24 +419,6 @@ pub struct ib_uverbs_reg_mr_resp {
     pub lkey: u32,
     pub rkey: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_reg_mr_resp",
-    ][::core::mem::size_of::<ib_uverbs_reg_mr_resp>() - 12usize];
-    [
-        "Alignment of ib_uverbs_reg_mr_resp",
-    ][::core::mem::align_of::<ib_uverbs_reg_mr_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr_resp::mr_handle",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr_resp, mr_handle) - 0usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr_resp::lkey",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr_resp, lkey) - 4usize];
-    [
-        "Offset of field: ib_uverbs_reg_mr_resp::rkey",
-    ][::core::mem::offset_of!(ib_uverbs_reg_mr_resp, rkey) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_global_route {
@@ -1020,33 +429,6 @@ pub struct ib_uverbs_global_route {
     pub traffic_class: u8,
     pub reserved: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_global_route",
-    ][::core::mem::size_of::<ib_uverbs_global_route>() - 24usize];
-    [
-        "Alignment of ib_uverbs_global_route",
-    ][::core::mem::align_of::<ib_uverbs_global_route>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_global_route::dgid",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, dgid) - 0usize];
-    [
-        "Offset of field: ib_uverbs_global_route::flow_label",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, flow_label) - 16usize];
-    [
-        "Offset of field: ib_uverbs_global_route::sgid_index",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, sgid_index) - 20usize];
-    [
-        "Offset of field: ib_uverbs_global_route::hop_limit",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, hop_limit) - 21usize];
-    [
-        "Offset of field: ib_uverbs_global_route::traffic_class",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, traffic_class) - 22usize];
-    [
-        "Offset of field: ib_uverbs_global_route::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_global_route, reserved) - 23usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_ah_attr {
@@ -1059,37 +441,6 @@ pub struct ib_uverbs_ah_attr {
     pub port_num: u8,
     pub reserved: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_ah_attr"][::core::mem::size_of::<ib_uverbs_ah_attr>() - 32usize];
-    [
-        "Alignment of ib_uverbs_ah_attr",
-    ][::core::mem::align_of::<ib_uverbs_ah_attr>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::grh",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, grh) - 0usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::dlid",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, dlid) - 24usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::sl",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, sl) - 26usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::src_path_bits",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, src_path_bits) - 27usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::static_rate",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, static_rate) - 28usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::is_global",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, is_global) - 29usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::port_num",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, port_num) - 30usize];
-    [
-        "Offset of field: ib_uverbs_ah_attr::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_ah_attr, reserved) - 31usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_create_ah {
@@ -1099,64 +450,16 @@ pub struct ib_uverbs_create_ah {
     pub reserved: u32,
     pub attr: ib_uverbs_ah_attr,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_create_ah",
-    ][::core::mem::size_of::<ib_uverbs_create_ah>() - 56usize];
-    [
-        "Alignment of ib_uverbs_create_ah",
-    ][::core::mem::align_of::<ib_uverbs_create_ah>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_create_ah::response",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah, response) - 0usize];
-    [
-        "Offset of field: ib_uverbs_create_ah::user_handle",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah, user_handle) - 8usize];
-    [
-        "Offset of field: ib_uverbs_create_ah::pd_handle",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah, pd_handle) - 16usize];
-    [
-        "Offset of field: ib_uverbs_create_ah::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah, reserved) - 20usize];
-    [
-        "Offset of field: ib_uverbs_create_ah::attr",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah, attr) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_create_ah_resp {
     pub ah_handle: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_create_ah_resp",
-    ][::core::mem::size_of::<ib_uverbs_create_ah_resp>() - 4usize];
-    [
-        "Alignment of ib_uverbs_create_ah_resp",
-    ][::core::mem::align_of::<ib_uverbs_create_ah_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_create_ah_resp::ah_handle",
-    ][::core::mem::offset_of!(ib_uverbs_create_ah_resp, ah_handle) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_create_comp_channel_resp {
     pub fd: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_create_comp_channel_resp",
-    ][::core::mem::size_of::<ib_uverbs_create_comp_channel_resp>() - 4usize];
-    [
-        "Alignment of ib_uverbs_create_comp_channel_resp",
-    ][::core::mem::align_of::<ib_uverbs_create_comp_channel_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_create_comp_channel_resp::fd",
-    ][::core::mem::offset_of!(ib_uverbs_create_comp_channel_resp, fd) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_qp_dest {
@@ -1173,49 +476,6 @@ pub struct ib_uverbs_qp_dest {
     pub is_global: u8,
     pub port_num: u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of ib_uverbs_qp_dest"][::core::mem::size_of::<ib_uverbs_qp_dest>() - 32usize];
-    [
-        "Alignment of ib_uverbs_qp_dest",
-    ][::core::mem::align_of::<ib_uverbs_qp_dest>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::dgid",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, dgid) - 0usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::flow_label",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, flow_label) - 16usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::dlid",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, dlid) - 20usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, reserved) - 22usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::sgid_index",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, sgid_index) - 24usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::hop_limit",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, hop_limit) - 25usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::traffic_class",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, traffic_class) - 26usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::sl",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, sl) - 27usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::src_path_bits",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, src_path_bits) - 28usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::static_rate",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, static_rate) - 29usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::is_global",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, is_global) - 30usize];
-    [
-        "Offset of field: ib_uverbs_qp_dest::port_num",
-    ][::core::mem::offset_of!(ib_uverbs_qp_dest, port_num) - 31usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_query_qp {
@@ -1223,24 +483,6 @@ pub struct ib_uverbs_query_qp {
     pub qp_handle: u32,
     pub attr_mask: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_query_qp",
-    ][::core::mem::size_of::<ib_uverbs_query_qp>() - 16usize];
-    [
-        "Alignment of ib_uverbs_query_qp",
-    ][::core::mem::align_of::<ib_uverbs_query_qp>() - 8usize];
-    [
-        "Offset of field: ib_uverbs_query_qp::response",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp, response) - 0usize];
-    [
-        "Offset of field: ib_uverbs_query_qp::qp_handle",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp, qp_handle) - 8usize];
-    [
-        "Offset of field: ib_uverbs_query_qp::attr_mask",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp, attr_mask) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ib_uverbs_query_qp_resp {
@@ -1275,105 +517,6 @@ pub struct ib_uverbs_query_qp_resp {
     pub sq_sig_all: u8,
     pub reserved: [u8; 5usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_query_qp_resp",
-    ][::core::mem::size_of::<ib_uverbs_query_qp_resp>() - 128usize];
-    [
-        "Alignment of ib_uverbs_query_qp_resp",
-    ][::core::mem::align_of::<ib_uverbs_query_qp_resp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::dest",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, dest) - 0usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::alt_dest",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, alt_dest) - 32usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_send_wr",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_send_wr) - 64usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_recv_wr",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_recv_wr) - 68usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_send_sge",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_send_sge) - 72usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_recv_sge",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_recv_sge) - 76usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_inline_data",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_inline_data) - 80usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::qkey",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, qkey) - 84usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::rq_psn",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, rq_psn) - 88usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::sq_psn",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, sq_psn) - 92usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::dest_qp_num",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, dest_qp_num) - 96usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::qp_access_flags",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, qp_access_flags) - 100usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::pkey_index",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, pkey_index) - 104usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::alt_pkey_index",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, alt_pkey_index) - 106usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::qp_state",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, qp_state) - 108usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::cur_qp_state",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, cur_qp_state) - 109usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::path_mtu",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, path_mtu) - 110usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::path_mig_state",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, path_mig_state) - 111usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::sq_draining",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, sq_draining) - 112usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_rd_atomic",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_rd_atomic) - 113usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::max_dest_rd_atomic",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, max_dest_rd_atomic) - 114usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::min_rnr_timer",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, min_rnr_timer) - 115usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::port_num",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, port_num) - 116usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::timeout",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, timeout) - 117usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::retry_cnt",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, retry_cnt) - 118usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::rnr_retry",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, rnr_retry) - 119usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::alt_port_num",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, alt_port_num) - 120usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::alt_timeout",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, alt_timeout) - 121usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::sq_sig_all",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, sq_sig_all) - 122usize];
-    [
-        "Offset of field: ib_uverbs_query_qp_resp::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_query_qp_resp, reserved) - 123usize];
-};
 pub const IB_QP_STATE: _bindgen_ty_36 = 1;
 pub const IB_QP_QKEY: _bindgen_ty_36 = 64;
 pub const IB_QP_RNR_RETRY: _bindgen_ty_36 = 2048;
@@ -1416,93 +559,6 @@ pub struct ib_uverbs_modify_qp {
     pub alt_timeout: u8,
     pub reserved: [u8; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of ib_uverbs_modify_qp",
-    ][::core::mem::size_of::<ib_uverbs_modify_qp>() - 112usize];
-    [
-        "Alignment of ib_uverbs_modify_qp",
-    ][::core::mem::align_of::<ib_uverbs_modify_qp>() - 4usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::dest",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, dest) - 0usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::alt_dest",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, alt_dest) - 32usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::qp_handle",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, qp_handle) - 64usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::attr_mask",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, attr_mask) - 68usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::qkey",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, qkey) - 72usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::rq_psn",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, rq_psn) - 76usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::sq_psn",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, sq_psn) - 80usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::dest_qp_num",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, dest_qp_num) - 84usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::qp_access_flags",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, qp_access_flags) - 88usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::pkey_index",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, pkey_index) - 92usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::alt_pkey_index",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, alt_pkey_index) - 94usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::qp_state",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, qp_state) - 96usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::cur_qp_state",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, cur_qp_state) - 97usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::path_mtu",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, path_mtu) - 98usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::path_mig_state",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, path_mig_state) - 99usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::en_sqd_async_notify",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, en_sqd_async_notify) - 100usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::max_rd_atomic",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, max_rd_atomic) - 101usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::max_dest_rd_atomic",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, max_dest_rd_atomic) - 102usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::min_rnr_timer",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, min_rnr_timer) - 103usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::port_num",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, port_num) - 104usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::timeout",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, timeout) - 105usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::retry_cnt",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, retry_cnt) - 106usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::rnr_retry",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, rnr_retry) - 107usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::alt_port_num",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, alt_port_num) - 108usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::alt_timeout",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, alt_timeout) - 109usize];
-    [
-        "Offset of field: ib_uverbs_modify_qp::reserved",
-    ][::core::mem::offset_of!(ib_uverbs_modify_qp, reserved) - 110usize];
-};
 pub const EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_TX_BATCH: _bindgen_ty_38 = 1;
 pub const EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_MIN_SQ_WR: _bindgen_ty_38 = 2;
 pub type _bindgen_ty_38 = u32;
@@ -1512,21 +568,6 @@ pub struct efa_ibv_alloc_ucontext_cmd {
     pub supported_caps: u32,
     pub reserved_20: [u8; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_alloc_ucontext_cmd",
-    ][::core::mem::size_of::<efa_ibv_alloc_ucontext_cmd>() - 8usize];
-    [
-        "Alignment of efa_ibv_alloc_ucontext_cmd",
-    ][::core::mem::align_of::<efa_ibv_alloc_ucontext_cmd>() - 4usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_cmd::supported_caps",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_cmd, supported_caps) - 0usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_cmd::reserved_20",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_cmd, reserved_20) - 4usize];
-};
 pub const EFA_USER_CMDS_SUPP_UDATA_QUERY_DEVICE: efa_ibv_user_cmds_supp_udata = 1;
 pub const EFA_USER_CMDS_SUPP_UDATA_CREATE_AH: efa_ibv_user_cmds_supp_udata = 2;
 pub type efa_ibv_user_cmds_supp_udata = u32;
@@ -1543,44 +584,6 @@ pub struct efa_ibv_alloc_ucontext_resp {
     pub inline_buf_size_ex: u16,
     pub reserved_b0: [u8; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_alloc_ucontext_resp",
-    ][::core::mem::size_of::<efa_ibv_alloc_ucontext_resp>() - 24usize];
-    [
-        "Alignment of efa_ibv_alloc_ucontext_resp",
-    ][::core::mem::align_of::<efa_ibv_alloc_ucontext_resp>() - 4usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::cmds_supp_udata_mask",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, cmds_supp_udata_mask)
-        - 4usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::sub_cqs_per_cq",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, sub_cqs_per_cq) - 8usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::inline_buf_size",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, inline_buf_size) - 10usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::max_llq_size",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, max_llq_size) - 12usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::max_tx_batch",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, max_tx_batch) - 16usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::min_sq_wr",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, min_sq_wr) - 18usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::inline_buf_size_ex",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, inline_buf_size_ex)
-        - 20usize];
-    [
-        "Offset of field: efa_ibv_alloc_ucontext_resp::reserved_b0",
-    ][::core::mem::offset_of!(efa_ibv_alloc_ucontext_resp, reserved_b0) - 22usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_ibv_alloc_pd_resp {
@@ -1588,24 +591,6 @@ pub struct efa_ibv_alloc_pd_resp {
     pub pdn: u16,
     pub reserved_30: [u8; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_alloc_pd_resp",
-    ][::core::mem::size_of::<efa_ibv_alloc_pd_resp>() - 8usize];
-    [
-        "Alignment of efa_ibv_alloc_pd_resp",
-    ][::core::mem::align_of::<efa_ibv_alloc_pd_resp>() - 4usize];
-    [
-        "Offset of field: efa_ibv_alloc_pd_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_alloc_pd_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_alloc_pd_resp::pdn",
-    ][::core::mem::offset_of!(efa_ibv_alloc_pd_resp, pdn) - 4usize];
-    [
-        "Offset of field: efa_ibv_alloc_pd_resp::reserved_30",
-    ][::core::mem::offset_of!(efa_ibv_alloc_pd_resp, reserved_30) - 6usize];
-};
 pub const EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL: _bindgen_ty_39 = 1;
 pub const EFA_CREATE_CQ_WITH_SGID: _bindgen_ty_39 = 2;
 pub const EFA_CREATE_CQ_WITH_SQ_COMP_64_BIT_REQ_ID: _bindgen_ty_39 = 4;
@@ -1619,28 +604,6 @@ pub struct efa_ibv_create_cq {
     pub flags: u8,
     pub reserved_58: [u8; 5usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_ibv_create_cq"][::core::mem::size_of::<efa_ibv_create_cq>() - 16usize];
-    [
-        "Alignment of efa_ibv_create_cq",
-    ][::core::mem::align_of::<efa_ibv_create_cq>() - 4usize];
-    [
-        "Offset of field: efa_ibv_create_cq::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_create_cq, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_create_cq::cq_entry_size",
-    ][::core::mem::offset_of!(efa_ibv_create_cq, cq_entry_size) - 4usize];
-    [
-        "Offset of field: efa_ibv_create_cq::num_sub_cqs",
-    ][::core::mem::offset_of!(efa_ibv_create_cq, num_sub_cqs) - 8usize];
-    [
-        "Offset of field: efa_ibv_create_cq::flags",
-    ][::core::mem::offset_of!(efa_ibv_create_cq, flags) - 10usize];
-    [
-        "Offset of field: efa_ibv_create_cq::reserved_58",
-    ][::core::mem::offset_of!(efa_ibv_create_cq, reserved_58) - 11usize];
-};
 pub const EFA_CREATE_CQ_RESP_DB_OFF: _bindgen_ty_40 = 1;
 pub type _bindgen_ty_40 = u32;
 #[repr(C)]
@@ -1655,39 +618,6 @@ pub struct efa_ibv_create_cq_resp {
     pub db_off: u32,
     pub db_mmap_key: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_create_cq_resp",
-    ][::core::mem::size_of::<efa_ibv_create_cq_resp>() - 40usize];
-    [
-        "Alignment of efa_ibv_create_cq_resp",
-    ][::core::mem::align_of::<efa_ibv_create_cq_resp>() - 8usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::reserved_20",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, reserved_20) - 4usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::q_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, q_mmap_key) - 8usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::q_mmap_size",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, q_mmap_size) - 16usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::cq_idx",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, cq_idx) - 24usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::reserved_d0",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, reserved_d0) - 26usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::db_off",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, db_off) - 28usize];
-    [
-        "Offset of field: efa_ibv_create_cq_resp::db_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_cq_resp, db_mmap_key) - 32usize];
-};
 pub const EFA_QP_DRIVER_TYPE_SRD: _bindgen_ty_41 = 0;
 pub type _bindgen_ty_41 = u32;
 pub const EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV: _bindgen_ty_42 = 1;
@@ -1704,34 +634,6 @@ pub struct efa_ibv_create_qp {
     pub sl: u8,
     pub reserved_98: [u8; 5usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of efa_ibv_create_qp"][::core::mem::size_of::<efa_ibv_create_qp>() - 24usize];
-    [
-        "Alignment of efa_ibv_create_qp",
-    ][::core::mem::align_of::<efa_ibv_create_qp>() - 4usize];
-    [
-        "Offset of field: efa_ibv_create_qp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_create_qp::rq_ring_size",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, rq_ring_size) - 4usize];
-    [
-        "Offset of field: efa_ibv_create_qp::sq_ring_size",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, sq_ring_size) - 8usize];
-    [
-        "Offset of field: efa_ibv_create_qp::driver_qp_type",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, driver_qp_type) - 12usize];
-    [
-        "Offset of field: efa_ibv_create_qp::flags",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, flags) - 16usize];
-    [
-        "Offset of field: efa_ibv_create_qp::sl",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, sl) - 18usize];
-    [
-        "Offset of field: efa_ibv_create_qp::reserved_98",
-    ][::core::mem::offset_of!(efa_ibv_create_qp, reserved_98) - 19usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_ibv_create_qp_resp {
@@ -1748,51 +650,6 @@ pub struct efa_ibv_create_qp_resp {
     pub recv_sub_cq_idx: u16,
     pub reserved_1e0: [u8; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_create_qp_resp",
-    ][::core::mem::size_of::<efa_ibv_create_qp_resp>() - 64usize];
-    [
-        "Alignment of efa_ibv_create_qp_resp",
-    ][::core::mem::align_of::<efa_ibv_create_qp_resp>() - 8usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::rq_db_offset",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, rq_db_offset) - 4usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::sq_db_offset",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, sq_db_offset) - 8usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::llq_desc_offset",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, llq_desc_offset) - 12usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::rq_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, rq_mmap_key) - 16usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::rq_mmap_size",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, rq_mmap_size) - 24usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::rq_db_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, rq_db_mmap_key) - 32usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::sq_db_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, sq_db_mmap_key) - 40usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::llq_desc_mmap_key",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, llq_desc_mmap_key) - 48usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::send_sub_cq_idx",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, send_sub_cq_idx) - 56usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::recv_sub_cq_idx",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, recv_sub_cq_idx) - 58usize];
-    [
-        "Offset of field: efa_ibv_create_qp_resp::reserved_1e0",
-    ][::core::mem::offset_of!(efa_ibv_create_qp_resp, reserved_1e0) - 60usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_ibv_create_ah_resp {
@@ -1800,24 +657,6 @@ pub struct efa_ibv_create_ah_resp {
     pub efa_address_handle: u16,
     pub reserved_30: [u8; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_create_ah_resp",
-    ][::core::mem::size_of::<efa_ibv_create_ah_resp>() - 8usize];
-    [
-        "Alignment of efa_ibv_create_ah_resp",
-    ][::core::mem::align_of::<efa_ibv_create_ah_resp>() - 4usize];
-    [
-        "Offset of field: efa_ibv_create_ah_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_create_ah_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_create_ah_resp::efa_address_handle",
-    ][::core::mem::offset_of!(efa_ibv_create_ah_resp, efa_address_handle) - 4usize];
-    [
-        "Offset of field: efa_ibv_create_ah_resp::reserved_30",
-    ][::core::mem::offset_of!(efa_ibv_create_ah_resp, reserved_30) - 6usize];
-};
 pub const EFA_QUERY_DEVICE_CAPS_RDMA_READ: _bindgen_ty_43 = 1;
 pub const EFA_QUERY_DEVICE_CAPS_RNR_RETRY: _bindgen_ty_43 = 2;
 pub const EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS: _bindgen_ty_43 = 4;
@@ -1840,36 +679,6 @@ pub struct efa_ibv_ex_query_device_resp {
     pub max_rdma_size: u32,
     pub device_caps: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of efa_ibv_ex_query_device_resp",
-    ][::core::mem::size_of::<efa_ibv_ex_query_device_resp>() - 24usize];
-    [
-        "Alignment of efa_ibv_ex_query_device_resp",
-    ][::core::mem::align_of::<efa_ibv_ex_query_device_resp>() - 4usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::comp_mask",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, comp_mask) - 0usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::max_sq_wr",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, max_sq_wr) - 4usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::max_rq_wr",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, max_rq_wr) - 8usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::max_sq_sge",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, max_sq_sge) - 12usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::max_rq_sge",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, max_rq_sge) - 14usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::max_rdma_size",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, max_rdma_size) - 16usize];
-    [
-        "Offset of field: efa_ibv_ex_query_device_resp::device_caps",
-    ][::core::mem::offset_of!(efa_ibv_ex_query_device_resp, device_caps) - 20usize];
-};
 pub const EFA_QUERY_MR_VALIDITY_RECV_IC_ID: _bindgen_ty_44 = 1;
 pub const EFA_QUERY_MR_VALIDITY_RDMA_READ_IC_ID: _bindgen_ty_44 = 2;
 pub const EFA_QUERY_MR_VALIDITY_RDMA_RECV_IC_ID: _bindgen_ty_44 = 4;
