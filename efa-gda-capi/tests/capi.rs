@@ -1,10 +1,8 @@
 //! The C interface on the software adapter: programs in C (`capi/transport.c`) and C++ (`capi/signal.cpp`) that link
-//! `libefa_gda.so`, domains of another transport, and the library's exports.
+//! `libefa_gda.so`, and the library's exports.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-#[path = "capi/borrowed.rs"]
-mod borrowed;
 #[path = "capi/exports.rs"]
 mod exports;
 
@@ -201,7 +199,7 @@ fn a_queue_whose_wait_timed_out_can_be_destroyed_from_c() {
 }
 
 #[test]
-fn misuse_of_a_domain_of_another_transport_is_named_in_c() {
+fn a_domain_of_another_transport_is_borrowed_and_its_misuse_is_named_in_c() {
     in_c("borrowed", &[("EFA_GDA_GPU", "-1"), ("SOFTEFA_FABRICS", "efa,efa-direct")]);
 }
 

@@ -401,8 +401,8 @@ static void misuse(void) {
   CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_ARGUMENT);
 }
 
-/* A domain that libfabric opens on a fabric, as another transport has it. It stays open. */
-static struct fid_domain *opened_by_libfabric(const char *name) {
+/* A domain that libfabric opens on a fabric, as another transport has it, and its info. Both stay. */
+static struct fid_domain *opened_by_libfabric(const char *name, struct fi_info **info) {
   static const char *const versions[] = {"FABRIC_1.10", "FABRIC_1.9", "FABRIC_1.8", "FABRIC_1.7", "FABRIC_1.3"};
   const char *path = getenv("LIBFABRIC_PATH");
   void *library = dlopen(path != NULL && *path != 0 ? path : "libfabric.so.1", RTLD_NOW);
@@ -410,7 +410,7 @@ static struct fid_domain *opened_by_libfabric(const char *name) {
   fi_getinfo_fn getinfo = NULL;
   fi_dupinfo_fn dupinfo = NULL;
   fi_fabric_fn open_fabric = NULL;
-  struct fi_info *hints, *info = NULL;
+  struct fi_info *hints;
   struct fid_fabric *fabric = NULL;
   struct fid_domain *opened = NULL;
   CHECK(library != NULL);
@@ -427,10 +427,25 @@ static struct fid_domain *opened_by_libfabric(const char *name) {
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   hints->fabric_attr->prov_name = strdup("efa");
   hints->fabric_attr->name = strdup(name);
-  CHECK(getinfo(api, NULL, NULL, 0, hints, &info) == 0 && strcmp(info->fabric_attr->name, name) == 0);
-  CHECK(open_fabric(info->fabric_attr, &fabric, NULL) == 0);
-  CHECK(fabric->ops->domain(fabric, info, &opened, NULL) == 0 && opened != NULL);
+  CHECK(getinfo(api, NULL, NULL, 0, hints, info) == 0 && strcmp((*info)->fabric_attr->name, name) == 0);
+  CHECK(open_fabric((*info)->fabric_attr, &fabric, NULL) == 0);
+  CHECK(fabric->ops->domain(fabric, *info, &opened, NULL) == 0 && opened != NULL);
   return opened;
+}
+
+/* An enabled endpoint on that domain. */
+static struct fid_ep *enabled_endpoint(struct fid_domain *on, struct fi_info *info) {
+  struct fi_av_attr vector = {.type = FI_AV_TABLE, .count = 16};
+  struct fi_cq_attr queue = {.size = info->tx_attr->size + info->rx_attr->size, .format = FI_CQ_FORMAT_DATA};
+  struct fid_av *addresses = NULL;
+  struct fid_cq *completions = NULL;
+  struct fid_ep *ep = NULL;
+  CHECK(on->ops->av_open(on, &vector, &addresses, NULL) == 0 && on->ops->cq_open(on, &queue, &completions, NULL) == 0);
+  CHECK(on->ops->endpoint(on, info, &ep, NULL) == 0);
+  CHECK(ep->fid.ops->bind(&ep->fid, &addresses->fid, 0) == 0);
+  CHECK(ep->fid.ops->bind(&ep->fid, &completions->fid, FI_TRANSMIT | FI_RECV) == 0);
+  CHECK(ep->fid.ops->control(&ep->fid, FI_ENABLE, NULL) == 0);
+  return ep;
 }
 
 static void is_refused(int code, int expected, const char *why) {
@@ -438,25 +453,67 @@ static void is_refused(int code, int expected, const char *why) {
   CHECK(strstr(efa_gda_last_error(), why) != NULL);
 }
 
-/* Run with EFA_GDA_GPU=-1, and with both fabrics. */
+/* Run with both fabrics, and with EFA_GDA_GPU=-1. */
 static void borrowed(void) {
+  const int refused = EFA_GDA_ERROR_ARGUMENT;
   struct nvshmemt_efa_gda_device_state state = {sizeof state};
+  struct fi_info *info = NULL;
   static uint64_t zeroes[64];
-  is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
-  is_refused(nvshmemt_efa_gda_state(&state), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
-  is_refused(nvshmemt_efa_gda_init_on_ep(NULL, NULL), EFA_GDA_ERROR_ARGUMENT, "the fid_domain is null");
-  is_refused(nvshmemt_efa_gda_init_on_ep((void *)0x1000, NULL), EFA_GDA_ERROR_ARGUMENT, "cannot read");
-  is_refused(nvshmemt_efa_gda_init_on_ep(zeroes, NULL), EFA_GDA_ERROR_ARGUMENT, "no object of libfabric");
-  struct fid_domain *plain = opened_by_libfabric("efa");
+  void *const unmapped = (void *)0x1000;
+  is_refused(nvshmemt_efa_gda_fini(), refused, "nothing is initialised");
+  is_refused(nvshmemt_efa_gda_state(&state), refused, "nothing is initialised");
+  is_refused(nvshmemt_efa_gda_init_on_ep(NULL, NULL), refused, "the fid_domain is null");
+  /* Memory that cannot be read, that is no object, and objects of another class. */
+  is_refused(nvshmemt_efa_gda_init_on_ep(unmapped, NULL), refused, "cannot read");
+  is_refused(nvshmemt_efa_gda_init_on_ep(zeroes, NULL), refused, "no object of libfabric");
+  struct fid_domain *plain = opened_by_libfabric("efa", &info);
   is_refused(nvshmemt_efa_gda_init_on_ep(plain, NULL), EFA_GDA_ERROR_UNSUPPORTED, "efa-direct");
-  struct fid_domain *direct = opened_by_libfabric("efa-direct");
-  is_refused(nvshmemt_efa_gda_init_on_ep(direct, direct), EFA_GDA_ERROR_ARGUMENT, "is a fid_domain");
-  /* Nothing of the refused calls is left. */
-  CHECK(nvshmemt_efa_gda_init_on_ep(direct, NULL) == 0);
-  is_refused(nvshmemt_efa_gda_init_on_ep(direct, NULL), EFA_GDA_ERROR_BUSY, "nvshmemt_efa_gda_fini");
-  CHECK(nvshmemt_efa_gda_state(&state) == 0 && state.queue != NULL && state.gpu == -1);
-  CHECK(nvshmemt_efa_gda_fini() == 0);
-  is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_ARGUMENT, "nothing is initialised");
+  is_refused(efa_gda_domain_borrow(plain, info, &domain), EFA_GDA_ERROR_UNSUPPORTED, "the fabric \"efa\"");
+  struct fid_domain *direct = opened_by_libfabric("efa-direct", &info);
+  struct fid_ep *ep = enabled_endpoint(direct, info);
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, unmapped), refused, "cannot read");
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, direct), refused, "is a fid_domain");
+  is_refused(nvshmemt_efa_gda_init_on_ep(ep, NULL), refused, "is a fid_ep");
+  is_refused(efa_gda_domain_borrow((struct fid_domain *)ep, info, &domain), refused, "is a fid_ep");
+  is_refused(efa_gda_domain_borrow(direct, unmapped, &domain), refused, "cannot read");
+  CHECK(setenv("EFA_GDA_GPU", "first", 1) == 0);
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, NULL), refused, "EFA_GDA_GPU=\"first\"");
+  CHECK(unsetenv("EFA_GDA_GPU") == 0);
+  is_refused(nvshmemt_efa_gda_init_on_ep(direct, NULL), refused, "no CUDA context");
+  CHECK(setenv("EFA_GDA_GPU", "-1", 1) == 0);
+
+  /* Nothing of the refused calls or of the first round is left. The queue pair is not that of the endpoint, whose
+   * address begins with its GID and its number. */
+  unsigned char address[64], after[64];
+  size_t length = sizeof address;
+  uint16_t number;
+  CHECK(ep->cm->getname(&ep->fid, address, &length) == 0);
+  memcpy(&number, address + 16, sizeof number);
+  for (int round = 0; round < 2; round++) {
+    CHECK(nvshmemt_efa_gda_init_on_ep(direct, ep) == 0);
+    is_refused(nvshmemt_efa_gda_init_on_ep(direct, ep), EFA_GDA_ERROR_BUSY, "nvshmemt_efa_gda_fini");
+    CHECK(nvshmemt_efa_gda_state(&state) == 0 && state.size == sizeof state && state.domain != NULL);
+    CHECK(state.mapped != NULL && state.gpu == -1 && state.store_bytes == 8);
+    CHECK(state.queue->sq.num_entries > 0 && state.queue->qpn != number);
+    CHECK(nvshmemt_efa_gda_fini() == 0);
+  }
+  is_refused(nvshmemt_efa_gda_fini(), refused, "nothing is initialised");
+  CHECK(ep->cm->getname(&ep->fid, after, &length) == 0 && memcmp(address, after, length) == 0);
+
+  /* Regions keep the domain's handle, which the caller then closes. */
+  CHECK(nvshmemt_efa_gda_init_on_ep(direct, NULL) == 0 && nvshmemt_efa_gda_state(&state) == 0);
+  CHECK(efa_gda_region_register(state.domain, from, sizeof from, ALL, &source) == 0);
+  is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_BUSY, "1 region");
+  is_refused(nvshmemt_efa_gda_fini(), refused, "nothing is initialised");
+  CHECK(efa_gda_region_close(source) == 0 && efa_gda_domain_close(state.domain) == 0);
+
+  /* The borrowed domain stays open after its handle is closed. */
+  for (int round = 0; round < 2; round++) {
+    CHECK(efa_gda_domain_borrow(direct, info, &domain) == 0);
+    CHECK(efa_gda_region_register(domain, from, sizeof from, ALL, &source) == 0);
+    CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_BUSY);
+    CHECK(efa_gda_region_close(source) == 0 && efa_gda_domain_close(domain) == 0);
+  }
 }
 
 int main(int argc, char **argv) {
