@@ -13,6 +13,7 @@
 
 pub mod load;
 mod provider;
+mod symbols;
 pub mod verbs;
 
 pub use load::{Libfabric, LoadError};

@@ -3,12 +3,13 @@
 //! libfabric exports its functions under several symbol versions, one for each layout that `fi_info` has had. Functions
 //! of an older version cut hints to their layout, and all results have the loaded library's layout, which begins with
 //! that of any older release. This module therefore binds the `fi_info` functions at the newest version whose layout
-//! [`crate::fi`] declares and the library exports ([`INFO_VERSIONS`]), and `fi_fabric` at FABRIC_1.1, its only layout.
+//! [`crate::fi`] declares and the library exports, and `fi_fabric` at FABRIC_1.1, its only layout.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
 use crate::fi;
+use crate::symbols::Symbols;
 
 /// Environment variable with the libfabric file to load in place of the loader's search and [the installer's
 /// paths](Libfabric::load).
@@ -23,7 +24,7 @@ const INSTALLER_PATHS: &[&str] =
 
 /// The symbol versions of `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo`, newest first: FABRIC_1.10 came with libfabric
 /// 2.7, 1.9 with 2.5, 1.8 with 2.0 and 1.7 with 1.20; 1.3 is in every release since 1.17 (libfabric.map.in).
-pub const INFO_VERSIONS: [&str; 5] = ["FABRIC_1.10", "FABRIC_1.9", "FABRIC_1.8", "FABRIC_1.7", "FABRIC_1.3"];
+const INFO_VERSIONS: [&str; 5] = ["FABRIC_1.10", "FABRIC_1.9", "FABRIC_1.8", "FABRIC_1.7", "FABRIC_1.3"];
 
 /// The oldest libfabric that this project has run on.
 pub const OLDEST_SUPPORTED: u32 = fi::fi_version(1, 17);
@@ -87,10 +88,9 @@ impl LoadError {
 /// A loaded libfabric. It stays loaded until the process ends, because it starts threads and registers exit handlers
 /// that point into itself.
 pub struct Libfabric {
-    path: PathBuf,
-    version: u32,
-    info_version: &'static str,
-    functions: Functions,
+    pub(crate) path: PathBuf,
+    pub(crate) version: u32,
+    pub(crate) functions: Functions,
 }
 
 /// libfabric's functions.
@@ -150,41 +150,32 @@ impl Libfabric {
     /// # Errors
     /// [`LoadError`], if the file cannot be loaded or the library is too old.
     pub unsafe fn load_from(path: &Path) -> Result<Self, LoadError> {
-        // RTLD_LOCAL: symbols of several libfabrics in one process must not mix.
-        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: the caller guarantees that the library's initialisers are sound.
-        let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
-            .map_err(|error| LoadError::NotFound { attempts: vec![error.to_string()] })?;
-        // Never closed (see the type).
-        let handle = library.into_raw();
-        let symbols = Symbols { handle, path };
+        let symbols = unsafe { Symbols::open(path) }
+            .map_err(|message| LoadError::NotFound { attempts: vec![message] })?;
         let fi_version: unsafe extern "C" fn() -> u32 =
             // SAFETY: libfabric.map exports `fi_version` with this signature since FABRIC_1.0.
-            unsafe { symbols.get("fi_version", "FABRIC_1.0")? };
+            unsafe { required(&symbols, "fi_version", "FABRIC_1.0")? };
         // SAFETY: `fi_version` takes no argument and returns a constant.
         let version = unsafe { fi_version() };
-        let path = symbols.loaded_path(fi_version as *const c_void);
         if version < OLDEST_SUPPORTED {
-            return Err(LoadError::TooOld { path, version });
+            return Err(LoadError::TooOld { path: symbols.path, version });
         }
-        let info_version = symbols.newest("fi_getinfo", &INFO_VERSIONS);
+        let newest = INFO_VERSIONS.into_iter().find(|version| symbols.exports("fi_getinfo", version));
+        let of_info = newest.unwrap_or(INFO_VERSIONS[INFO_VERSIONS.len() - 1]);
         let functions = Functions {
             // SAFETY: libfabric.map exports this symbol, at each of these versions, with the signature of the field.
-            getinfo: unsafe { symbols.get("fi_getinfo", info_version)? },
+            getinfo: unsafe { required(&symbols, "fi_getinfo", of_info)? },
             // SAFETY: as above.
-            freeinfo: unsafe { symbols.get("fi_freeinfo", info_version)? },
+            freeinfo: unsafe { required(&symbols, "fi_freeinfo", of_info)? },
             // SAFETY: as above.
-            dupinfo: unsafe { symbols.get("fi_dupinfo", info_version)? },
+            dupinfo: unsafe { required(&symbols, "fi_dupinfo", of_info)? },
             // SAFETY: libfabric.map exports this symbol, at this version, with the signature of the field.
-            fabric: unsafe { symbols.get("fi_fabric", "FABRIC_1.1")? },
+            fabric: unsafe { required(&symbols, "fi_fabric", "FABRIC_1.1")? },
             // SAFETY: as above.
-            strerror: unsafe { symbols.get("fi_strerror", "FABRIC_1.0")? },
+            strerror: unsafe { required(&symbols, "fi_strerror", "FABRIC_1.0")? },
         };
-        Ok(Self::new(path, version, info_version, functions))
-    }
-
-    pub(crate) fn new(path: PathBuf, version: u32, info_version: &'static str, functions: Functions) -> Self {
-        Self { path, version, info_version, functions }
+        Ok(Self { path: symbols.path, version, functions })
     }
 
     /// Path of the loaded file.
@@ -195,12 +186,6 @@ impl Libfabric {
     /// The library's version, as `fi_version()` packs it: major in the high half.
     pub fn version(&self) -> u32 {
         self.version
-    }
-
-    /// The symbol version of the functions for `fi_info`, one of [`INFO_VERSIONS`]; "none" without libfabric
-    /// ([`Self::of_provider`]).
-    pub fn info_version(&self) -> &'static str {
-        self.info_version
     }
 
     /// The API version to request: the lower of the library's version and 2.7, the newest that [`crate::fi`] declares.
@@ -259,52 +244,16 @@ impl Libfabric {
     }
 }
 
-/// A loaded library, for finding symbols by name and version.
-struct Symbols<'a> {
-    handle: *mut c_void,
-    path: &'a Path,
-}
-
-impl Symbols<'_> {
-    /// Returns the function `symbol` at exactly `version`.
-    ///
-    /// # Safety
-    /// `F` must be the function pointer type of that symbol.
-    unsafe fn get<F: Copy>(&self, symbol: &'static str, version: &'static str) -> Result<F, LoadError> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.address(symbol, version);
-        if address.is_null() {
-            return Err(LoadError::MissingSymbol { path: self.path.to_owned(), symbol, version });
-        }
-        // SAFETY: the sizes are equal (asserted), the address is not null, and the caller guarantees F.
-        Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
-    }
-
-    /// The first of `versions` at which the library exports `symbol`; the last where it exports none.
-    fn newest(&self, symbol: &str, versions: &[&'static str; 5]) -> &'static str {
-        let exported = versions.iter().find(|version| !self.address(symbol, version).is_null());
-        exported.unwrap_or(&versions[versions.len() - 1])
-    }
-
-    /// The address of `symbol` at exactly `version`. Null where the library does not export it.
-    fn address(&self, symbol: &str, version: &str) -> *mut c_void {
-        let name = CString::new(symbol).expect("symbol names hold no zero byte");
-        let tag = CString::new(version).expect("symbol versions hold no zero byte");
-        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
-        unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) }
-    }
-
-    /// Returns the path of the file that contains `address`: the loader may have found another one than was named.
-    fn loaded_path(&self, address: *const c_void) -> PathBuf {
-        // SAFETY: Dl_info is a plain C struct; all zeros are a valid value.
-        let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: dladdr takes any address; `info` is valid for a write.
-        let found = unsafe { libc::dladdr(address, &mut info) };
-        if found == 0 || info.dli_fname.is_null() {
-            return self.path.to_owned();
-        }
-        // SAFETY: dladdr returned the loader's string, which lives as long as the library is loaded.
-        let name = unsafe { CStr::from_ptr(info.dli_fname) };
-        PathBuf::from(name.to_string_lossy().into_owned())
-    }
+/// Returns the function `symbol` at exactly `version`.
+///
+/// # Safety
+/// As for [`Symbols::find`].
+unsafe fn required<F: Copy>(
+    symbols: &Symbols,
+    symbol: &'static str,
+    version: &'static str,
+) -> Result<F, LoadError> {
+    // SAFETY: the caller guarantees F.
+    let found = unsafe { symbols.find(symbol, version) };
+    found.ok_or_else(|| LoadError::MissingSymbol { path: symbols.path.clone(), symbol, version })
 }

@@ -52,7 +52,7 @@ impl Libfabric {
             unsafe { provider.as_ref() }.ok_or_else(|| not_a_provider("fi_prov_ini returned null"))?;
         PROVIDER.get_or_init(|| Provider(provider));
         let functions = Functions { getinfo, freeinfo, dupinfo, fabric, strerror };
-        Ok(Self::new(path.to_owned(), VERSION, "none", functions))
+        Ok(Self { path: path.to_owned(), version: VERSION, functions })
     }
 }
 

@@ -5,11 +5,12 @@
 //! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe
 //! layer.
 
-use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use abi::*;
+
+use crate::symbols::Symbols;
 
 /// Structures, constants and tables of calls, from `efadv.h` and `verbs_abi.h`.
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
@@ -226,10 +227,10 @@ impl RdmaCore {
             // SAFETY: the environment names an rdma-core; its owner could load any code with LD_PRELOAD as well.
             return unsafe { Self::load_from(Path::new(&directory)) };
         }
-        let ibverbs = Symbols::open(Library::Ibverbs, &[PathBuf::from(Library::Ibverbs.soname())])?;
+        let ibverbs = open(Library::Ibverbs, &[PathBuf::from(Library::Ibverbs.soname())])?;
         // A libibverbs outside the loader's path has its libefa in the same directory.
         let beside = ibverbs.path.with_file_name(Library::Efa.soname());
-        let efa = Symbols::open(Library::Efa, &[PathBuf::from(Library::Efa.soname()), beside])?;
+        let efa = open(Library::Efa, &[PathBuf::from(Library::Efa.soname()), beside])?;
         Self::with(ibverbs, efa)
     }
 
@@ -243,7 +244,7 @@ impl RdmaCore {
     /// # Errors
     /// [`LoadError`], if a library cannot be loaded or is too old.
     pub unsafe fn load_from(directory: &Path) -> Result<Self, LoadError> {
-        let open = |library: Library| Symbols::open(library, &[directory.join(library.soname())]);
+        let open = |library: Library| open(library, &[directory.join(library.soname())]);
         // libibverbs first, so that libefa uses this copy. libefa before any list of devices, so that this copy drives
         // them: its verbs return EOPNOTSUPP for devices that another copy drives.
         let ibverbs = open(Library::Ibverbs)?;
@@ -318,70 +319,19 @@ fn release(path: &Path, at_least: u16) -> Release {
     Release { named, at_least }
 }
 
-/// A loaded library, for finding symbols by name and version.
-struct Symbols {
-    handle: *mut c_void,
-    path: PathBuf,
-}
-
-impl Symbols {
-    /// Opens the first of `candidates` that the loader accepts.
-    fn open(library: Library, candidates: &[PathBuf]) -> Result<Self, LoadError> {
-        // RTLD_LOCAL: symbols of several rdma-cores in one process must not mix.
-        let flags: c_int = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        let mut attempts = Vec::new();
-        for candidate in candidates {
-            // SAFETY: loading runs the library's initialisers. They are sound: `load_from`'s caller, the environment's
-            // owner, or the administrator who installed the library on the loader's path guarantees it.
-            match unsafe { libloading::os::unix::Library::open(Some(candidate), flags) } {
-                // Never closed (see `RdmaCore`).
-                Ok(opened) => {
-                    let handle = opened.into_raw();
-                    return Ok(Self { handle, path: loaded_path(handle, candidate) });
-                }
-                Err(error) => attempts.push(error.to_string()),
+/// Opens the first of `candidates` that the loader accepts. The path is that of the file, with symbolic links resolved.
+fn open(library: Library, candidates: &[PathBuf]) -> Result<Symbols, LoadError> {
+    let mut attempts = Vec::new();
+    for candidate in candidates {
+        // SAFETY: the library's initialisers are sound: `load_from`'s caller, the environment's owner, or the
+        // administrator who installed the library on the loader's path guarantees it.
+        match unsafe { Symbols::open(candidate) } {
+            Ok(mut opened) => {
+                opened.path = std::fs::canonicalize(&opened.path).unwrap_or(opened.path);
+                return Ok(opened);
             }
+            Err(message) => attempts.push(message),
         }
-        Err(LoadError::NotFound { library, attempts })
     }
-
-    /// Returns the function `name` at exactly `version`; None if the library does not export it.
-    ///
-    /// # Safety
-    /// `F` must be the function pointer type of that symbol.
-    unsafe fn find<F: Copy>(&self, name: &'static str, version: &'static str) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let name = CString::new(name).expect("symbol names hold no zero byte");
-        let tag = CString::new(version).expect("symbol versions hold no zero byte");
-        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
-        let address = unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) };
-        // SAFETY: the sizes are equal (asserted), the address is not null, and the caller guarantees F.
-        (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
-    }
-}
-
-/// Returns the path of the file behind `handle`, with symbolic links resolved, or `requested` if the loader does not
-/// report a path.
-fn loaded_path(handle: *mut c_void, requested: &Path) -> PathBuf {
-    let mut origin = std::ptr::null_mut::<LinkMap>();
-    // SAFETY: the handle is open; RTLD_DI_LINKMAP writes one pointer.
-    let code = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut origin).cast()) };
-    if code != 0 || origin.is_null() {
-        return requested.to_owned();
-    }
-    // SAFETY: `origin` is the loader's record of an open library; `LinkMap` is its beginning as <link.h> states it.
-    let name = unsafe { (*origin).name };
-    if name.is_null() {
-        return requested.to_owned();
-    }
-    // SAFETY: the loader's string lives as long as the library is loaded.
-    let name = PathBuf::from(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
-    std::fs::canonicalize(&name).unwrap_or(name)
-}
-
-/// The beginning of `struct link_map` of <link.h>.
-#[repr(C)]
-struct LinkMap {
-    address: usize,
-    name: *const std::ffi::c_char,
+    Err(LoadError::NotFound { library, attempts })
 }
