@@ -292,8 +292,8 @@ step_fuzz() {
   programs=$TARGET/fuzz-build/$(rust_host)/debug
   RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 1800 cargo build --locked \
     --manifest-path fuzz/Cargo.toml --target "$(rust_host)" --target-dir "$TARGET/fuzz-build" || return 0
-  step 'seeds of the fuzz targets' 300 "$programs/seeds" "$work/seeds" || return 0
-  for source in fuzz/fuzz_targets/*.rs; do
+  step 'seeds of the fuzz targets' 300 "$programs/efa-gda-fuzz" "$work/seeds" || return 0
+  for source in fuzz/src/bin/*.rs; do
     names+=("$(basename "$source" .rs)")
   done
   while [[ ${#names[@]} -gt 0 ]]; do

@@ -21,7 +21,7 @@ use softefa_abi::protocol::{Mapping, REQUEST_BYTES, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::{Broker, Clients};
 
-#[path = "../../softefa/uverbs/tests/client/mod.rs"]
+#[path = "../../../softefa/uverbs/tests/client/mod.rs"]
 mod client;
 
 use client::{Call, Client, map_descriptor};

@@ -1,5 +1,5 @@
 //! Writes the first inputs of the fuzz targets that decode entries, encoded by the wire crate, and of the one that reads
-//! events: `seeds DIRECTORY`. The inputs of the other targets have no format outside the fuzzer, so it writes none for
+//! events: `efa-gda-fuzz DIRECTORY`. The inputs of the other targets have no format outside the fuzzer, so it writes none for
 //! them.
 
 use std::path::Path;
@@ -9,11 +9,11 @@ use efa_gda_wire::*;
 
 fn main() {
     let Some(directory) = env::args_os().nth(1) else {
-        eprintln!("usage: seeds DIRECTORY");
+        eprintln!("usage: efa-gda-fuzz DIRECTORY");
         process::exit(2);
     };
     if let Err(error) = write(Path::new(&directory)) {
-        eprintln!("seeds: {}: {error}", Path::new(&directory).display());
+        eprintln!("efa-gda-fuzz: {}: {error}", Path::new(&directory).display());
         process::exit(1);
     }
 }

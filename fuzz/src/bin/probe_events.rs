@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// The probe's own modules.
-#[path = "../../probe/src"]
+#[path = "../../../probe/src"]
 mod probe {
     pub(crate) mod check;
     pub(crate) mod decode;

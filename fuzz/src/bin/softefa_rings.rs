@@ -21,7 +21,7 @@ const SETTLE: Duration = Duration::from_micros(30);
 /// The bound of a wait, far longer than a working adapter needs.
 const LIMIT: Duration = Duration::from_secs(20);
 
-#[derive(Arbitrary, Debug)]
+#[derive(Arbitrary, Debug, Default)]
 struct Scenario {
     wide: bool,
     wide_ids: bool,
@@ -60,7 +60,7 @@ enum Action {
     Consumed(u16),
 }
 
-#[derive(Arbitrary, Debug)]
+#[derive(Arbitrary, Debug, Default)]
 struct Request {
     id: u64,
     kind: u8,
@@ -78,7 +78,7 @@ struct Request {
 
 /// A range that starts in the region or just past it. For a few values of `odd`, one field has the value
 /// `elsewhere`.
-#[derive(Arbitrary, Debug)]
+#[derive(Arbitrary, Debug, Default)]
 struct Range {
     offset: u16,
     length: u16,
@@ -223,32 +223,16 @@ impl<'a> Client<'a> {
             3 => Operation::WriteInline { remote, data },
             _ => Operation::Read { remote, local },
         };
-        let (rung, request) = (
-            request.odd & 0x80 == 0,
-            efa_gda_wire::Request {
-                id: RequestId::new(if self.ids == RequestIdWidth::Bits16 {
-                    request.id & 0xffff
-                } else {
-                    request.id
-                }),
-                peer: Peer {
-                    address_handle: if odd == 2 {
-                        AddressHandle::new(wrong as u16)
-                    } else {
-                        self.peer.address_handle
-                    },
-                    queue_pair: if odd == 3 {
-                        QueuePairNumber::new(wrong as u16)
-                    } else {
-                        self.peer.queue_pair
-                    },
-                    queue_key: if odd == 4 { QueueKey::new(wrong) } else { self.peer.queue_key },
-                },
-                immediate: request.immediate,
-                hints: ProcessingHints::from_bits(request.hints),
-                operation,
-            },
-        );
+        let own = self.peer;
+        let peer = Peer {
+            address_handle: if odd == 2 { AddressHandle::new(wrong as u16) } else { own.address_handle },
+            queue_pair: if odd == 3 { QueuePairNumber::new(wrong as u16) } else { own.queue_pair },
+            queue_key: if odd == 4 { QueueKey::new(wrong) } else { own.queue_key },
+        };
+        let id = RequestId::new(request.id & self.ids.largest().get());
+        let hints = ProcessingHints::from_bits(request.hints);
+        let rung = request.odd & 0x80 == 0;
+        let request = efa_gda_wire::Request { id, peer, immediate: request.immediate, hints, operation };
         let ring = Ring::new(self.qp.sq.num_entries).expect("the adapter's depth is a power of two");
         let entry = request.encode(self.qp.sq.entry_size, ring.phase(self.produced), self.ids);
         let Ok(mut entry) = entry else { return };
@@ -301,31 +285,10 @@ fn settle() {
 
 /// Checks that the adapter still completes a valid write.
 fn check_valid_write(world: &World) {
-    let scenario = Scenario {
-        wide: false,
-        wide_ids: false,
-        unsolicited: false,
-        send_depth: 2,
-        receive_depth: 0,
-        completions: 7,
-        retries: 0,
-        first_counter: 0,
-        actions: Vec::new(),
-    };
+    let scenario = Scenario { send_depth: 2, completions: 7, ..Scenario::default() };
     let mut client = Client::new(world, &scenario);
-    let inside = || Range { offset: 0, length: 64, odd: 0, elsewhere: 0 };
-    let write = Request {
-        id: 7,
-        kind: 2,
-        immediate: None,
-        hints: 0,
-        odd: 0,
-        wrong: 0,
-        local: inside(),
-        second: inside(),
-        remote: Range { offset: 1024, ..inside() },
-        inline: Vec::new(),
-    };
+    let inside = |offset| Range { offset, length: 64, ..Range::default() };
+    let write = Request { id: 7, kind: 2, local: inside(0), remote: inside(1024), ..Request::default() };
     client.request(&write, None);
     let memory = client.cq.memory.clone().expect("the adapter allocated the queue");
     let end = Instant::now() + LIMIT;

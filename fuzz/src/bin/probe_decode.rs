@@ -7,7 +7,7 @@ use efa_gda_wire::RequestIdWidth;
 use libfuzzer_sys::fuzz_target;
 
 /// The probe's own modules.
-#[path = "../../probe/src"]
+#[path = "../../../probe/src"]
 mod probe {
     pub(crate) mod decode;
     pub(crate) mod model;
