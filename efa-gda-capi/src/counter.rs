@@ -2,13 +2,13 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use efa_gda::fabric;
 use efa_gda::memory::{Buffer, CountedOperations, CounterMemory};
 use efa_gda::verbs;
 
-use crate::domain::{OpenDomain, Opened, Parts};
+use crate::domain::{Opened, Parts};
 use crate::driven::{HOST, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
@@ -20,8 +20,7 @@ static COUNTERS: Table<OpenCounter> = Table::new("counter", 4 << 32);
 const STRIDE: usize = 128;
 
 struct OpenCounter {
-    /// None while it is being closed.
-    counter: Mutex<Option<Counter>>,
+    counter: Counter,
     /// Counts the queues that the counter counts for.
     users: Arc<()>,
     _parts: Parts,
@@ -64,10 +63,9 @@ impl CounterOfQueue {
             };
         }
         let counted = operations(bits)?;
-        let open = COUNTERS.get(handle)?;
-        let slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
-        let counter = slot.clone().ok_or_else(being_closed)?;
-        Ok(Some(Self { counter, counted, _user: open.users.clone() }))
+        COUNTERS.with(handle, |open, _| {
+            Ok(Some(Self { counter: open.counter.clone(), counted, _user: open.users.clone() }))
+        })
     }
 }
 
@@ -88,10 +86,6 @@ fn operations(bits: u64) -> Result<CountedOperations, Fault> {
             "counted {bits:#x}: expected one or more values of enum efa_gda_access, and no other bits"
         ))
     })
-}
-
-fn being_closed() -> Fault {
-    Fault::closing("counter")
 }
 
 /// Opens a counter for a processor.
@@ -137,20 +131,12 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_counter_open(domain: Handle, gpu: c_int, counter: *mut Handle) -> c_int {
     let body = || {
-        let parts = OpenDomain::parts(domain)?;
-        let opened = open(&parts, &Processor::open(gpu)?)?;
-        let open = OpenCounter { counter: Mutex::new(Some(opened)), users: Arc::new(()), _parts: parts };
-        Ok(COUNTERS.insert(open))
+        let parts = Parts::of(domain)?;
+        let counter = open(&parts, &Processor::open(gpu)?)?;
+        Ok(COUNTERS.insert(OpenCounter { counter, users: Arc::new(()), _parts: parts }, ()))
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(counter, "the pointer to the counter", body) }
-}
-
-/// Calls `body` with an open counter.
-fn with<T>(handle: Handle, body: impl FnOnce(&Counter) -> Result<T, Fault>) -> Result<T, Fault> {
-    let open = COUNTERS.get(handle)?;
-    let slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
-    body(slot.as_ref().ok_or_else(being_closed)?)
 }
 
 /// See `efa_gda.h`.
@@ -160,7 +146,7 @@ fn with<T>(handle: Handle, body: impl FnOnce(&Counter) -> Result<T, Fault>) -> R
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_counter_describe(counter: Handle, info: *mut CounterInfo) -> c_int {
     call(|| {
-        let (success, error, gpu) = with(counter, |counter| match counter {
+        let (success, error, gpu) = COUNTERS.with(counter, |open, _| match &open.counter {
             Counter::Fabric(counter) => {
                 let words = counter.words();
                 let words = words.ok_or_else(|| Fault::new(Code::Internal, "the counter owns no words"))?;
@@ -190,7 +176,7 @@ pub unsafe extern "C" fn efa_gda_counter_read(
     call(|| {
         refuse_null(successes, "the pointer to the successes")?;
         refuse_null(errors, "the pointer to the errors")?;
-        let (seen, failed) = with(counter, |counter| match counter {
+        let (seen, failed) = COUNTERS.with(counter, |open, _| match &open.counter {
             Counter::Fabric(counter) => {
                 let both = counter.successes()?.zip(counter.errors()?);
                 both.ok_or_else(|| {
@@ -215,23 +201,22 @@ pub unsafe extern "C" fn efa_gda_counter_read(
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_counter_close(counter: Handle) -> c_int {
     call(|| {
-        let open = COUNTERS.get(counter)?;
-        let mut slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
-        // `open` holds one reference.
-        let users = Arc::strong_count(&open.users).saturating_sub(1);
-        if users != 0 {
-            let text = format!("the counter counts for {users} queue(s); close or destroy them first");
-            return Err(Fault::new(Code::Busy, text));
-        }
-        let taken = slot.take().ok_or_else(being_closed)?;
-        COUNTERS.remove(counter)?;
-        match taken {
-            Counter::Fabric(counter) => Ok(counter.close()?),
-            Counter::Verbs { counter, words } => counter.close().map_err(|error| {
-                // The adapter may still write to them.
-                std::mem::forget(words);
-                error.into()
-            }),
-        }
+        COUNTERS.close(counter, |open, _| {
+            // The table's own is no user.
+            let users = Arc::strong_count(&open.users).saturating_sub(1);
+            if users != 0 {
+                let text = format!("the counter counts for {users} queue(s); close or destroy them first");
+                return (Some(open), Err(Fault::new(Code::Busy, text)));
+            }
+            let closed = match open.counter {
+                Counter::Fabric(counter) => counter.close().map_err(Fault::from),
+                Counter::Verbs { counter, words } => counter.close().map_err(|error| {
+                    // The adapter may still write to them.
+                    std::mem::forget(words);
+                    error.into()
+                }),
+            };
+            (None, closed)
+        })
     })
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use efa_gda::fabric::{Domain, Fabric, GdaOps, Info, Library, Query};
 use efa_gda::verbs::{self, ProtectionDomain};
@@ -16,22 +16,14 @@ use crate::{Handle, call, call_for};
 const WIDE_ENTRIES: u32 = 1 << 0;
 const GPU_MEMORY: u32 = 1 << 1;
 
-static DOMAINS: Table<OpenDomain> = Table::new("domain", 1 << 32);
+static DOMAINS: Table<Parts> = Table::new("domain", 1 << 32);
 
-/// A domain with what its objects need.
-pub(crate) struct OpenDomain {
-    /// None while it is being closed.
-    inner: Mutex<Option<Parts>>,
-    /// Counts the regions, counters and queues of the domain.
-    users: Arc<()>,
-}
-
-/// What the objects of a domain need. They hold a clone.
+/// An open domain. The regions, counters and queues of the domain hold a clone.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) layer: Opened,
-    /// Counts this clone as a user of the domain.
-    _user: Arc<()>,
+    /// Counts the clones.
+    users: Arc<()>,
 }
 
 /// The domain in the layer that opened it.
@@ -41,12 +33,10 @@ pub(crate) enum Opened {
     Verbs { domain: ProtectionDomain, wide_entries: bool },
 }
 
-impl OpenDomain {
+impl Parts {
     /// Returns the parts of an open domain, for an object that is opened on it.
-    pub(crate) fn parts(handle: Handle) -> Result<Parts, Fault> {
-        let open = DOMAINS.get(handle)?;
-        let inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.clone().ok_or_else(being_closed)
+    pub(crate) fn of(handle: Handle) -> Result<Self, Fault> {
+        DOMAINS.with(handle, |parts, _| Ok(parts.clone()))
     }
 
     /// Adds a domain of libfabric.
@@ -56,9 +46,7 @@ impl OpenDomain {
     }
 
     fn insert(layer: Opened) -> Handle {
-        let users = Arc::new(());
-        let parts = Parts { layer, _user: users.clone() };
-        DOMAINS.insert(Self { inner: Mutex::new(Some(parts)), users })
+        DOMAINS.insert(Self { layer, users: Arc::new(()) }, ())
     }
 }
 
@@ -77,10 +65,6 @@ impl Opened {
             }
         }
     }
-}
-
-fn being_closed() -> Fault {
-    Fault::closing("domain")
 }
 
 fn refuse_unknown_flags(flags: u32) -> Result<(), Fault> {
@@ -126,7 +110,7 @@ pub unsafe extern "C" fn efa_gda_domain_open(
         let library = Library::load()?;
         let info = query.first(&library)?;
         let opened = Fabric::open(&library, &info)?.domain(&info)?;
-        OpenDomain::insert_fabric(opened, info)
+        Parts::insert_fabric(opened, info)
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(domain, "the pointer to the domain", body) }
@@ -150,7 +134,7 @@ pub unsafe extern "C" fn efa_gda_domain_open_verbs(
         library.exposes_queues()?;
         let opened = ProtectionDomain::allocate(&library.adapter(name)?)?;
         let layer = Opened::Verbs { domain: opened, wide_entries: flags & WIDE_ENTRIES != 0 };
-        Ok(OpenDomain::insert(layer))
+        Ok(Parts::insert(layer))
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(domain, "the pointer to the domain", body) }
@@ -177,7 +161,7 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
             (Domain::borrow(fid, Some(info.clone())), info)
         };
         foreign::refuse_other_provider(&info)?;
-        OpenDomain::insert_fabric(borrowed, info)
+        Parts::insert_fabric(borrowed, info)
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(domain, "the pointer to the domain", body) }
@@ -191,40 +175,15 @@ pub extern "C" fn efa_gda_domain_close(domain: Handle) -> c_int {
 
 /// Closes a domain that has no users, and removes its handle.
 pub(crate) fn close(handle: Handle) -> Result<(), Fault> {
-    let open = DOMAINS.get(handle)?;
-    let mut inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
-    // Another thread may have closed the domain between the look-up and the lock.
-    if inner.is_none() {
-        return Err(being_closed());
-    }
-    // `open` and its parts hold one reference each.
-    let users = Arc::strong_count(&open.users).saturating_sub(2);
-    if users != 0 {
-        let text =
-            format!("the domain is in use by {users} region(s), counter(s) and queue(s); close them first");
-        return Err(Fault::new(Code::Busy, text));
-    }
-    let parts = inner.take();
-    DOMAINS.remove(handle)?;
-    parts.map_or(Ok(()), |parts| parts.layer.close())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::efa_gda_last_error;
-
-    #[test]
-    fn a_close_that_another_close_overtook_is_refused() {
-        // The state between the other close's take and its removal of the handle.
-        let handle = DOMAINS.insert(OpenDomain { inner: Mutex::new(None), users: Arc::new(()) });
-        assert_eq!(efa_gda_domain_close(handle), Code::Argument as c_int);
-        // SAFETY: the text of this thread's last error, before its next call.
-        let text = unsafe { CStr::from_ptr(efa_gda_last_error()) };
-        let text = text.to_str().expect("UTF-8");
-        assert!(
-            text.starts_with("another thread closes the domain") && text.contains("; close it after"),
-            "{text}"
-        );
-    }
+    DOMAINS.close(handle, |parts, _| {
+        // The table's own is no user.
+        let users = Arc::strong_count(&parts.users).saturating_sub(1);
+        if users != 0 {
+            let text = format!(
+                "the domain is in use by {users} region(s), counter(s) and queue(s); close them first"
+            );
+            return (Some(parts), Err(Fault::new(Code::Busy, text)));
+        }
+        (None, parts.layer.close())
+    })
 }

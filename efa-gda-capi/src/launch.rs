@@ -48,8 +48,7 @@ pub unsafe extern "C" fn efa_gda_mapped_begin_launch(
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_end_launch(queue: Handle) -> c_int {
     call(|| {
-        let open = QUEUES.get(queue)?;
-        let ended = open.launches().pop();
+        let ended = QUEUES.get(queue)?.shared.launches().pop();
         ended.map(drop).ok_or_else(|| {
             Fault::argument("no launch uses the queue: each efa_gda_mapped_begin_launch is ended once")
         })
@@ -125,7 +124,7 @@ pub unsafe extern "C" fn efa_gda_mapped_snapshot(
 pub extern "C" fn efa_gda_mapped_abort(queue: Handle, raise: c_int) -> c_int {
     call(|| {
         // Without the queue's lock, which a wait holds.
-        QUEUES.get(queue)?.abort.set(raise != 0);
+        QUEUES.get(queue)?.shared.abort.set(raise != 0);
         Ok(())
     })
 }

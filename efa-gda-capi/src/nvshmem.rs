@@ -9,7 +9,7 @@ use efa_gda::fabric::{Domain, Info, Library, Query};
 use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
 
-use crate::domain::{self, OpenDomain};
+use crate::domain::{self, Parts};
 use crate::driven::{Driven, HOST};
 use crate::error::{Code, Fault};
 use crate::queue::{MappedAttr, QUEUES, open_queue, release, with};
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_init_on_ep(domain: *mut c_void, ep: *m
         // SAFETY: the caller guarantees that the domain stays open until fini, and that calls of several threads on it
         // are allowed or do not happen.
         let borrowed = unsafe { Domain::borrow(fid, Some(info.clone())) };
-        let handle = OpenDomain::insert_fabric(borrowed, info)?;
+        let handle = Parts::insert_fabric(borrowed, info)?;
         let opened = open(handle, gpu);
         if opened.is_err() {
             // Borrowed, so that nothing of the caller is closed.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_init_on_ep(domain: *mut c_void, ep: *m
 /// Opens a queue on the borrowed domain, and begins the launch.
 fn open(domain: Handle, gpu: i32) -> Result<NvshmemState, Fault> {
     let attr = MappedAttr { gpu, ..MappedAttr::DEFAULT };
-    let mapped = QUEUES.insert(open_queue(OpenDomain::parts(domain)?, &attr)?);
+    let mapped = open_queue(Parts::of(domain)?, &attr)?;
     with(mapped, |open, driven| {
         open.launches().push(driven.begin_launch());
         Ok(NvshmemState {
@@ -118,10 +118,10 @@ pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
         let mut state = locked();
         let NvshmemState { domain, mapped, .. } = (*state).ok_or_else(not_initialised)?;
         let open = QUEUES.get(mapped)?;
-        if open.launches().len() > 1 {
-            open.refuse_in_launch()?;
+        if open.shared.launches().len() > 1 {
+            open.shared.refuse_in_launch()?;
         }
-        open.launches().clear();
+        open.shared.launches().clear();
         drop(open);
         let waited = with(mapped, |_, driven| driven.quiet(bound(0)));
         let destroyed = release(mapped, <dyn Driven>::destroy);

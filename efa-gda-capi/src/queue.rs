@@ -8,7 +8,7 @@ use efa_gda::queue::{StoreWidth, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
 use crate::counter::CounterOfQueue;
-use crate::domain::{OpenDomain, Parts};
+use crate::domain::Parts;
 use crate::driven::{Abort, Driven, HOST, Launch, NotClosed, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
@@ -16,7 +16,7 @@ use crate::open::{self, Wanted};
 use crate::region;
 use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
 
-pub(crate) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
+pub(crate) static QUEUES: Table<Box<dyn Driven>, OpenQueue> = Table::new("mapped queue", 3 << 32);
 
 const REQUEST_TABLE: u32 = 1 << 0;
 const COUNTERS: u32 = 1 << 1;
@@ -27,13 +27,10 @@ pub(crate) const RELAYED: u32 = 1 << 2;
 /// More bytes than any raw address has.
 const MAX_ADDRESS: usize = 4096;
 
-/// The queue behind a handle.
+/// What a call uses while another one holds the queue's lock, and what is dropped after the queue.
 pub(crate) struct OpenQueue {
-    /// None once it is closed.
-    driven: Mutex<Option<Box<dyn Driven>>>,
     pub(crate) abort: Abort,
     launches: Mutex<Vec<Launch>>,
-    /// Dropped after the queue that it counts for.
     _counter: Option<CounterOfQueue>,
     _parts: Parts,
 }
@@ -94,10 +91,6 @@ pub struct MappedInfo {
 }
 
 impl OpenQueue {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Driven>>> {
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn launches(&self) -> MutexGuard<'_, Vec<Launch>> {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,13 +114,7 @@ pub(crate) fn with<T>(
     handle: Handle,
     body: impl FnOnce(&OpenQueue, &mut dyn Driven) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let open = QUEUES.get(handle)?;
-    let mut driven = open.lock();
-    body(&open, &mut **driven.as_mut().ok_or_else(closed)?)
-}
-
-fn closed() -> Fault {
-    Fault::closing("mapped queue")
+    QUEUES.with(handle, |driven, open| body(open, &mut **driven))
 }
 
 /// Converts a value of `enum efa_gda_doorbell_mode`.
@@ -185,15 +172,14 @@ pub unsafe extern "C" fn efa_gda_mapped_open(
     let body = || {
         // SAFETY: the caller guarantees a struct with its size.
         let attr = unsafe { read_struct(attr, "the queue's attributes") }?;
-        let opened = open_queue(OpenDomain::parts(domain)?, &attr)?;
-        Ok(QUEUES.insert(opened))
+        open_queue(Parts::of(domain)?, &attr)
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(queue, "the pointer to the queue", body) }
 }
 
-/// Opens a queue with the caller's attributes.
-pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
+/// Opens a queue with the caller's attributes, and returns its handle.
+pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Fault> {
     let unknown = attr.flags & !(REQUEST_TABLE | COUNTERS);
     if unknown != 0 {
         return Err(Fault::argument(format_args!(
@@ -215,13 +201,8 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, F
     processor.refuse_mode(wanted.doorbell)?;
     let driven = open::open(&parts, processor, &wanted, counter.as_ref())?;
     let abort = driven.abort();
-    Ok(OpenQueue {
-        driven: Mutex::new(Some(driven)),
-        abort,
-        launches: Mutex::default(),
-        _counter: counter,
-        _parts: parts,
-    })
+    let open = OpenQueue { abort, launches: Mutex::default(), _counter: counter, _parts: parts };
+    Ok(QUEUES.insert(driven, open))
 }
 
 /// See `efa_gda.h`.
@@ -320,15 +301,13 @@ pub(crate) fn release(
     handle: Handle,
     how: impl FnOnce(Box<dyn Driven>) -> Result<(), NotClosed>,
 ) -> Result<(), Fault> {
-    let open = QUEUES.get(handle)?;
-    let mut slot = open.lock();
-    open.refuse_in_launch()?;
-    let Err((fault, queue)) = how(slot.take().ok_or_else(closed)?) else {
-        return QUEUES.remove(handle).map(drop);
-    };
-    *slot = queue;
-    if slot.is_none() {
-        QUEUES.remove(handle)?;
-    }
-    Err(fault)
+    QUEUES.close(handle, |driven, open| {
+        if let Err(fault) = open.refuse_in_launch() {
+            return (Some(driven), Err(fault));
+        }
+        match how(driven) {
+            Ok(()) => (None, Ok(())),
+            Err((fault, back)) => (back, Err(fault)),
+        }
+    })
 }

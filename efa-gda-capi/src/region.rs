@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
 use efa_gda::verbs;
 use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
-use crate::domain::{OpenDomain, Opened, Parts};
+use crate::domain::{Opened, Parts};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
 use crate::{Handle, call, call_for, write_struct};
@@ -17,8 +17,7 @@ use crate::{Handle, call, call_for, write_struct};
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
 
 struct OpenRegion {
-    /// None while it is being closed.
-    region: Mutex<Option<Region>>,
+    region: Region,
     is_dmabuf: bool,
     parts: Parts,
 }
@@ -45,13 +44,7 @@ pub struct RegionInfo {
 
 /// Returns the open region of a handle.
 pub(crate) fn region(handle: Handle) -> Result<Region, Fault> {
-    let open = REGIONS.get(handle)?;
-    let region = open.region.lock().unwrap_or_else(PoisonError::into_inner);
-    region.clone().ok_or_else(being_closed)
-}
-
-fn being_closed() -> Fault {
-    Fault::closing("region")
+    REGIONS.with(handle, |open, _| Ok(open.region.clone()))
 }
 
 fn access(bits: u64) -> Result<Access, Fault> {
@@ -78,11 +71,11 @@ pub unsafe extern "C" fn efa_gda_region_register(
     region: *mut Handle,
 ) -> c_int {
     let body = || {
-        let parts = OpenDomain::parts(domain)?;
+        let parts = Parts::of(domain)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Fault::null("the memory"))?;
         let access = access(access_bits)?;
         // SAFETY: the caller guarantees that the memory stays mapped until the region is closed.
-        let registered = unsafe {
+        let region = unsafe {
             match &parts.layer {
                 Opened::Fabric { domain, .. } => {
                     Region::Fabric(fabric::MemoryRegion::register_foreign(domain, start, length, access)?)
@@ -92,8 +85,7 @@ pub unsafe extern "C" fn efa_gda_region_register(
                 }
             }
         };
-        let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf: false, parts };
-        Ok(REGIONS.insert(open))
+        Ok(REGIONS.insert(OpenRegion { region, is_dmabuf: false, parts }, ()))
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(region, "the pointer to the region", body) }
@@ -116,7 +108,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
     region: *mut Handle,
 ) -> c_int {
     let body = || {
-        let parts = OpenDomain::parts(domain)?;
+        let parts = Parts::of(domain)?;
         let access = access(access_bits)?;
         if gpu < 0 {
             return Err(Fault::argument(format_args!("GPU {gpu}: expected 0 or more")));
@@ -126,7 +118,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         }
         // SAFETY: the caller guarantees a negative number or an open descriptor.
         let dmabuf = unsafe { duplicated(dmabuf, offset) }?;
-        let (registered, is_dmabuf) = match &parts.layer {
+        let (region, is_dmabuf) = match &parts.layer {
             Opened::Fabric { domain, .. } => {
                 // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
                 let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
@@ -145,8 +137,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
                 (Region::Verbs(region), true)
             }
         };
-        let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf, parts };
-        Ok(REGIONS.insert(open))
+        Ok(REGIONS.insert(OpenRegion { region, is_dmabuf, parts }, ()))
     };
     // SAFETY: the caller guarantees that it is null or writable.
     unsafe { call_for(region, "the pointer to the region", body) }
@@ -174,23 +165,26 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
     call(|| {
-        let open = REGIONS.get(handle)?;
-        let (remote, lkey, ordering) = match (region(handle)?, &open.parts.layer) {
-            (Region::Fabric(region), Opened::Fabric { ops, .. }) => {
-                (region.remote(), ops.get_mr_lkey(&region)?, region.ordering())
-            }
-            (Region::Verbs(region), _) => (region.remote(), region.local_key(), region.ordering()),
-            (Region::Fabric(_), Opened::Verbs { .. }) => return Err(being_closed()),
-        };
-        let value = RegionInfo {
-            size: 0,
-            address: remote.address,
-            length: remote.length,
-            lkey: lkey.get(),
-            rkey: remote.key.get(),
-            is_dmabuf: open.is_dmabuf.into(),
-            relaxed_ordering: (ordering == RegionOrdering::Relaxed).into(),
-        };
+        let value = REGIONS.with(handle, |open, _| {
+            let (remote, lkey, ordering) = match (&open.region, &open.parts.layer) {
+                (Region::Fabric(region), Opened::Fabric { ops, .. }) => {
+                    (region.remote(), ops.get_mr_lkey(region)?, region.ordering())
+                }
+                (Region::Verbs(region), _) => (region.remote(), region.local_key(), region.ordering()),
+                (Region::Fabric(_), Opened::Verbs { .. }) => {
+                    return Err(Fault::new(Code::Internal, "the region is of another layer than its domain"));
+                }
+            };
+            Ok(RegionInfo {
+                size: 0,
+                address: remote.address,
+                length: remote.length,
+                lkey: lkey.get(),
+                rkey: remote.key.get(),
+                is_dmabuf: open.is_dmabuf.into(),
+                relaxed_ordering: (ordering == RegionOrdering::Relaxed).into(),
+            })
+        })?;
         // SAFETY: the caller guarantees a struct with its size.
         unsafe { write_struct(info, "the region's info", value) }
     })
@@ -200,23 +194,17 @@ pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut Regi
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_region_close(handle: Handle) -> c_int {
     call(|| {
-        let open = REGIONS.get(handle)?;
-        let mut slot = open.region.lock().unwrap_or_else(PoisonError::into_inner);
-        let region = slot.take().ok_or_else(being_closed)?;
-        match region.try_close() {
+        REGIONS.close(handle, |open, _| match open.region.try_close() {
             Err(region) => {
-                *slot = Some(region);
-                Err(Fault::new(
+                let fault = Fault::new(
                     Code::Busy,
                     "a queue retains the region, or a call of another thread uses it; close or destroy the queue, or wait \
                      for the call, and close the region again",
-                ))
+                );
+                (Some(OpenRegion { region, ..open }), Err(fault))
             }
-            Ok(closed) => {
-                REGIONS.remove(handle)?;
-                closed
-            }
-        }
+            Ok(closed) => (None, closed),
+        })
     })
 }
 
