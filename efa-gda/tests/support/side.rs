@@ -6,7 +6,8 @@ use efa_gda::fabric::{
     Endpoint, Fabric, Info, Library, MemoryRegion, Query, Registration, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::MappedQueue;
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
 #[allow(unused_imports, reason = "each test binary uses its own part")]
@@ -82,6 +83,65 @@ impl Side {
         let buffer = Buffer::zeroed(bytes.len()).unwrap();
         buffer.write(0, bytes).unwrap();
         self.domain.register(buffer, Access::ALL).unwrap()
+    }
+}
+
+/// Two queues of one adapter. `peer` addresses the second from the first, which the host drives, or a GPU.
+pub(crate) struct Pair<Q = MappedQueue> {
+    pub(crate) first: Q,
+    pub(crate) second: MappedQueue,
+    pub(crate) peer: Peer,
+    pub(crate) side: Side,
+}
+
+impl Pair {
+    pub(crate) fn open(query: &Query) -> Self {
+        let side = Side::open(query);
+        let (first, second, peer) = side.pair();
+        Self { first, second, peer, side }
+    }
+
+    /// The pair with its first queue mapped into `gpu`.
+    pub(crate) fn on(self, gpu: &Gpu) -> Pair<GpuQueue> {
+        let Self { first, second, peer, side } = self;
+        Pair { first: GpuQueue::new(first, gpu).unwrap(), second, peer, side }
+    }
+}
+
+impl<Q> Pair<Q> {
+    pub(crate) fn zeroes(&self, length: usize) -> MemoryRegion {
+        self.side.region(&vec![0; length])
+    }
+
+    /// A region of different bytes, and a region of as many zeroes.
+    pub(crate) fn regions(&self, length: usize) -> [MemoryRegion; 2] {
+        [self.side.region(&pattern(length)), self.zeroes(length)]
+    }
+
+    pub(crate) fn blocks(&self, count: u64) -> Blocks {
+        Blocks::new(&self.side, self.peer, count)
+    }
+}
+
+/// Different blocks of 64 bytes, and a target for them.
+pub(crate) struct Blocks {
+    pub(crate) source: MemoryRegion,
+    pub(crate) target: MemoryRegion,
+    /// Writes each block once.
+    pub(crate) put: WorkRequest,
+}
+
+impl Blocks {
+    pub(crate) fn new(side: &Side, peer: Peer, count: u64) -> Self {
+        let source = side.region(&pattern(64 * count as usize));
+        let target = side.region(&vec![0; source.len()]);
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
+        Self { source, target, put }
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_arrived(&self) {
+        assert!(bytes_of(&self.target) == bytes_of(&self.source));
     }
 }
 
