@@ -15,7 +15,7 @@ use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::efa_gda_queue;
 use support::side::{Side, bytes_of, introduce, pattern};
-use support::{assert_no_violations, with_soft_adapter};
+use support::{assert_no_violations, with_pair, with_soft_adapter};
 
 /// Entries that each doorbell mode moves.
 fn entries() -> u64 {
@@ -132,13 +132,9 @@ fn without_a_batch_limit_only_the_ring_bounds_record() {
 
 #[test]
 fn a_queue_changes_its_doorbell_mode_between_work_requests() {
-    with_soft_adapter(&[], |adapter| {
+    with_pair(&[], |mut pair, _| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let source = side.region(&pattern(64 * 5000));
-        let target = side.region(&vec![0; source.len()]);
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
+        let blocks = pair.blocks(5000);
         for mode in [
             DoorbellMode::Staged,
             DoorbellMode::Direct,
@@ -148,12 +144,11 @@ fn a_queue_changes_its_doorbell_mode_between_work_requests() {
             DoorbellMode::Direct,
         ] {
             // The target must not hold the bytes that the previous mode wrote.
-            target.buffer().unwrap().write(0, &vec![0; target.len()]).unwrap();
-            first.set_doorbell(mode, &proxy).unwrap();
-            first.execute(&put).unwrap();
-            assert!(bytes_of(&target) == bytes_of(&source), "{mode}");
+            blocks.target.buffer().unwrap().write(0, &[0; 64 * 5000]).unwrap();
+            pair.first.set_doorbell(mode, &proxy).unwrap();
+            pair.first.execute(&blocks.put).unwrap();
+            blocks.assert_arrived();
         }
-        assert_no_violations(adapter);
     });
 }
 
@@ -179,40 +174,6 @@ fn one_proxy_rings_for_queues_in_both_host_modes_at_once() {
     });
 }
 
-/// Changes a queue's doorbell record with `spoil`, and checks that the proxy rings no more and that the next work request
-/// ends with `BadRecord`.
-fn spoiled(spoil: fn(&efa_gda_queue)) {
-    with_soft_adapter(&[], |adapter| {
-        for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-            let side = Side::open(&Query::new());
-            let (mut first, _second, peer) = side.pair();
-            let (source, target) = (side.region(&pattern(6400)), side.region(&[0; 6400]));
-            first.set_doorbell(mode, &proxy).unwrap();
-            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
-            first.execute(&put).unwrap();
-            // SAFETY: the queue lives, and no kernel runs.
-            spoil(unsafe { first.as_ptr().as_ref() });
-            while first.poison().is_none() {
-                efa_gda_test_support::rest();
-            }
-            let error = first.execute(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
-            assert!(
-                matches!(error, WorkError::Device { error: DeviceError::BadRecord, .. }),
-                "{mode}: {error:?}"
-            );
-            assert_eq!(first.poison(), Some(DeviceError::BadRecord));
-            assert!(matches!(
-                first.set_doorbell(DoorbellMode::Direct, &proxy),
-                Err(DoorbellError::Poisoned(_))
-            ));
-            assert_eq!(proxy.counts().entries, 100, "the proxy rang for a refused record");
-            first.destroy().unwrap();
-        }
-        assert_no_violations(adapter);
-    });
-}
-
 fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
     // SAFETY: the record is a word that `Registration` owns and that is accessed only as an atomic.
     let record = unsafe { std::sync::atomic::AtomicU32::from_ptr(queue.sq.doorbell) };
@@ -221,31 +182,31 @@ fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
 
 #[test]
 fn a_record_that_moves_backwards_ends_the_work_request_with_bad_record() {
-    spoiled(|queue| {
-        store_record(queue, |index| index.wrapping_sub(1));
-    });
-}
-
-#[test]
-fn a_record_past_the_ring_ends_the_work_request_with_bad_record() {
-    spoiled(|queue| {
-        store_record(queue, |index| index.wrapping_add(4097));
-    });
-}
-
-#[test]
-fn in_staged_mode_a_record_past_an_unwritten_entry_rings_no_doorbell() {
-    with_soft_adapter(&[], |adapter| {
-        let proxy = DoorbellProxy::without_thread();
-        let mut queue = Side::open(&Query::new()).queue();
-        queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
-        // SAFETY: the queue lives, and no kernel runs.
-        store_record(unsafe { queue.as_ptr().as_ref() }, |index| index + 1);
-        proxy.round();
-        assert_eq!(queue.poison(), Some(DeviceError::BadRecord));
-        assert_eq!(proxy.counts().entries, 0);
-        assert_no_violations(adapter);
-    });
+    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
+        with_pair(&[], |mut pair, _| {
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            pair.first.set_doorbell(mode, &proxy).unwrap();
+            let blocks = pair.blocks(100);
+            pair.first.execute(&blocks.put).unwrap();
+            // SAFETY: the queue lives, and no kernel runs.
+            store_record(unsafe { pair.first.as_ptr().as_ref() }, |index| index.wrapping_sub(1));
+            while pair.first.poison().is_none() {
+                efa_gda_test_support::rest();
+            }
+            let error = pair.first.execute(&blocks.put).unwrap_err();
+            assert!(
+                matches!(error, WorkError::Device { error: DeviceError::BadRecord, .. }),
+                "{mode}: {error:?}"
+            );
+            assert_eq!(pair.first.poison(), Some(DeviceError::BadRecord));
+            assert!(matches!(
+                pair.first.set_doorbell(DoorbellMode::Direct, &proxy),
+                Err(DoorbellError::Poisoned(_))
+            ));
+            assert_eq!(proxy.counts().entries, 100, "the proxy rang for a refused record");
+            pair.first.destroy().unwrap();
+        });
+    }
 }
 
 #[test]
@@ -294,23 +255,6 @@ fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
             stopper.join().unwrap();
             first.destroy().unwrap();
         }
-        assert_no_violations(adapter);
-    });
-}
-
-#[test]
-fn a_work_request_on_a_stopped_proxy_ends_at_once_with_proxy_stopped() {
-    with_soft_adapter(&[], |adapter| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
-        proxy.stop().unwrap();
-        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(3600));
-        let error = first.execute(&put).unwrap_err();
-        assert!(matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }), "{error:?}");
-        assert_eq!(bytes_of(&target), [0; 64]);
         assert_no_violations(adapter);
     });
 }

@@ -265,13 +265,6 @@ fn a_domain_without_info_is_assumed_to_have_five_pointers() {
 }
 
 #[test]
-fn provider_206_has_the_sixth_pointer() {
-    let (table, fake) = (GuardedTable::of(6), Fake::new(206));
-    fake.gives_table(table.as_ptr());
-    assert_eq!(counters(&fake.domain().gda_ops().unwrap()), Ok(()));
-}
-
-#[test]
 fn a_table_shorter_than_its_release_requires_is_detected() {
     let (table, fake) = (GuardedTable::of(5), Fake::new(206));
     fake.gives_table(table.as_ptr());

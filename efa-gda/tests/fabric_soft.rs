@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, Query};
+use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, MemoryRegion, Query};
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
-use efa_gda::wire::{CompletionStatus, EntrySize};
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, EFA_GDA_TIMEOUT_LOCK, efa_gda_put_args};
 use support::side::{
-    Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters, with_wrong_key,
+    Pair, Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters, with_wrong_key,
 };
-use support::{assert_no_violations, with_soft_adapter};
+use support::{SoftAdapter, assert_no_violations, with_pair, with_pair_of, with_soft_adapter};
 
 #[test]
 fn the_query_finds_the_direct_fabric() {
@@ -40,74 +40,34 @@ fn a_query_for_an_unknown_adapter_name_reports_the_adapters_that_exist() {
 
 #[test]
 fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let source = side.region(&pattern((1 << 20) + 1));
-        let target = side.region(&vec![0; source.len()]);
-        let report = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
+    with_pair(&[], |mut pair, _| {
+        let [source, target] = pair.regions((1 << 20) + 1);
+        let report = pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote())).unwrap();
         assert_eq!((report.posted, report.completed), (1, 1));
         assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
     });
 }
 
 #[test]
 fn two_hundred_thousand_puts_arrive_across_every_wrap() {
-    with_soft_adapter(&[], |adapter| {
+    with_pair(&[], |mut pair, _| {
         const COUNT: u64 = 200_000;
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let source = side.region(&pattern(64 * COUNT as usize));
-        let target = side.region(&vec![0; source.len()]);
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.execute(&put).unwrap();
+        let blocks = pair.blocks(COUNT);
+        let report = pair.first.execute(&blocks.put).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT, COUNT));
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
-        drop(put);
-        first.close().unwrap();
-    });
-}
-
-#[test]
-fn an_endpoint_can_write_to_itself() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let mut queue = side.queue();
-        let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
-        let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
-        queue.execute(&WorkRequest::write(itself, &source, target.remote())).unwrap();
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
-    });
-}
-
-#[test]
-fn a_put_of_no_bytes_completes() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let (source, target) = (side.region(&pattern(64)), side.region(&[7; 64]));
-        let report = first.execute(&WorkRequest::write(peer, &source, target.remote()).bytes(0)).unwrap();
-        assert_eq!(report.completed, 1);
-        assert_eq!(bytes_of(&target), [7; 64]);
-        assert_no_violations(adapter);
+        blocks.assert_arrived();
+        drop(blocks);
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn a_query_for_wide_entries_yields_128_byte_entries() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new().wide_entries(true));
-        let (mut first, second) = (side.queue(), side.queue());
-        assert_eq!(first.exposure().sq.entry_size, EntrySize::B128);
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64 * 1000)), side.region(&[0; 64 * 1000]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(1000).stride(64);
-        first.execute(&put).unwrap();
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
+    with_pair_of(&Query::new().wide_entries(true), &[], |mut pair, _| {
+        assert_eq!(pair.first.exposure().sq.entry_size, EntrySize::B128);
+        let blocks = pair.blocks(1000);
+        pair.first.execute(&blocks.put).unwrap();
+        blocks.assert_arrived();
     });
 }
 
@@ -120,40 +80,6 @@ fn one_adapter_can_write_to_another() {
         let (source, target) = (here.region(&pattern(100_000)), there.region(&[0; 100_000]));
         first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
-    });
-}
-
-#[test]
-fn a_doorbell_that_moves_backwards_is_a_violation() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let queue = side.queue();
-        // SAFETY: the doorbell is mapped while the queue is alive, and no other thread rings it.
-        unsafe { queue.exposure().sq.doorbell.as_ptr().write_volatile(0xffff) };
-        let violations = efa_gda_test_support::until(Duration::from_secs(30), "a violation", || {
-            Some(adapter.violations()).filter(|violations| !violations.is_empty())
-        });
-        assert!(violations[0].contains("backwards"), "{violations:?}");
-    });
-}
-
-#[test]
-fn a_queue_whose_adapter_stalls_is_poisoned_and_retains_its_regions() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        adapter.hold(true);
-        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(20));
-        let error = first.execute(&put).unwrap_err();
-        let WorkError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
-            panic!("{error:?}");
-        };
-        drop(put);
-        assert!(matches!(source.close(), Err(Error::Busy { what: "memory region", .. })));
-        first.destroy().unwrap();
-        adapter.hold(false);
         assert_no_violations(adapter);
     });
 }
@@ -181,9 +107,7 @@ fn every_object_closes_without_an_error() {
 
 #[test]
 fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let (first, second) = (side.queue(), side.queue());
+    with_pair(&[], |Pair { first, second, .. }, _| {
         let address = second.endpoint().address().unwrap();
         let foreign = second.endpoint().address_vector().insert(&address).unwrap();
         let error = first.peer(foreign).unwrap_err();
@@ -281,15 +205,25 @@ fn a_completion_queue_that_holds_a_closed_endpoints_completion_is_refused() {
 
 #[test]
 fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
-    const SMALL: &[(&str, &str)] = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
-    with_soft_adapter(SMALL, |_| {
-        let side = Side::open(&Query::new());
-        let (mut first, _second, peer) = side.pair();
-        let (source, target) = (side.region(&[1; 65537]), side.region(&[0; 65537]));
-        let error =
-            first.execute(&WorkRequest::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
+    with_pair(&[("SOFTEFA_MAX_RDMA_SIZE", "65536")], |mut pair, _| {
+        let [source, target] = pair.regions(65537);
+        let put = WorkRequest::write(pair.peer, &source, target.remote()).count(1 << 63);
+        let error = pair.first.execute(&put).unwrap_err();
         assert!(matches!(error, WorkError::TooMany { each: 2, .. }), "{error}");
-        assert_eq!(first.in_flight(), 0);
+        assert_eq!(pair.first.in_flight(), 0);
+    });
+}
+
+/// Runs `body` with a queue that is its own peer, and a region of 96 bytes.
+fn with_loopback(
+    variables: &[(&str, &str)],
+    body: impl FnOnce(MappedQueue, Peer, MemoryRegion, &SoftAdapter),
+) {
+    with_soft_adapter(variables, |adapter| {
+        let side = Side::open(&Query::new());
+        let queue = side.queue();
+        let peer = introduce(&queue, &queue);
+        body(queue, peer, side.region(&[7; 96]), adapter);
     });
 }
 
@@ -303,10 +237,7 @@ fn post_without_waiting(queue: &mut MappedQueue, put: &WorkRequest) {
 
 #[test]
 fn close_returns_busy_until_the_queue_is_quiet() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let mut queue = side.queue();
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+    with_loopback(&[], |mut queue, peer, region, adapter| {
         adapter.hold(true);
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
@@ -322,11 +253,7 @@ fn close_returns_busy_until_the_queue_is_quiet() {
 
 #[test]
 fn a_put_that_fails_reports_how_many_requests_were_not_posted() {
-    let limits = [("SOFTEFA_MAX_RDMA_SIZE", "64")];
-    with_soft_adapter(&limits, |_| {
-        let side = Side::open(&Query::new());
-        let mut queue = side.queue();
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
+    with_loopback(&[("SOFTEFA_MAX_RDMA_SIZE", "64")], |mut queue, peer, region, _| {
         queue.execute(&WorkRequest::write(peer, &region, region.remote()).bytes(64)).unwrap();
         let wrong = with_wrong_key(region.remote());
         // Each request takes two entries.
@@ -343,13 +270,10 @@ fn a_put_that_fails_reports_how_many_requests_were_not_posted() {
 
 #[test]
 fn close_refuses_a_queue_with_entries_that_no_doorbell_covered() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let queue = side.queue();
-        let peer = introduce(&queue, &queue);
-        let (source, target) = (side.region(&pattern(192)), side.region(&[0; 192]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(3).stride(64);
-        let args = put.arguments(&queue).unwrap();
+    with_pair(&[], |pair, _| {
+        let blocks = pair.blocks(3);
+        let args = blocks.put.arguments(&pair.first).unwrap();
+        let queue = pair.first;
         // SAFETY: arguments of this queue, which no kernel uses.
         unsafe { post_without_doorbell(queue.as_ptr().as_ptr(), &args) };
         assert_eq!(queue.in_flight(), 0);
@@ -360,9 +284,8 @@ fn close_refuses_a_queue_with_entries_that_no_doorbell_covered() {
         let error = queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap_err();
         assert!(matches!(error, DoorbellError::Unrung(3)), "{error:?}");
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
-        assert_eq!(bytes_of(&target), bytes_of(&source));
+        blocks.assert_arrived();
         queue.close().unwrap();
-        assert_no_violations(adapter);
     });
 }
 
@@ -386,10 +309,7 @@ fn a_queue_with_an_unclosed_sender_can_only_be_destroyed() {
 
 #[test]
 fn quiet_poisons_the_queue_at_its_time_limit() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let mut queue = side.queue();
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+    with_loopback(&[], |mut queue, peer, region, adapter| {
         adapter.hold(true);
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let WorkError::Device { error, in_flight: 1, .. } =
@@ -405,10 +325,7 @@ fn quiet_poisons_the_queue_at_its_time_limit() {
 
 #[test]
 fn quiet_returns_the_error_of_a_request_posted_without_a_wait() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let mut queue = side.queue();
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+    with_loopback(&[], |mut queue, peer, region, _| {
         let wrong = with_wrong_key(region.remote());
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, wrong));
         let error = queue.quiet(Duration::from_secs(30)).unwrap_err();

@@ -9,63 +9,48 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
-use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
 use support::kernel::Kernel;
 use support::load::{drop_under_a_load, until_traffic};
-use support::side::{Side, bytes_of, pattern};
+use support::side::{Blocks, Pair, Side, bytes_of, pattern};
 use support::{assert_no_violations, with_gpu};
 
 const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
 
-/// Writes `count` different blocks of 64 bytes from the GPU in this doorbell mode, and compares the target with the source.
-fn blocks_arrive(gpu: &Gpu, mode: DoorbellMode, wide: bool, count: u64) {
-    let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-    let side = Side::open(&Query::new().wide_entries(wide));
-    let (first, _second, peer) = side.pair();
-    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
-    assert_eq!((first.doorbell_mode(), refused.len()), (mode, 0));
-    let source = side.region(&pattern(64 * count as usize));
-    let target = side.region(&vec![0; source.len()]);
-    let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
-    let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
-    assert_eq!((report.posted, report.completed), (count, count));
-    assert!(bytes_of(&target) == bytes_of(&source), "{mode}");
-    assert_eq!(proxy.counts().entries, if mode == DoorbellMode::Direct { 0 } else { count });
-    first.close().unwrap();
+/// Writes `count` different blocks from the GPU in each doorbell mode.
+fn blocks_arrive(variables: &[(&str, &str)], wide: bool, count: u64) {
+    with_gpu(variables, |adapter, gpu| {
+        for mode in DoorbellMode::ALL {
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let pair = Pair::open(&Query::new().wide_entries(wide));
+            let Blocks { put, source, target } = pair.blocks(count);
+            let (mut first, refused) = GpuQueue::with_doorbell(pair.first, gpu, mode.into(), &proxy).unwrap();
+            assert_eq!((first.doorbell_mode(), refused.len()), (mode, 0));
+            let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
+            assert_eq!((report.posted, report.completed), (count, count));
+            assert!(bytes_of(&target) == bytes_of(&source), "{mode}");
+            assert_eq!(proxy.counts().entries, if mode == DoorbellMode::Direct { 0 } else { count });
+            first.close().unwrap();
+        }
+        assert_no_violations(adapter);
+    });
 }
 
 #[test]
 fn two_hundred_thousand_writes_arrive_past_every_wrap_in_every_mode() {
-    with_gpu(&[], |adapter, gpu| {
-        for mode in DoorbellMode::ALL {
-            blocks_arrive(gpu, mode, false, 200_000);
-        }
-        assert_no_violations(adapter);
-    });
+    blocks_arrive(&[], false, 200_000);
 }
 
 #[test]
 fn wide_entries_arrive_in_every_mode() {
-    with_gpu(&[], |adapter, gpu| {
-        for mode in DoorbellMode::ALL {
-            blocks_arrive(gpu, mode, true, 50_000);
-        }
-        assert_no_violations(adapter);
-    });
+    blocks_arrive(&[], true, 50_000);
 }
 
 #[test]
 fn every_mode_stays_within_an_odd_batch() {
-    let odd = [("SOFTEFA_MAX_BATCH", "11")];
-    with_gpu(&odd, |adapter, gpu| {
-        for mode in DoorbellMode::ALL {
-            blocks_arrive(gpu, mode, false, 50_000);
-        }
-        assert_no_violations(adapter);
-    });
+    blocks_arrive(&[("SOFTEFA_MAX_BATCH", "11")], false, 50_000);
 }
 
 #[test]

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, RemoteRegion};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query};
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
+use efa_gda::gpu_queue::{GpuQueue, Placement};
 use efa_gda::queue::{Receives, WorkError, WorkRequest};
-use efa_gda::wire::{CompletionStatus, RemoteKey};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::{Need, missing, skip};
-use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
-use support::{SoftAdapter, assert_no_violations, with_gpu, with_soft_adapter};
+use support::side::{Blocks, Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
+use support::{SoftAdapter, assert_no_violations, with_gpu, with_gpu_pair, with_soft_adapter};
 
 /// More bytes than the adapter moves in one copy.
 const BYTES: usize = (512 << 10) + 24;
@@ -32,8 +31,12 @@ fn with_driver(body: impl FnOnce(&SoftAdapter, &Driver)) {
     with_soft_adapter(&PRETENDED, |adapter| body(adapter, &Driver::loaded()));
 }
 
+fn gpu_memory() -> Query {
+    Query::new().gpu_memory(true)
+}
+
 fn side() -> Side {
-    Side::open(&Query::new().gpu_memory(true))
+    Side::open(&gpu_memory())
 }
 
 /// Sets its flag when it is dropped.
@@ -153,59 +156,43 @@ fn gpu_memory_is_zeroed_and_copies_past_its_end_are_refused() {
 
 #[test]
 fn the_gpu_writes_reads_and_sends_its_memory() {
-    with_gpu(&REAL, |adapter, gpu| {
-        let side = side();
-        let (first, mut second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
+    with_gpu_pair(&gpu_memory(), &REAL, |mut pair, _, gpu| {
+        let on_gpu = |bytes: &[u8]| gpu_region(&pair.side, gpu, bytes).0;
         for length in [1, 64, 4096, BYTES] {
-            let (source, how) = gpu_region(&side, gpu, &pattern(length));
-            println!("{length} bytes: {how}");
-            let (target, _) = gpu_region(&side, gpu, &vec![0; length]);
-            first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
+            let (source, target) = (on_gpu(&pattern(length)), on_gpu(&vec![0; length]));
+            pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote())).unwrap();
             assert!(gpu_bytes(&target) == pattern(length), "{length} bytes written");
-            let (read, _) = gpu_region(&side, gpu, &vec![0; length]);
-            first.execute(&WorkRequest::read(peer, &read, source.remote())).unwrap();
+            let read = on_gpu(&vec![0; length]);
+            pair.first.execute(&WorkRequest::read(pair.peer, &read, source.remote())).unwrap();
             assert!(gpu_bytes(&read) == pattern(length), "{length} bytes read");
         }
-        let (source, _) = gpu_region(&side, gpu, &pattern(8000));
-        let (inbox, _) = gpu_region(&side, gpu, &[0; 8000]);
-        second.post_receives(&Receives::new(&inbox).bytes(8000)).unwrap();
-        first.execute(&WorkRequest::send(peer, &source)).unwrap();
-        assert_eq!(second.receive(WAIT).unwrap().length, 8000);
+        let (source, inbox) = (on_gpu(&pattern(8000)), on_gpu(&[0; 8000]));
+        pair.second.post_receives(&Receives::new(&inbox).bytes(8000)).unwrap();
+        pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
+        assert_eq!(pair.second.receive(WAIT).unwrap().length, 8000);
         assert!(gpu_bytes(&inbox) == pattern(8000), "sent");
-        assert_no_violations(adapter);
-        first.close().unwrap();
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn many_writes_from_gpu_memory_arrive_whole() {
-    with_gpu(&REAL, |adapter, gpu| {
+    with_gpu_pair(&gpu_memory(), &REAL, |mut pair, _, gpu| {
         const COUNT: u64 = 20_000;
-        let side = side();
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, _) = gpu_region(&side, gpu, &pattern(64 * COUNT as usize));
-        let (target, _) = gpu_region(&side, gpu, &vec![0; source.len()]);
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.execute(&put.timeout(WAIT)).unwrap();
-        assert_eq!(report.completed, COUNT);
+        let (source, _) = gpu_region(&pair.side, gpu, &pattern(64 * COUNT as usize));
+        let (target, _) = gpu_region(&pair.side, gpu, &vec![0; source.len()]);
+        let put = WorkRequest::write(pair.peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        assert_eq!(pair.first.execute(&put.timeout(WAIT)).unwrap().completed, COUNT);
         assert!(gpu_bytes(&target) == gpu_bytes(&source));
-        assert_no_violations(adapter);
     });
 }
 
 #[test]
 fn a_kernel_reads_inline_bytes_from_gpu_memory() {
-    with_gpu(&REAL, |adapter, gpu| {
-        let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, _) = gpu_region(&side, gpu, &pattern(80));
-        let target = side.region(&[0; 80]);
-        first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap();
+    with_gpu_pair(&gpu_memory().wide_entries(true), &REAL, |mut pair, _, gpu| {
+        let (source, target) = (gpu_region(&pair.side, gpu, &pattern(80)).0, pair.zeroes(80));
+        pair.first.execute(&WorkRequest::inline_write(pair.peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == pattern(80));
-        assert_no_violations(adapter);
     });
 }
 
@@ -219,33 +206,14 @@ fn the_gpu_polls_completions_in_its_memory() {
             return skip(format!("this machine's GPU memory takes no completions: {why}"));
         }
         let (first, second) = (side.queue_on(completions, |_| ()), side.queue());
-        let peer = introduce(&first, &second);
-        let mut first = first;
-        let (source, target) = (side.region(&pattern(64 * 500)), side.region(&[0; 64 * 500]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(500).stride(64);
-        let error = first.execute(&put).unwrap_err();
+        let (blocks, mut first) = (Blocks::new(&side, introduce(&first, &second), 500), first);
+        let error = first.execute(&blocks.put).unwrap_err();
         assert!(matches!(error, WorkError::Unsupported { .. }), "the host cannot poll GPU memory: {error:?}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
-        let report = first.execute(&put.timeout(WAIT)).unwrap();
-        assert_eq!(report.completed, 500);
-        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_eq!(first.execute(&blocks.put).unwrap().completed, 500);
+        blocks.assert_arrived();
         assert_no_violations(adapter);
-    });
-}
-
-#[test]
-fn an_error_with_gpu_memory_reaches_the_poster() {
-    with_gpu(&REAL, |_, gpu| {
-        let side = side();
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, _) = gpu_region(&side, gpu, &[1; 64]);
-        let remote = source.remote();
-        let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
-        let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
-        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
-        assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
 

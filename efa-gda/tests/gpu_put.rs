@@ -7,14 +7,14 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::fabric::{Buffer, Query, RemoteRegion};
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
+use efa_gda::fabric::{Buffer, Query};
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda::smaps::MemoryKind;
 use efa_gda::status::DeviceError;
-use efa_gda::wire::{CompletionStatus, RemoteKey};
-use support::side::{Side, bytes_of, pattern};
-use support::{assert_no_violations, with_gpu};
+use efa_gda::wire::CompletionStatus;
+use support::side::{Blocks, bytes_of, with_wrong_key};
+use support::{with_gpu, with_gpu_pair};
 
 #[test]
 fn pages_of_the_host_are_mapped_as_ordinary_memory() {
@@ -56,62 +56,45 @@ fn read_only_memory_is_mapped_for_reading() {
 
 #[test]
 fn a_write_from_the_gpu_arrives_whole() {
-    with_gpu(&[], |adapter, gpu| {
-        let side = Side::open(&Query::new());
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        assert!(first.registered().iter().all(|part| part.kind == MemoryKind::Ordinary));
+    with_gpu_pair(&Query::new(), &[], |mut pair, _, _| {
+        assert!(pair.first.registered().iter().all(|part| part.kind == MemoryKind::Ordinary));
         for length in [0, 1, 63, 64, 4096, (1 << 20) + 1] {
-            let (source, target) = (side.region(&pattern(length)), side.region(&vec![0; length]));
-            let report = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
+            let [source, target] = pair.regions(length);
+            let put = WorkRequest::write(pair.peer, &source, target.remote());
+            let report = pair.first.execute(&put).unwrap();
             assert_eq!((report.posted, report.completed), (1, 1));
             assert!(bytes_of(&target) == bytes_of(&source), "{length} bytes");
         }
-        assert_no_violations(adapter);
-        first.close().unwrap();
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn two_hundred_thousand_writes_from_the_gpu_arrive_past_every_wrap() {
-    with_gpu(&[], |adapter, gpu| {
+    with_gpu_pair(&Query::new(), &[], |mut pair, _, _| {
         const COUNT: u64 = 200_000;
-        let side = Side::open(&Query::new());
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let source = side.region(&pattern(64 * COUNT as usize));
-        let target = side.region(&vec![0; source.len()]);
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
+        let Blocks { put, source, target } = pair.blocks(COUNT);
+        let report = pair.first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT, COUNT));
         assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
     });
 }
 
 #[test]
 fn the_kernel_reads_inline_bytes() {
-    with_gpu(&[], |adapter, gpu| {
-        let side = Side::open(&Query::new().wide_entries(true));
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, target) = (side.region(&pattern(80)), side.region(&[0; 80]));
-        first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap();
+    with_gpu_pair(&Query::new().wide_entries(true), &[], |mut pair, _, _| {
+        let [source, target] = pair.regions(80);
+        pair.first.execute(&WorkRequest::inline_write(pair.peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
-        assert_no_violations(adapter);
     });
 }
 
 #[test]
 fn an_error_completion_reaches_the_poster_with_its_status() {
-    with_gpu(&[], |_, gpu| {
-        let side = Side::open(&Query::new());
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
-        let remote = target.remote();
-        let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
-        let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
+    with_gpu_pair(&Query::new(), &[], |mut pair, _, _| {
+        let [source, target] = pair.regions(64);
+        let wrong = WorkRequest::write(pair.peer, &source, with_wrong_key(target.remote()));
+        let error = pair.first.execute(&wrong).unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
@@ -119,20 +102,17 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
 
 #[test]
 fn a_wait_for_a_stalled_adapter_times_out_and_poisons_the_queue() {
-    with_gpu(&[], |adapter, gpu| {
-        let side = Side::open(&Query::new());
-        let (first, _second, peer) = side.pair();
-        let mut first = GpuQueue::new(first, gpu).unwrap();
-        let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
+    with_gpu_pair(&Query::new(), &[], |mut pair, adapter, _| {
+        let [source, target] = pair.regions(64);
         adapter.hold(true);
-        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
-        let error = first.execute(&put).unwrap_err();
+        let put = WorkRequest::write(pair.peer, &source, target.remote());
+        let error = pair.first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
         let GpuQueueError::Work(WorkError::Device { error, in_flight, .. }) = error else {
             panic!("{error:?}")
         };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 1));
-        assert_eq!(first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
+        assert_eq!(pair.first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
         adapter.hold(false);
-        first.destroy().unwrap();
+        pair.first.destroy().unwrap();
     });
 }

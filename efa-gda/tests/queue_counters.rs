@@ -20,12 +20,12 @@ use efa_gda::wire::CompletionStatus;
 use efa_gda_sys::device::efa_gda_counters;
 use efa_gda_test_support::cuda::Driver;
 use efa_gda_test_support::until;
-use support::side::{Side, bytes_of, introduce, pattern, with_wrong_key};
+use support::side::{Blocks, Pair, Side, introduce, with_wrong_key};
 use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
 
 /// Enables completion counters in libfabric and in the software adapter.
 const ON: [(&str, &str); 2] = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
-const COUNT: usize = 20_000;
+const COUNT: u64 = 20_000;
 
 fn with_counters(more: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
     with_soft_adapter(&[&ON, more].concat(), body);
@@ -72,6 +72,17 @@ fn counting(side: &Side) -> (MappedQueue, CompletionCounter) {
     (side.counted_queue(&counter, CountedOperations::TRANSMIT).with_counters().unwrap(), counter)
 }
 
+/// Runs `body` with two queues, of which the first uses a counter in host memory.
+fn with_counting(more: &[(&str, &str)], body: impl FnOnce(Pair, CompletionCounter, &SoftAdapter)) {
+    with_counters(more, |adapter| {
+        let side = Side::open(&Query::new());
+        let ((first, counter), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        body(Pair { first, second, peer, side }, counter, adapter);
+        assert_no_violations(adapter);
+    });
+}
+
 fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
     match MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters() {
         Err(QueueError::Counters(error)) => error,
@@ -85,47 +96,37 @@ fn consumed(queue: &MappedQueue) -> u32 {
 
 #[test]
 fn a_queue_with_counters_completes_requests_without_reading_completions() {
-    with_counters(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let ((mut first, counter), second) = (counting(&side), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        assert!(
-            (first.exposure().sq.num_entries as usize) < COUNT,
-            "the ring must have fewer entries than the work request"
-        );
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        let report = first.execute(&put).unwrap();
-        assert_eq!((report.posted, report.completed), (COUNT as u64, COUNT as u64));
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert_eq!((first.in_flight(), consumed(&first)), (0, 0));
-        assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (Some(COUNT as u64), Some(0)));
-        let snapshot = first.snapshot();
-        assert_eq!(snapshot.counters, Some(Ok([COUNT as u64, 0])));
+    with_counting(&[], |mut pair, counter, _| {
+        let blocks = pair.blocks(COUNT);
+        let entries = u64::from(pair.first.exposure().sq.num_entries);
+        assert!(entries < COUNT, "the ring must have fewer entries than the work request");
+        let report = pair.first.execute(&blocks.put).unwrap();
+        assert_eq!((report.posted, report.completed), (COUNT, COUNT));
+        blocks.assert_arrived();
+        assert_eq!((pair.first.in_flight(), consumed(&pair.first)), (0, 0));
+        assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (Some(COUNT), Some(0)));
+        let snapshot = pair.first.snapshot();
+        assert_eq!(snapshot.counters, Some(Ok([COUNT, 0])));
         assert!(snapshot.to_string().contains("counters: successes 20000, errors 0"), "{snapshot}");
-        assert_no_violations(adapter);
-        first.close().unwrap();
+        pair.first.close().unwrap();
         counter.close().unwrap();
     });
 }
 
 #[test]
 fn a_full_ring_and_quiet_wait_for_the_counters() {
-    with_counters(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let ((mut first, _), second) = (counting(&side), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let depth = first.exposure().sq.num_entries;
+    with_counting(&[], |mut pair, _, adapter| {
+        let [source, target] = pair.regions(64);
+        let depth = pair.first.exposure().sq.num_entries;
         adapter.hold(true);
-        let put = WorkRequest::write(peer, &source, target.remote()).count(u64::from(depth) + 1);
-        let error = first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
+        let put = WorkRequest::write(pair.peer, &source, target.remote()).count(u64::from(depth) + 1);
+        let error = pair.first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
         let WorkError::Device { in_flight, completed, .. } = error else { panic!("{error:?}") };
         assert!(in_flight > 0 && in_flight <= depth && completed == 0, "{error:?}");
         adapter.hold(false);
-        first.destroy().unwrap();
-        let ((mut first, _), second) = (counting(&side), side.queue());
-        let put = WorkRequest::write(introduce(&first, &second), &source, target.remote());
+        pair.first.destroy().unwrap();
+        let (mut first, _) = counting(&pair.side);
+        let put = WorkRequest::write(introduce(&first, &pair.second), &source, target.remote());
         first.execute(&put).unwrap();
         let quiet = first.quiet(Duration::from_secs(30)).unwrap();
         assert_eq!((quiet.posted, quiet.completed, first.in_flight()), (0, 0, 0));
@@ -134,29 +135,25 @@ fn a_full_ring_and_quiet_wait_for_the_counters() {
 
 #[test]
 fn the_poster_gets_the_status_of_an_error_even_after_completions_were_overwritten() {
-    with_counters(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let ((mut first, counter), second) = (counting(&side), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let good = |count| WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count);
-        let bad = WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64);
+    with_counting(&[], |mut pair, counter, _| {
+        let [source, target] = pair.regions(64 * COUNT as usize);
+        let good = |count| WorkRequest::write(pair.peer, &source, target.remote()).bytes(64).count(count);
+        let bad = WorkRequest::write(pair.peer, &source, with_wrong_key(target.remote())).bytes(64);
         let mut posted = 0;
         // The completion queue advances by less than a lap, by one and a half laps, by two, and by many.
-        for (errors, count) in [10, 12_288, 4_086, COUNT as u64, 3 * COUNT as u64].into_iter().enumerate() {
-            assert_eq!(first.execute(&good(count)).unwrap().completed, count);
+        for (errors, count) in [10, 12_288, 4_086, COUNT, 3 * COUNT].into_iter().enumerate() {
+            assert_eq!(pair.first.execute(&good(count)).unwrap().completed, count);
             posted += count;
-            let error = first.execute(&bad).unwrap_err();
+            let error = pair.first.execute(&bad).unwrap_err();
             let WorkError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
             assert_eq!((status, completed), (CompletionStatus::RemoteBadAddress, 1), "after {posted}");
             assert_eq!(request.get() & 0xffff, posted & 0xffff);
             posted += 1;
             let counts = (counter.successes().unwrap(), counter.errors().unwrap());
             assert_eq!(counts, (Some(posted - 1 - errors as u64), Some(errors as u64 + 1)));
-            assert_eq!(first.snapshot().state.error.count, errors as u32 + 1);
-            assert_eq!(first.in_flight(), 0);
+            assert_eq!(pair.first.snapshot().state.error.count, errors as u32 + 1);
+            assert_eq!(pair.first.in_flight(), 0);
         }
-        assert_no_violations(adapter);
     });
 }
 
@@ -164,15 +161,12 @@ fn the_poster_gets_the_status_of_an_error_even_after_completions_were_overwritte
 fn every_error_among_many_successes_is_counted() {
     let inject: String = (0..200).map(|i| format!("{}:7,", 50 * i + 1)).collect();
     let inject = [("SOFTEFA_INJECT", inject.trim_end_matches(','))];
-    with_counters(&inject, |adapter| {
-        let side = Side::open(&Query::new());
-        let ((mut first, counter), second) = (counting(&side), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+    with_counting(&inject, |mut pair, counter, _| {
+        let [source, target] = pair.regions(64);
         let mut reported = 0;
         // A work request ends early when it finds an error.
         for _ in 0..100 {
-            match first.execute(&WorkRequest::write(peer, &source, target.remote()).count(100)) {
+            match pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(100)) {
                 Ok(_) => {}
                 Err(WorkError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => {
                     reported += 1
@@ -182,25 +176,21 @@ fn every_error_among_many_successes_is_counted() {
         }
         let errors = counter.errors().unwrap().unwrap();
         assert!(reported > 0 && errors >= reported, "{reported} of {errors} errors reported");
-        assert_eq!(u64::from(first.snapshot().state.error.count), errors);
-        assert_eq!(first.in_flight(), 0);
-        assert_no_violations(adapter);
+        assert_eq!(u64::from(pair.first.snapshot().state.error.count), errors);
+        assert_eq!(pair.first.in_flight(), 0);
     });
 }
 
 /// The counter words are taken modulo a wrap, as on an adapter with narrower counters.
 #[test]
 fn a_queue_follows_counters_that_wrap() {
-    with_counters(&[("SOFTEFA_INJECT", "150000:7")], |adapter| {
-        let side = Side::open(&Query::new());
-        let ((mut first, counter), second) = (counting(&side), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let wrap = 4 * u64::from(first.exposure().sq.num_entries);
+    with_counting(&[("SOFTEFA_INJECT", "150000:7")], |mut pair, counter, _| {
+        let [source, target] = pair.regions(64);
+        let wrap = 4 * u64::from(pair.first.exposure().sq.num_entries);
         let narrow = [AtomicU64::new(0), AtomicU64::new(0)];
         // SAFETY: no call runs on the queue, and the words outlive every work request on it.
         unsafe {
-            let counters = &raw mut (*first.as_ptr().as_ptr()).counters;
+            let counters = &raw mut (*pair.first.as_ptr().as_ptr()).counters;
             *counters = efa_gda_counters { success: narrow[0].as_ptr(), error: narrow[1].as_ptr(), wrap };
         }
         let done = AtomicBool::new(false);
@@ -213,10 +203,10 @@ fn a_queue_follows_counters_that_wrap() {
                     efa_gda_test_support::rest();
                 }
             });
-            let put = WorkRequest::write(peer, &source, target.remote());
-            let whole = first.execute(&put.clone().count(149_999));
-            let error = first.execute(&put);
-            let after = first.execute(&put.count(50_000));
+            let put = WorkRequest::write(pair.peer, &source, target.remote());
+            let whole = pair.first.execute(&put.clone().count(149_999));
+            let error = pair.first.execute(&put);
+            let after = pair.first.execute(&put.count(50_000));
             done.store(true, Ordering::Release);
             assert_eq!(whole.unwrap().completed, 149_999);
             let WorkError::Completion { request, .. } = error.unwrap_err() else {
@@ -225,9 +215,8 @@ fn a_queue_follows_counters_that_wrap() {
             assert_eq!(request.get() & 0xffff, 149_999 & 0xffff);
             assert_eq!(after.unwrap().completed, 50_000);
         });
-        assert!(narrow[0].load(Ordering::Relaxed) < wrap && first.in_flight() == 0);
-        assert_no_violations(adapter);
-        first.destroy().unwrap();
+        assert!(narrow[0].load(Ordering::Relaxed) < wrap && pair.first.in_flight() == 0);
+        pair.first.destroy().unwrap();
     });
 }
 
@@ -318,11 +307,10 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
         let peer = introduce(&first, &second);
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
-        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
-        assert!(bytes_of(&target) == bytes_of(&source));
-        let bad = WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64);
+        let blocks = Blocks::new(&side, peer, COUNT);
+        assert_eq!(first.execute(&blocks.put).unwrap().completed, COUNT);
+        blocks.assert_arrived();
+        let bad = WorkRequest::write(peer, &blocks.source, with_wrong_key(blocks.target.remote())).bytes(64);
         let error = first.execute(&bad.timeout(Duration::from_millis(100))).unwrap_err();
         let GpuQueueError::Work(WorkError::Device { error, in_flight: 1, .. }) = error else {
             panic!("{error:?}")
@@ -331,9 +319,9 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
         // On a busy machine the adapter executes the request after the wait.
         let counters = || first.snapshot().unwrap().counters;
         let now = until(Duration::from_secs(60), "the error in the counter", || {
-            Some(counters()).filter(|now| *now != Some(Ok([COUNT as u64, 0])))
+            Some(counters()).filter(|now| *now != Some(Ok([COUNT, 0])))
         });
-        assert_eq!(now, Some(Ok([COUNT as u64, 1])));
+        assert_eq!(now, Some(Ok([COUNT, 1])));
         assert_no_violations(adapter);
         first.destroy().unwrap();
     });
@@ -351,13 +339,14 @@ fn the_pretended_gpu_uses_counters_in_host_memory() {
         let peer = introduce(&first, &second);
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().any(|part| part.part == "completion counter"));
-        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 0])));
+        let blocks = Blocks::new(&side, peer, COUNT);
+        assert_eq!(first.execute(&blocks.put).unwrap().completed, COUNT);
+        blocks.assert_arrived();
+        assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT, 0])));
         let error = first
-            .execute(&WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64))
+            .execute(
+                &WorkRequest::write(peer, &blocks.source, with_wrong_key(blocks.target.remote())).bytes(64),
+            )
             .unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
@@ -375,8 +364,8 @@ fn a_queue_that_has_posted_refuses_counters() {
         let mut first = side.counted_queue(&counter, CountedOperations::TRANSMIT);
         let second = side.queue();
         let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.execute(&WorkRequest::write(peer, &source, target.remote()).count(10)).unwrap();
+        let region = side.region(&[7; 64]);
+        first.execute(&WorkRequest::write(peer, &region, region.remote()).count(10)).unwrap();
         // The counter starts at 0 again, but the queue's producer index does not.
         counter.set(0, 0).unwrap();
         let refused = first.with_counters();

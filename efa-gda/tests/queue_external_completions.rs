@@ -11,7 +11,7 @@ use std::time::Duration;
 use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{CloseError, MappedQueue, WorkError, WorkRequest};
-use support::side::{Side, bytes_of, introduce, pattern};
+use support::side::{Blocks, Side, introduce};
 use support::{assert_no_violations, with_soft_adapter};
 
 /// Zeroed memory with a file descriptor, as memory of a GPU has a dmabuf. The mapping is never removed.
@@ -45,11 +45,9 @@ fn completions_arrive_in_memory_of_the_caller() {
         let mut first = side.queue_on(completions, |_| ());
         let second = side.queue();
         assert_eq!(first.exposure().cq.buffer.as_ptr(), start.wrapping_add(4096));
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
-        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
-        assert_eq!(first.execute(&put).unwrap().completed, 20_000, "two laps of the completion queue");
-        assert!(bytes_of(&target) == bytes_of(&source));
+        let blocks = Blocks::new(&side, introduce(&first, &second), 20_000);
+        assert_eq!(first.execute(&blocks.put).unwrap().completed, 20_000, "two laps of the completion queue");
+        blocks.assert_arrived();
         assert_no_violations(adapter);
     });
 }

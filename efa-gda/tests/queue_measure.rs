@@ -6,11 +6,12 @@
 mod support;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
+use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
-use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use support::side::{Side, bytes_of, pattern};
+use efa_gda::wire::{CompletionStatus, Peer};
+use support::side::{Side, bytes_of, pattern, with_wrong_key};
 use support::{assert_no_violations, with_gpu, with_soft_adapter};
 
 /// Queues that write to themselves.
@@ -35,17 +36,33 @@ const OWNED: Load =
     Load { producer: Producer::Warp, shared: false, blocks: 3, threads: 32, calls: 40, per_call: 32 };
 const SHARED: Load = Load { shared: true, ..OWNED };
 
+/// Runs the load on the host, or on the GPU. Every block arrives, and every request completes.
+fn run(load: &Load, gpu: Option<&Gpu>) {
+    let side = Side::open(&Query::new());
+    let (mut queues, peers) = queues(&side, if load.shared { 1 } else { 3 });
+    let (source, target) = memory(&side);
+    let puts = puts(&peers, &source, target.remote());
+    let rate = match gpu {
+        None => MappedQueue::measure_rate(&mut queues, &puts, load).unwrap(),
+        Some(gpu) => {
+            let map = |queue| GpuQueue::new(queue, gpu).unwrap();
+            let mut on_gpu: Vec<_> = queues.drain(..).map(map).collect();
+            let rate = GpuQueue::measure_rate(&mut on_gpu, &puts, load).unwrap();
+            let samples = on_gpu[0].measure_latency(&puts[0], Producer::Warp, 100).unwrap();
+            assert!(samples.iter().all(|sample| sample.post > 0.0 && sample.completion > 0.0));
+            on_gpu.into_iter().for_each(|queue| queue.close().unwrap());
+            rate
+        }
+    };
+    assert_eq!(rate.requests, 3 * 40 * 32);
+    assert!(bytes_of(&target) == bytes_of(&source), "{load:?}");
+    assert!(queues.iter().all(|queue| queue.in_flight() == 0));
+}
+
 #[test]
 fn producers_that_own_their_queues_write_every_block_and_all_requests_complete() {
     with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let (mut queues, peers) = queues(&side, 3);
-        let (source, target) = memory(&side);
-        let puts = puts(&peers, &source, target.remote());
-        let rate = MappedQueue::measure_rate(&mut queues, &puts, &OWNED).unwrap();
-        assert_eq!(rate.requests, 3 * 40 * 32);
-        assert!(bytes_of(&target) == bytes_of(&source));
-        assert!(queues.iter().all(|queue| queue.in_flight() == 0));
+        run(&OWNED, None);
         assert_no_violations(adapter);
     });
 }
@@ -53,13 +70,17 @@ fn producers_that_own_their_queues_write_every_block_and_all_requests_complete()
 #[test]
 fn producers_that_share_a_queue_write_every_block_and_all_requests_complete() {
     with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let (mut queues, peers) = queues(&side, 1);
-        let (source, target) = memory(&side);
-        let puts = puts(&peers, &source, target.remote());
-        let rate = MappedQueue::measure_rate(&mut queues, &puts, &SHARED).unwrap();
-        assert_eq!(rate.requests, 3 * 40 * 32);
-        assert!(bytes_of(&target) == bytes_of(&source));
+        run(&SHARED, None);
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn producers_on_a_gpu_write_every_block_and_all_requests_complete() {
+    with_gpu(&[], |adapter, gpu| {
+        for load in [OWNED, SHARED, Load { producer: Producer::Block, threads: 128, ..OWNED }] {
+            run(&load, Some(gpu));
+        }
         assert_no_violations(adapter);
     });
 }
@@ -90,8 +111,7 @@ fn a_load_whose_writes_fail_returns_their_status() {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
-        let right = target.remote();
-        let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ 0x5555), ..right };
+        let wrong = with_wrong_key(target.remote());
         let error =
             MappedQueue::measure_rate(&mut queues, &puts(&peers, &source, wrong), &SHARED).unwrap_err();
         let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
@@ -100,76 +120,29 @@ fn a_load_whose_writes_fail_returns_their_status() {
 }
 
 #[test]
-fn reads_odd_counts_and_blocks_without_a_queue_are_refused() {
+fn loads_that_cannot_be_measured_are_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
-        let (mut queues, peers) = queues(&side, 1);
+        let (mut two, peers) = queues(&side, 2);
         let (source, target) = memory(&side);
-        let read = [WorkRequest::read(peers[0], &target, source.remote())];
-        let refused = |result: Result<_, WorkError>| matches!(result, Err(WorkError::Unsupported { .. }));
-        assert!(refused(MappedQueue::measure_rate(&mut queues, &read, &SHARED)));
-        let puts = puts(&peers, &source, target.remote());
-        let odd = [puts[0].clone().count(3)];
-        assert!(refused(MappedQueue::measure_rate(&mut queues, &odd, &SHARED)), "three blocks of memory");
-        assert!(
-            refused(MappedQueue::measure_rate(&mut queues, &puts, &OWNED)),
-            "three thread blocks, one queue"
-        );
-    });
-}
-
-#[test]
-fn queues_without_work_requests_and_work_requests_without_queues_are_refused() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let (mut queues, peers) = queues(&side, 2);
-        let (source, target) = memory(&side);
-        let puts = puts(&peers, &source, target.remote());
-        let refused = |result: Result<_, WorkError>| matches!(result, Err(WorkError::Unsupported { .. }));
-        assert!(
-            refused(MappedQueue::measure_rate(&mut queues, &puts[..1], &SHARED)),
-            "two queues, one work request"
-        );
-        assert!(
-            refused(MappedQueue::measure_rate(&mut queues[..1], &puts, &SHARED)),
-            "one queue, two work requests"
-        );
-    });
-}
-
-#[test]
-fn loads_with_no_producers_or_with_too_many_to_count_are_refused() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let (mut queues, peers) = queues(&side, 1);
-        let (source, target) = memory(&side);
-        let puts = puts(&peers, &source, target.remote());
+        let both = puts(&peers, &source, target.remote());
+        let read = WorkRequest::read(peers[0], &target, source.remote());
+        let odd = both[0].clone().count(3);
         // The number of producers wraps to 0.
         let many = Load { producer: Producer::Thread, blocks: 1 << 31, threads: 2, ..SHARED };
-        for load in [many, Load { blocks: 0, ..SHARED }, Load { threads: 0, ..SHARED }] {
-            let measured = MappedQueue::measure_rate(&mut queues, &puts, &load);
-            assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{load:?}");
+        let cases: [(usize, &[WorkRequest], Load, &str); 8] = [
+            (1, &[read], SHARED, "a read"),
+            (1, &[odd], SHARED, "three blocks of memory"),
+            (1, &both[..1], OWNED, "three thread blocks, one queue"),
+            (2, &both[..1], SHARED, "two queues, one work request"),
+            (1, &both, SHARED, "one queue, two work requests"),
+            (1, &both[..1], many, "too many producers to count"),
+            (1, &both[..1], Load { blocks: 0, ..SHARED }, "no blocks"),
+            (1, &both[..1], Load { threads: 0, ..SHARED }, "no threads"),
+        ];
+        for (queues, puts, load, case) in cases {
+            let measured = MappedQueue::measure_rate(&mut two[..queues], puts, &load);
+            assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{case}");
         }
-    });
-}
-
-#[test]
-fn producers_on_a_gpu_write_every_block_and_all_requests_complete() {
-    with_gpu(&[], |adapter, gpu| {
-        let side = Side::open(&Query::new());
-        for load in [OWNED, SHARED, Load { producer: Producer::Block, threads: 128, ..OWNED }] {
-            let (queues, peers) = queues(&side, if load.shared { 1 } else { 3 });
-            let (source, target) = memory(&side);
-            let mut queues: Vec<GpuQueue> =
-                queues.into_iter().map(|queue| GpuQueue::new(queue, gpu).unwrap()).collect();
-            let puts = puts(&peers, &source, target.remote());
-            let rate = GpuQueue::measure_rate(&mut queues, &puts, &load).unwrap();
-            assert_eq!(rate.requests, 3 * 40 * 32);
-            assert!(bytes_of(&target) == bytes_of(&source), "{load:?}");
-            let samples = queues[0].measure_latency(&puts[0], Producer::Warp, 100).unwrap();
-            assert!(samples.iter().all(|sample| sample.post > 0.0 && sample.completion > 0.0));
-            queues.into_iter().for_each(|queue| queue.close().unwrap());
-        }
-        assert_no_violations(adapter);
     });
 }

@@ -7,11 +7,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use efa_gda::fabric::{Domain, Info};
 use efa_gda_sys::fi;
-use efa_gda_test_support::complete_when_rung;
 
 /// State of one fake domain; `fid::context` of every object points to it.
 #[derive(Default)]
@@ -183,19 +181,6 @@ impl Fake {
     pub(crate) fn doorbell(&self) -> u32 {
         // SAFETY: this thread writes it.
         unsafe { (&raw const (*self.state.rings.get()).doorbells[0]).read_volatile() }
-    }
-
-    /// Runs `body`, and writes the first entries of the completion queue when the last request is rung for, as an
-    /// adapter would.
-    pub(crate) fn completing<R>(&self, entries: &[[u8; 32]], body: impl FnOnce() -> R) -> R {
-        // SAFETY: the fake's rings live as long as the fake, and other threads access them atomically.
-        let (slots, doorbell) = unsafe {
-            let rings = self.state.rings.get();
-            let slots = &*(&raw const (*rings).completion).cast::<[[AtomicU64; 4]; 2 * DEPTH as usize]>();
-            (slots, AtomicU32::from_ptr((&raw mut (*rings).doorbells).cast()))
-        };
-        let arrivals: Vec<_> = slots.iter().zip(entries.iter().copied()).collect();
-        complete_when_rung(doorbell, entries.len() as u32, &arrivals, body)
     }
 
     /// The calls that were made so far.
