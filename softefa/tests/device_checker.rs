@@ -52,13 +52,6 @@ fn rules_after_change(change: impl Fn(&mut Entry)) -> Vec<StrictRule> {
 }
 
 #[test]
-fn a_correct_entry_breaks_no_rule() {
-    let (mut a, _b, write_request, _buffers) = valid_write();
-    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
-    assert_eq!(a.rules(), []);
-}
-
-#[test]
 fn a_wrong_phase_is_reported() {
     let rules = rules_after_change(|entry| entry[CTRL2] ^= 1);
     assert_eq!(rules, [StrictRule::Phase { seen: true, expected: false }]);

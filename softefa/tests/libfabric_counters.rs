@@ -88,6 +88,11 @@ fn before_enable(client: &Client) -> Opened {
     Opened { info, fabric, domain, av, cq, ep }
 }
 
+/// Runs `body` with an endpoint that is not enabled.
+fn with_endpoint(variables: &[(&str, &str)], body: impl FnOnce(Opened)) {
+    with_soft_adapter(variables, |_| body(before_enable(&Client::load())));
+}
+
 /// The request with an rkey of no region.
 fn broken(mut request: Request) -> Request {
     if let Operation::Write { remote, .. } = &mut request.operation {
@@ -110,64 +115,25 @@ fn three_writes_and_a_broken_one(opened: &Opened) {
 }
 
 #[test]
-fn successes_and_errors_are_counted_separately() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
-        let counter = open_cntr(opened.domain, waitable()).unwrap();
-        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE | fi::FI_READ | fi::FI_SEND), 0);
+fn each_counter_counts_successes_and_errors_of_the_operations_that_it_is_bound_to() {
+    with_endpoint(ON, |opened| {
+        let kinds =
+            [fi::FI_READ, fi::FI_WRITE, fi::FI_SEND | fi::FI_RECV, fi::FI_REMOTE_WRITE, fi::FI_REMOTE_READ];
+        let counters = kinds.map(|kind| {
+            let counter = open_cntr(opened.domain, waitable()).unwrap();
+            assert_eq!(bind(opened.ep, counter, kind), 0);
+            counter
+        });
         assert_eq!(enable(opened.ep), 0);
+        // The endpoint writes to itself. A write that did not arrive is not counted at the target.
         three_writes_and_a_broken_one(&opened);
-        assert_eq!(values(counter), (3, 1));
-    });
-}
-
-#[test]
-fn a_counter_of_reads_does_not_count_writes() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
-        let [reads, writes] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
-        assert_eq!(bind(opened.ep, reads, fi::FI_READ), 0);
-        assert_eq!(bind(opened.ep, writes, fi::FI_WRITE), 0);
-        assert_eq!(enable(opened.ep), 0);
-        three_writes_and_a_broken_one(&opened);
-        assert_eq!((values(reads), values(writes)), ((0, 0), (3, 1)));
-    });
-}
-
-#[test]
-fn writes_and_reads_by_peers_are_counted_at_the_target() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
-        let [written, read] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
-        assert_eq!(bind(opened.ep, written, fi::FI_REMOTE_WRITE), 0);
-        assert_eq!(bind(opened.ep, read, fi::FI_REMOTE_READ), 0);
-        assert_eq!(enable(opened.ep), 0);
-        // The endpoint writes to itself. A write that did not arrive is not counted.
-        three_writes_and_a_broken_one(&opened);
-        assert_eq!((values(written), values(read)), ((3, 0), (0, 0)));
-    });
-}
-
-#[test]
-fn both_words_are_written_to_memory_of_the_client() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
-        let words = [AtomicU64::new(100), AtomicU64::new(7)];
-        let [success, error] = [0, 1].map(|index: usize| words[index].as_ptr().cast());
-        let counter = open_at(opened.domain, success, error).unwrap();
-        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
-        assert_eq!(enable(opened.ep), 0);
-        three_writes_and_a_broken_one(&opened);
-        let seen = [0, 1].map(|index: usize| words[index].load(Ordering::Acquire));
-        assert_eq!((seen, values(counter)), ([103, 8], (103, 8)));
-        assert_eq!((close(opened.ep), close(counter)), (0, 0));
+        assert_eq!(counters.map(values), [(0, 0), (3, 1), (0, 0), (3, 0), (0, 0)]);
     });
 }
 
 #[test]
 fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let (fd, place) = memory_file(4096);
         let mut efa = both(in_file(fd, 64, ptr::null_mut()), in_file(fd, 128, place));
         let counter = open_cntr_ext(opened.domain, &mut efa).unwrap();
@@ -211,8 +177,7 @@ fn one_copy_to_a_gpu_counts_many_requests() {
 
 #[test]
 fn the_client_can_set_and_add_to_both_words() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(values(counter), (0, 0));
         assert_eq!(call!((*counter).ops, set, counter, 10), 0);
@@ -225,8 +190,7 @@ fn the_client_can_set_and_add_to_both_words() {
 
 #[test]
 fn a_wait_ends_at_the_threshold_an_error_or_the_timeout() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         let wait = |counter: *mut fi::fid_cntr, threshold, timeout| {
             call!((*counter).ops, wait, counter, threshold, timeout)
@@ -255,9 +219,7 @@ fn a_wait_ends_at_the_threshold_an_error_or_the_timeout() {
 
 #[test]
 fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
-    with_soft_adapter(ON, |_| {
-        let client = Client::load();
-        let opened = before_enable(&client);
+    with_endpoint(ON, |opened| {
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
         assert_eq!(close(counter), -libc::EBUSY, "bound");
@@ -271,9 +233,7 @@ fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
 
 #[test]
 fn a_bind_that_cannot_count_is_refused() {
-    with_soft_adapter(ON, |_| {
-        let client = Client::load();
-        let opened = before_enable(&client);
+    with_endpoint(ON, |opened| {
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         let bad_flags = -(fi::FI_EBADFLAGS as c_int);
         assert_eq!(bind(opened.ep, counter, 0), bad_flags, "nothing to count");
@@ -290,8 +250,7 @@ fn a_bind_that_cannot_count_is_refused() {
 
 #[test]
 fn memory_that_cannot_hold_a_word_is_refused() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let domain = opened.domain;
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
         let [success, error] = [0, 1].map(|index: usize| words[index].as_ptr().cast::<u8>());
@@ -325,8 +284,7 @@ fn memory_that_cannot_hold_a_word_is_refused() {
 
 #[test]
 fn attributes_that_the_adapter_lacks_are_refused() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let open = |attr| open_cntr(opened.domain, attr);
         let bytes = fi::fi_cntr_attr { events: fi::FI_CNTR_EVENTS_BYTES, ..waitable() };
         assert_eq!(open(bytes), Err(NOT_SUPPORTED), "bytes");
@@ -351,8 +309,7 @@ unsafe fn call_past<T>(table: *mut T, index: usize) -> isize {
 
 #[test]
 fn operations_of_newer_releases_return_enosys_past_the_end_of_every_table() {
-    with_soft_adapter(ON, |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(ON, |opened| {
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         for index in 0..8 {
             // SAFETY: the objects are open, and each member is an operation table of this provider.
@@ -379,14 +336,20 @@ fn operations_of_newer_releases_return_enosys_past_the_end_of_every_table() {
 
 #[test]
 fn counters_before_release_207_need_the_environment_variable() {
-    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", "206.0")], |_| {
-        let opened = before_enable(&Client::load());
+    with_endpoint(&[("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", "206.0")], |opened| {
         assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
         assert_eq!(
             open_cntr_ext(opened.domain, ptr::null_mut()),
             Err(NOT_SUPPORTED),
             "checked before the attributes"
         );
+    });
+}
+
+#[test]
+fn a_release_before_2_6_has_no_counters() {
+    with_endpoint(&[ON[0], ON[1], ("SOFTEFA_PROV_VERSION", "205.1")], |opened| {
+        assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
     });
 }
 
@@ -402,15 +365,6 @@ fn a_domain_of_an_api_below_2_5_has_no_counters() {
         let expected = if old { NOT_SUPPORTED } else { 0 };
         assert_eq!(refused(open_cntr(opened.domain, waitable())), expected);
         assert_eq!(refused(open_at(opened.domain, success, error)), expected);
-    });
-}
-
-#[test]
-fn a_release_before_2_6_has_no_counters() {
-    let claimed = [ON, &[("SOFTEFA_PROV_VERSION", "205.1")]].concat();
-    with_soft_adapter(&claimed, |_| {
-        let opened = before_enable(&Client::load());
-        assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
     });
 }
 

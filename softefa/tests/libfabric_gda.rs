@@ -15,7 +15,7 @@ use efa_gda_test_support::child::{Child, End};
 use efa_gda_test_support::soft::{on_provider, provider_folder};
 use libfabric_common::queues::{Poller, external, memory_file, open_external};
 use libfabric_common::{
-    Client, Opened, gda_ops, open_domain, open_ep, open_ops, query_queues, with_soft_adapter,
+    Client, Opened, gda_ops, open_domain, open_ep, open_ops, query_queues, with_opened, with_soft_adapter,
 };
 
 const INVALID: c_int = -libc::EINVAL;
@@ -41,9 +41,7 @@ fn queues_have_the_geometry_of_the_info() {
 
 #[test]
 fn queries_out_of_order_return_errors() {
-    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "0")], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
+    with_opened(&[("FI_EFA_USE_HW_CNTR", "0")], |opened| {
         let ops = gda_ops(opened.domain).unwrap();
         let ep = open_ep(opened.domain, opened.info).unwrap();
         let before = query_queues(opened.domain, ep).map(|_| ());
@@ -139,8 +137,7 @@ fn reading_past_a_table_of_five_pointers_faults() {
 
 #[test]
 fn fi_cq_read_refuses_a_queue_in_memory_without_an_address() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let (fd, _) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
         let cq = open_external(opened.domain, attr, external(fd, ptr::null_mut(), 64 * 32)).unwrap();
@@ -152,8 +149,7 @@ fn fi_cq_read_refuses_a_queue_in_memory_without_an_address() {
 
 #[test]
 fn memory_that_cannot_hold_a_queue_is_refused() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let (fd, place) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
         let open = |attr, memory| open_external(opened.domain, attr, memory).map(|_| ());
@@ -169,26 +165,8 @@ fn memory_that_cannot_hold_a_queue_is_refused() {
 }
 
 #[test]
-fn an_injected_defect_is_reported_by_the_query() {
-    type Wrong = fn(&fi::fi_efa_wq_attr) -> bool;
-    let defects: [(&str, Wrong); 5] = [
-        ("depth0", |sq| sq.num_entries == 0),
-        ("depth3", |sq| sq.num_entries == 3),
-        ("entry96", |sq| sq.entry_size == 96),
-        ("unaligned-doorbell", |sq| sq.doorbell.addr() % 4 == 2),
-        ("null-buffer", |sq| sq.buffer.is_null()),
-    ];
-    for (defect, wrong) in defects {
-        with_soft_adapter(&[("SOFTEFA_BREAK", defect)], |_| {
-            assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
-        });
-    }
-}
-
-#[test]
 fn with_the_defect_no_gda_the_operations_do_not_open() {
-    with_soft_adapter(&[("SOFTEFA_BREAK", "no-gda")], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[("SOFTEFA_BREAK", "no-gda")], |opened| {
         assert_eq!(gda_ops(opened.domain).map(|_| ()), Err(INVALID));
     });
 }

@@ -158,19 +158,6 @@ fn hints_that_request_less_return_an_info() {
 }
 
 #[test]
-fn more_than_32_inline_bytes_halve_the_send_queue() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let list = client.getinfo_with(|h| h.tx().inject_size = 80).unwrap();
-        // SAFETY: an info with its attributes.
-        let tx = unsafe { *(*list).tx_attr };
-        assert_eq!((tx.inject_size, tx.size), (80, 2048));
-        // SAFETY: a list of this library, not used again.
-        unsafe { client.library.freeinfo(list) };
-    });
-}
-
-#[test]
 fn without_rma_max_msg_size_is_one_send() {
     with_soft_adapter(&[], |_| {
         let client = Client::load();
@@ -187,16 +174,6 @@ fn the_environment_sets_the_number_of_adapters() {
     with_soft_adapter(&[("SOFTEFA_ADAPTERS", "3")], |_| {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0), direct(1), direct(2)]);
-    });
-}
-
-#[test]
-fn without_efa_direct_only_plain_efa_is_offered() {
-    with_soft_adapter(&[("SOFTEFA_FABRICS", "efa")], |_| {
-        let client = Client::load();
-        assert_eq!(client.getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA));
-        let list = client.getinfo_with(|h| h.fabric("efa")).unwrap();
-        assert_eq!(names(&client, list), [("efa".into(), "softefa0-rdm".into())]);
     });
 }
 

@@ -17,10 +17,7 @@ use libfabric_common::{
     Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, open_ep, with_soft_adapter,
 };
 
-/// More bytes than the adapter moves in one copy.
-const BYTES: usize = (512 << 10) + 24;
-
-fn with_gpu(body: impl FnOnce(&Driver)) {
+fn with_gpu(hints: impl FnOnce(&mut Hints), body: impl FnOnce(&Driver, Opened)) {
     let variables = [
         ("SOFTEFA_HMEM", "1"),
         ("SOFTEFA_LIBCUDA", cuda::LIBRARY),
@@ -28,7 +25,7 @@ fn with_gpu(body: impl FnOnce(&Driver)) {
         // For any installed libfabric.
         ("SOFTEFA_MR_DMABUF", "1"),
     ];
-    with_soft_adapter(&variables, |_| body(&Driver::loaded()));
+    with_soft_adapter(&variables, |_| body(&Driver::loaded(), Opened::new(&Client::load(), hints)));
 }
 
 fn gpu_hints(hints: &mut Hints) {
@@ -108,41 +105,24 @@ fn status_of(poster: &mut Poster, poller: &mut Poller, request: &Request) -> Com
 }
 
 #[test]
-fn a_write_copies_from_gpu_memory_to_gpu_memory() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
-        let (from, to) = (gpu.memory(&pattern(BYTES)), gpu.memory(&vec![0; BYTES]));
-        let source = register(opened.domain, from, BYTES, fi::FI_HMEM_CUDA, 0).unwrap();
-        let target = register(opened.domain, to, BYTES, fi::FI_HMEM_CUDA, fi::FI_HMEM_DEVICE_ONLY).unwrap();
-        let request = write(&opened, (from, source), (to, target), BYTES);
-        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
-        assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
-        assert!(gpu.read(to, BYTES) == pattern(BYTES));
-        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
-    });
-}
-
-#[test]
 fn a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
-        let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
-        let source = register_dmabuf(opened.domain, unmappable(), from, 4096).unwrap();
-        let target = register_dmabuf(opened.domain, unmappable(), to, 4096).unwrap();
-        let request = write(&opened, (from, source), (to, target), 4096);
-        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
-        assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
-        assert!(gpu.read(to, 4096) == pattern(4096));
-    });
+    with_gpu(
+        |_| {},
+        |gpu, opened| {
+            let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
+            let source = register_dmabuf(opened.domain, unmappable(), from, 4096).unwrap();
+            let target = register_dmabuf(opened.domain, unmappable(), to, 4096).unwrap();
+            let request = write(&opened, (from, source), (to, target), 4096);
+            let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+            assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
+            assert!(gpu.read(to, 4096) == pattern(4096));
+        },
+    );
 }
 
 #[test]
 fn memory_that_is_not_gpu_memory_is_refused() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         let host = memory(8, 0);
         let domain = opened.domain;
         let on_host = register(domain, host.as_ptr().addr() as u64, 64, fi::FI_HMEM_CUDA, 0);
@@ -164,9 +144,7 @@ fn memory_that_is_not_gpu_memory_is_refused() {
 
 #[test]
 fn a_lost_context_fails_the_request_and_stores_a_warning() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         let place = gpu.memory(&[0; 4096]);
         let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let request = write(&opened, (place, region), (place + 2048, region), 64);
@@ -184,9 +162,7 @@ fn a_lost_context_fails_the_request_and_stores_a_warning() {
 
 /// Makes one copy fail. The next copy fails too, although nothing makes it fail. A warning contains `words`.
 fn a_copy_makes_the_gpu_unreachable(set_failing: impl Fn(&Driver, bool), words: &str) {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         let place = gpu.memory(&[0; 4096]);
         let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let request = write(&opened, (place, region), (place + 2048, region), 64);
@@ -215,13 +191,11 @@ fn a_copy_whose_end_cuda_does_not_report_makes_the_gpu_unreachable() {
 
 #[test]
 fn a_graph_capture_in_another_thread_does_not_stop_copies() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         gpu.capture(true);
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
         let source = register(opened.domain, from, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
-        let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, fi::FI_HMEM_DEVICE_ONLY).unwrap();
         assert_eq!(gpu.capture_mode(), 0, "the registering thread's capture mode is restored");
         let request = write(&opened, (from, source), (to, target), 4096);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
@@ -243,9 +217,7 @@ fn open_cq_at(
 
 #[test]
 fn completions_are_written_to_a_queue_in_gpu_memory() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         let place = gpu.memory(&[0; 64 * 32]);
         let cq = open_cq_at(opened.domain, 64, place, 64 * 32).unwrap();
         let ep = open_ep(opened.domain, opened.info).unwrap();
@@ -271,9 +243,7 @@ fn completions_are_written_to_a_queue_in_gpu_memory() {
 
 #[test]
 fn a_completion_queue_that_does_not_fit_its_gpu_memory_is_refused() {
-    with_gpu(|gpu| {
-        let client = Client::load();
-        let opened = Opened::new(&client, gpu_hints);
+    with_gpu(gpu_hints, |gpu, opened| {
         let place = gpu.memory(&[0; 64 * 32]);
         let open = |size, bytes| open_cq_at(opened.domain, size, place, bytes);
         assert_eq!(open(64, 63 * 32), Err(-libc::EINVAL));

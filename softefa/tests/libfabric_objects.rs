@@ -10,7 +10,7 @@ use std::ptr;
 use efa_gda_sys::fi;
 use libfabric_common::{
     Client, Opened, SoftAdapter, bind, close, enable, gda_ops, insert, name_of, open_av, open_cq,
-    open_domain, open_ep, register, with_soft_adapter,
+    open_domain, open_ep, register, with_opened, with_soft_adapter,
 };
 
 const BUSY: c_int = -libc::EBUSY;
@@ -132,17 +132,14 @@ fn a_bind_of_an_unsuitable_object_is_refused() {
 
 #[test]
 fn a_second_enable_is_refused() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         assert_eq!(enable(opened.ep), -(fi::FI_EOPBADSTATE as c_int));
     });
 }
 
 #[test]
 fn an_address_has_the_gid_and_after_enable_the_queue_pair() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
+    with_opened(&[], |opened| {
         let fresh = name_of(open_ep(opened.domain, opened.info).unwrap());
         let enabled = name_of(opened.ep);
         assert_eq!(fresh[..16], enabled[..16]);
@@ -154,8 +151,7 @@ fn an_address_has_the_gid_and_after_enable_the_queue_pair() {
 
 #[test]
 fn getname_with_a_short_buffer_returns_the_length() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let mut length = 0;
         let code = call!((*opened.ep).cm, getname, opened.ep.cast(), ptr::null_mut(), &mut length);
         assert_eq!((code, length), (-(fi::FI_ETOOSMALL as c_int), 32));
@@ -164,8 +160,7 @@ fn getname_with_a_short_buffer_returns_the_length() {
 
 #[test]
 fn an_address_vector_looks_up_inserted_addresses() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let (av, address) = (opened.av, name_of(opened.ep));
         let mut other = address;
         other[16] ^= 1;
@@ -183,8 +178,7 @@ fn an_address_vector_looks_up_inserted_addresses() {
 
 #[test]
 fn an_address_without_a_gid_is_not_inserted() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let addresses = [name_of(opened.ep), [0; 32], name_of(opened.ep)];
         let mut indices = [0; 3];
         let inserted = call!(
@@ -204,8 +198,7 @@ fn an_address_without_a_gid_is_not_inserted() {
 
 #[test]
 fn straddr_writes_libfabrics_text_of_an_address() {
-    with_soft_adapter(&[], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[], |opened| {
         let mut address = [0_u8; 32];
         (address[0], address[1], address[15], address[16], address[20]) = (0xfe, 0x80, 1, 7, 9);
         let (mut text, mut length) = ([0_u8; 64], 64);
@@ -262,8 +255,7 @@ fn memory_that_cannot_be_registered_is_refused() {
 
 #[test]
 fn operations_that_are_not_provided_return_errors() {
-    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "0")], |_| {
-        let opened = Opened::new(&Client::load(), |_| {});
+    with_opened(&[("FI_EFA_USE_HW_CNTR", "0")], |opened| {
         let (ep, domain, none) = (opened.ep, opened.domain, ptr::null_mut());
         let mut byte = 0_u8;
         let data = (&raw mut byte).cast();

@@ -9,22 +9,16 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{
-    AddressHandle, CompletionStatus, Operation, Peer, QueueKey, QueuePairNumber, RemoteKey, RequestIdWidth,
-};
-use libfabric_common::queues::{
-    ALL, Poller, Poster, external, memory, memory_file, open_external, wait, write_to_self,
-};
+use efa_gda_wire::{CompletionStatus, Operation, RemoteKey};
+use libfabric_common::queues::{ALL, Poller, Poster, memory, memory_file, wait, write_to_self};
 use libfabric_common::{
-    Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, insert, name_of, open_cq, open_ep,
-    register, with_soft_adapter,
+    Client, Opened, SoftAdapter, bind, close, enable, name_of, open_cq, open_ep, with_opened,
+    with_soft_adapter,
 };
 
 #[test]
 fn a_posted_write_copies_the_bytes() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
+    with_opened(&[], |opened| {
         let (from, to) = (memory(512, 0x5a), memory(512, 0));
         let request = write_to_self(&opened, &from, &to, 77);
         Poster::new(&opened, 0).post(&request);
@@ -36,57 +30,8 @@ fn a_posted_write_copies_the_bytes() {
 }
 
 #[test]
-fn a_write_in_a_128_byte_entry_copies_the_bytes() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |h| h.tx().inject_size = 80);
-        let (from, to) = (memory(3, 0x5a), memory(3, 0));
-        let request = write_to_self(&opened, &from, &to, 1);
-        Poster::new(&opened, 0).post(&request);
-        assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
-        assert_eq!(std::hint::black_box(&to), &from);
-    });
-}
-
-#[test]
-fn endpoints_of_two_adapters_reach_each_other() {
-    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |_| {
-        let client = Client::load();
-        let named = |name: &'static str| move |h: &mut Hints| h.domain(name);
-        let here = Opened::new(&client, named("softefa0-rdm"));
-        let there = Opened::new(&client, named("softefa1-rdm"));
-        assert_ne!(name_of(here.ep)[..16], name_of(there.ep)[..16]);
-        // The target needs an address handle for the writer.
-        insert(there.av, &name_of(here.ep));
-        let (from, to) = (memory(8, 0x77), memory(8, 0));
-        let mut request = write_to_self(&here, &from, &from, 3);
-        let ops = gda_ops(here.domain).unwrap();
-        let index = insert(here.av, &name_of(there.ep));
-        let (mut handle, mut number, mut key) = (0, 0, 0);
-        assert_eq!(call!(ops, query_addr, here.ep, index, &mut handle, &mut number, &mut key), 0);
-        request.peer = Peer {
-            address_handle: AddressHandle::new(handle),
-            queue_pair: QueuePairNumber::new(number),
-            queue_key: QueueKey::new(key),
-        };
-        let target = register(there.domain, &to, ALL).unwrap();
-        if let Operation::Write { remote, .. } = &mut request.operation {
-            remote.address = to.as_ptr().addr() as u64;
-            // SAFETY: an open region.
-            remote.key = RemoteKey::new(u32::try_from(unsafe { (*target).key }).unwrap());
-        }
-        Poster::new(&here, 0).post(&request);
-        assert_eq!(Poller::new(&here).next().status, CompletionStatus::Ok);
-        assert_eq!(std::hint::black_box(&to), &from);
-        assert_eq!(SoftAdapter::loaded().adapters(), 2);
-    });
-}
-
-#[test]
 fn fi_cq_read_returns_a_completion_once() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
+    with_opened(&[], |opened| {
         let (from, to) = (memory(1, 1), memory(1, 0));
         Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 9));
         let cq = opened.cq;
@@ -104,9 +49,7 @@ fn fi_cq_read_returns_a_completion_once() {
 
 #[test]
 fn fi_cq_readerr_returns_an_error_completion_with_its_text() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
+    with_opened(&[], |opened| {
         let (from, to) = (memory(1, 1), memory(1, 0));
         let mut request = write_to_self(&opened, &from, &to, 5);
         if let Operation::Write { remote, .. } = &mut request.operation {
@@ -130,27 +73,6 @@ fn fi_cq_readerr_returns_an_error_completion_with_its_text() {
         let words = unsafe { CStr::from_ptr(words) };
         assert_eq!(words.to_str().unwrap(), status.to_string());
         assert_eq!(call!((*cq).ops, readerr, cq, &mut error, 0), -libc::EAGAIN as isize);
-    });
-}
-
-#[test]
-fn completions_are_written_to_memory_of_the_client() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let mut opened = Opened::new(&client, |_| {});
-        let (fd, place) = memory_file(64 * 32);
-        let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
-        opened.cq = open_external(opened.domain, attr, external(fd, place, 64 * 32)).unwrap();
-        opened.ep = open_ep(opened.domain, opened.info).unwrap();
-        assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
-        assert_eq!(bind(opened.ep, opened.av, 0), 0);
-        assert_eq!(enable(opened.ep), 0);
-        let mut poller = Poller::new(&opened);
-        assert_eq!((poller.attr.buffer, poller.attr.num_entries), (place, 64));
-        let (from, to) = (memory(1, 1), memory(1, 0));
-        Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 21));
-        assert_eq!(poller.next().id.get(), 21);
-        assert_eq!((close(opened.ep), close(opened.cq)), (0, 0));
     });
 }
 
@@ -194,9 +116,7 @@ fn a_dmabuf_region_is_written_at_the_base_address_of_the_client() {
 
 #[test]
 fn two_endpoints_share_a_completion_queue() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let mut opened = Opened::new(&client, |_| {});
+    with_opened(&[], |mut opened| {
         let first = opened.ep;
         opened.ep = open_ep(opened.domain, opened.info).unwrap();
         assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT), 0);
@@ -210,19 +130,5 @@ fn two_endpoints_share_a_completion_queue() {
         Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 30));
         let completion = Poller::new(&opened).next();
         assert_eq!(completion.queue_pair.get().to_ne_bytes(), second[..]);
-    });
-}
-
-#[test]
-fn request_ids_have_64_bits_if_the_release_announces_them() {
-    with_soft_adapter(&[("SOFTEFA_PROV_VERSION", "207.0")], |_| {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
-        let (from, to) = (memory(1, 1), memory(1, 0));
-        let id = 0x1234_5678_9abc_def0;
-        let mut poster = Poster::new(&opened, 0);
-        assert_eq!(poster.ids, RequestIdWidth::Bits64);
-        poster.post(&write_to_self(&opened, &from, &to, id));
-        assert_eq!(Poller::new(&opened).next_with(poster.ids).id.get(), id);
     });
 }

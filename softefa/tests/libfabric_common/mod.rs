@@ -230,6 +230,11 @@ pub fn insert(av: *mut fi::fid_av, address: &[u8; 32]) -> fi::fi_addr_t {
     index
 }
 
+/// Runs `body` with an enabled endpoint of the provider, in a process with these variables.
+pub fn with_opened(variables: &[(&str, &str)], body: impl FnOnce(Opened)) {
+    with_soft_adapter(variables, |_| body(Opened::new(&Client::load(), |_| {})));
+}
+
 /// Everything that an endpoint needs, enabled.
 pub struct Opened {
     pub info: *mut fi::fi_info,

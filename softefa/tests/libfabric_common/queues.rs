@@ -49,7 +49,7 @@ impl Poster {
             let place = unsafe { AtomicU64::from_ptr(self.attr.buffer.add(slot + 8 * index).cast()) };
             place.store(u64::from_ne_bytes(word.try_into().unwrap()), Ordering::Relaxed);
         }
-        self.counter += 1;
+        self.counter = self.counter.wrapping_add(1);
         fence(Ordering::SeqCst);
         // SAFETY: the doorbell that the provider exposed.
         let doorbell = unsafe { AtomicU32::from_ptr(self.attr.doorbell) };
