@@ -3,17 +3,14 @@
 //!
 //! The tests need no GPU. `scripts/cuda_toolchain.sh` provides the compilers; if it fails, the tests are skipped.
 
-#[path = "kernels_compile/nvrtc.rs"]
-mod nvrtc;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use efa_gda_test_support::{Need, missing, output, root, run};
-use nvrtc::Nvrtc;
+use efa_gda::gpu::compile_source;
+use efa_gda_test_support::{Need, in_child, missing, output, root, run};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
@@ -288,17 +285,20 @@ fn files_with_different_register_limits_link() {
 #[test]
 fn nvrtc_compiles_the_kernels_without_headers_of_the_toolkit() {
     let Some(toolkit) = toolkit() else { return };
-    let nvrtc = Nvrtc::load(toolkit);
-    for (source, entry_points, _) in SOURCES {
-        let text = fs::read_to_string(root().join("kernels").join(source)).expect("the source is there");
-        for architecture in ARCHITECTURES.into_iter().filter(|name| is_covered(name)) {
-            let case = format!("{source} for {architecture} by NVRTC");
-            let (cubin, log) = nvrtc.compile(&text, source, architecture);
-            let cubin = cubin.unwrap_or_else(|code| panic!("{case}: error {code}\n{log}"));
-            assert!(!log.contains("warning"), "{case}:\n{log}");
-            check_cubin(&cubin, entry_points, &case);
+    let libraries = toolkit.join("lib").display().to_string();
+    in_child(&[("LD_LIBRARY_PATH", &libraries)], || {
+        for (source, entry_points, _) in SOURCES {
+            let text = fs::read_to_string(root().join("kernels").join(source)).expect("the source is there");
+            // NVRTC gets only the headers of the device library, so the test header is pasted in.
+            let text = text.replace("#include \"load.h\"", include_str!("../../kernels/test/load.h"));
+            for architecture in ARCHITECTURES.into_iter().filter(|name| is_covered(name)) {
+                let case = format!("{source} for {architecture} by NVRTC");
+                let cubin = compile_source(source, &text, architecture);
+                let cubin = cubin.unwrap_or_else(|error| panic!("{case}: {error}"));
+                check_cubin(&cubin, entry_points, &case);
+            }
         }
-    }
+    });
 }
 
 /// The folders for sources that use the functions of `ibgda_compat.cuh`.
