@@ -115,11 +115,6 @@ fn environment_variables_are_applied() {
 }
 
 #[test]
-fn a_configuration_without_variables_is_the_default() {
-    assert_eq!(variables(&[]).unwrap(), AdapterConfig::new(Gid::link_local(1)));
-}
-
-#[test]
 fn the_error_for_an_invalid_variable_names_the_variable() {
     for pairs in [
         &[("SOFTEFA_INJECT", "0:10")][..],

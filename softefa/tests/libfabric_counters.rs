@@ -10,9 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
-use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_wire::{CompletionStatus, Operation, RemoteKey, Request};
-use libfabric_common::queues::{Poller, Poster, memory, memory_file, wait, write_to_self};
+use libfabric_common::queues::{Poller, Poster, memory, memory_file, write_to_self};
 use libfabric_common::{
     Client, Hints, Opened, bind, close, enable, gda_ops, open_av, open_cq, open_domain, open_ep,
     with_soft_adapter,
@@ -145,33 +144,6 @@ fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
         assert_eq!((word(64), word(128)), (3, 1));
         assert_eq!(values(counter), (0, 1), "a word without an address is not read");
         assert_eq!(call!((*counter).ops, wait, counter, 0, 0), NOT_SUPPORTED, "a wait needs both words");
-    });
-}
-
-#[test]
-fn one_copy_to_a_gpu_counts_many_requests() {
-    const REQUESTS: usize = 200;
-    let variables = [ON, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", cuda::LIBRARY)]].concat();
-    with_soft_adapter(&variables, |adapter| {
-        let (client, gpu) = (Client::load(), Driver::loaded());
-        let opened = before_enable(&client);
-        let words = gpu.memory(&[0; 16]);
-        let [success, error] = [words, words + 8].map(|word| in_file(cuda::unmappable(), 0, word as *mut u8));
-        let counter = open_cntr_ext(opened.domain, &mut both(success, error)).unwrap();
-        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
-        assert_eq!(enable(opened.ep), 0);
-        // The registrations below wait for the engine's rounds that began before.
-        adapter.hold(true);
-        let (from, to) = (memory(1, 1), memory(1, 0));
-        let request = write_to_self(&opened, &from, &to, 1);
-        let mut poster = Poster::new(&opened, 0);
-        (0..REQUESTS).for_each(|_| poster.post(&request));
-        wait("the requests to be fetched", || {
-            (adapter.statistics().entries == REQUESTS as u64).then_some(())
-        });
-        adapter.hold(false);
-        wait("the counter", || (gpu.read(words, 8) == (REQUESTS as u64).to_le_bytes()).then_some(()));
-        assert_eq!((gpu.copies(words), std::hint::black_box(&to)), (1, &from));
     });
 }
 

@@ -210,8 +210,6 @@ struct Unreadable {
   uint64_t address;
   size_t length;
   unsigned char *bytes;
-  /* Copies to it that were begun. */
-  std::atomic<uint32_t> *copies;
 };
 
 struct UnreadableMemory {
@@ -331,7 +329,7 @@ struct Allocations {
     auto after = lengths.upper_bound(address);
     if (after == lengths.begin() || !listed("PRETEND_GPU_KNOWS_MEMORY", 1)) return {};
     auto [start, length] = *std::prev(after);
-    return address - start < length ? Unreadable{start, length, nullptr, nullptr} : Unreadable{};
+    return address - start < length ? Unreadable{start, length, nullptr} : Unreadable{};
   }
 } allocations;
 
@@ -441,7 +439,6 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
   unsigned char *unreadable_to = unreadable.bytes(to, bytes);
-  if (unreadable_to != nullptr) ++*unreadable.around(to, bytes).copies;
   return copy(stream, unreadable_to != nullptr ? unreadable_to : (void *)to, from, bytes, unreadable_to);
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
@@ -553,11 +550,9 @@ uint64_t pretend_gpu_alloc(size_t length) {
   void *start = mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return 0;
   std::lock_guard<std::mutex> locked(unreadable.lock);
-  unreadable.blocks.push_back({(uint64_t)start, length, (unsigned char *)calloc(1, length), new std::atomic<uint32_t>(0)});
+  unreadable.blocks.push_back({(uint64_t)start, length, (unsigned char *)calloc(1, length)});
   return (uint64_t)start;
 }
-/* Copies to the unreadable memory around this address that were begun. */
-uint32_t pretend_gpu_copies(uint64_t address) { return *unreadable.around(address, 1).copies; }
 /* Reads and writes unreadable memory, as a kernel would. */
 bool pretend_gpu_read(uint64_t address, void *into, size_t length) {
   unsigned char *bytes = unreadable.bytes(address, length);

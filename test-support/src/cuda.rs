@@ -89,12 +89,6 @@ impl Driver {
         address
     }
 
-    /// The number of copies to an allocation of unreadable memory that began.
-    pub fn copies(&self, address: u64) -> u32 {
-        // SAFETY: uint32_t (uint64_t) in driver.cpp.
-        unsafe { self.function::<unsafe extern "C" fn(u64) -> u32>(c"pretend_gpu_copies")(address) }
-    }
-
     /// Writes to unreadable memory, as a kernel would.
     pub fn write(&self, address: u64, bytes: &[u8]) {
         type Write = unsafe extern "C" fn(u64, *const u8, usize) -> bool;
