@@ -16,12 +16,12 @@ use efa_gda::doorbell::{
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, RefusedMode};
-use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
+use efa_gda::queue::{Receives, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
-use efa_gda::wire::{CompletionStatus, Peer};
+use efa_gda::wire::CompletionStatus;
 use efa_gda_test_support::cuda::Driver;
-use support::side::{Side, bytes_of, introduce, pattern};
-use support::{SoftAdapter, assert_no_violations, with_pretended_gpu};
+use support::side::{Pair, bytes_of, introduce, pattern, with_wrong_key};
+use support::{assert_no_violations, with_pretended_gpu};
 
 const DEPTH: u32 = 8;
 /// Words of a completion.
@@ -161,23 +161,20 @@ fn a_ring_that_no_adapter_has_is_refused() {
 const COMPLETIONS: &str = "3";
 
 /// Runs `body` on a driver that refuses to map these ranges of a queue.
-fn refusing(ranges: &str, body: impl FnOnce(&SoftAdapter, &Gpu, &Side, &DoorbellProxy)) {
+fn refusing(ranges: &str, body: impl FnOnce(Pair, &Gpu, &DoorbellProxy)) {
     with_pretended_gpu(&[("PRETEND_GPU_REFUSES", ranges)], |adapter, gpu| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        body(adapter, gpu, &Side::open(&Query::new()), &proxy);
+        body(Pair::open(&Query::new()), gpu, &proxy);
+        assert_no_violations(adapter);
         assert_eq!(Driver::loaded().registered(), 0, "every part must be unregistered");
     });
 }
 
-/// Maps `first` in the doorbell mode that `auto` takes. Returns it, its peer `second`, and the modes that were refused.
-fn mapped(
-    (first, second): (MappedQueue, &MappedQueue),
-    gpu: &Gpu,
-    proxy: &DoorbellProxy,
-) -> (GpuQueue, Peer, Vec<RefusedMode>) {
-    let peer = introduce(&first, second);
-    let (queue, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
-    (queue, peer, refused)
+/// Maps a pair's first queue in the doorbell mode that `auto` takes. Returns the modes that were refused, too.
+fn mapped(pair: Pair, gpu: &Gpu, proxy: &DoorbellProxy) -> (Pair<GpuQueue>, Vec<RefusedMode>) {
+    let Pair { first, second, peer, side } = pair;
+    let (first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
+    (Pair { first, second, peer, side }, refused)
 }
 
 #[test]
@@ -186,29 +183,28 @@ fn a_gpu_that_maps_no_completion_queue_posts_past_its_laps_in_every_doorbell_mod
     for (ranges, mode) in
         [(COMPLETIONS, DoorbellMode::Direct), ("2,4", DoorbellMode::Record), ("1,4", DoorbellMode::Staged)]
     {
-        refusing(ranges, |adapter, gpu, side, proxy| {
-            let second = side.queue();
-            let (mut queue, peer, refused) = mapped((side.queue(), &second), gpu, proxy);
+        refusing(ranges, |pair, gpu, proxy| {
+            let (mut pair, refused) = mapped(pair, gpu, proxy);
+            let queue = &mut pair.first;
             assert_eq!(queue.doorbell_mode(), mode);
             assert!(refused.iter().all(|one| one.mode < mode), "{refused:?}");
             assert!(queue.relayed().unwrap().contains("cuMemHostRegister"), "{:?}", queue.relayed());
             let how = |part| queue.registered().into_iter().find(|one| one.part == part).unwrap().how;
             assert!(how("completion queue").starts_with("relayed; the copy is registered as"));
-            let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
-            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(20_000).stride(64);
-            assert_eq!(queue.execute(&put).unwrap().completed, 20_000, "two laps of the completion queue");
-            assert!(bytes_of(&target) == bytes_of(&source));
+            let blocks = pair.blocks(20_000);
+            let report = pair.first.execute(&blocks.put).unwrap();
+            assert_eq!(report.completed, 20_000, "two laps of the completion queue");
+            blocks.assert_arrived();
             assert_eq!(proxy.counts().completions, 20_000);
-            queue.close().unwrap();
-            assert_no_violations(adapter);
+            pair.first.close().unwrap();
         });
     }
 }
 
 #[test]
 fn without_a_proxy_the_queue_is_handed_back_and_the_error_names_the_ways_out() {
-    refusing(COMPLETIONS, |_, gpu, side, _| {
-        let error = GpuQueue::new(side.queue(), gpu).unwrap_err();
+    refusing(COMPLETIONS, |pair, gpu, _| {
+        let error = GpuQueue::new(pair.first, gpu).unwrap_err();
         assert!(matches!(error.error, GpuQueueError::CompletionsNotMapped(_)), "{:?}", error.error);
         let text = error.error.to_string();
         assert!(text.contains("with_doorbell") && text.contains("with_counters"), "{text}");
@@ -217,124 +213,97 @@ fn without_a_proxy_the_queue_is_handed_back_and_the_error_names_the_ways_out() {
 }
 
 #[test]
-fn a_gpu_that_maps_its_completion_queue_relays_nothing() {
-    with_pretended_gpu(&[], |_, gpu| {
-        let proxy = DoorbellProxy::without_thread();
-        let side = Side::open(&Query::new());
-        let (queue, ..) = mapped((side.queue(), &side.queue()), gpu, &proxy);
-        assert_eq!(queue.relayed(), None);
-        queue.close().unwrap();
-    });
-}
-
-#[test]
 fn the_error_of_a_request_reaches_the_gpu_with_status_and_request() {
-    refusing(COMPLETIONS, |_, gpu, side, proxy| {
-        let second = side.queue();
-        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let good = WorkRequest::write(peer, &source, target.remote());
-        queue.execute(&good.clone().count(7)).unwrap();
-        let gone = target.remote();
-        drop(good);
-        drop(target);
-        let error = queue.execute(&WorkRequest::write(peer, &source, gone)).unwrap_err();
+    refusing(COMPLETIONS, |pair, gpu, proxy| {
+        let (mut pair, _) = mapped(pair, gpu, proxy);
+        let [source, target] = pair.regions(64);
+        pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(7)).unwrap();
+        let wrong = WorkRequest::write(pair.peer, &source, with_wrong_key(target.remote()));
+        let error = pair.first.execute(&wrong).unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
             panic!("{error:?}")
         };
         assert_eq!((status, request.get() & 0xffff), (CompletionStatus::RemoteBadAddress, 7));
-        queue.close().unwrap();
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn receives_are_relayed_too() {
-    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
-        let mut sender = side.queue();
-        let (mut queue, ..) = mapped((side.queue(), &sender), gpu, proxy);
-        let peer = introduce(&sender, queue.mapped());
-        let (source, landing) = (side.region(&pattern(64 * 100)), side.region(&[0; 64 * 100]));
+    refusing(COMPLETIONS, |pair, gpu, proxy| {
+        let back = introduce(&pair.second, &pair.first);
+        let (mut pair, _) = mapped(pair, gpu, proxy);
+        let [source, landing] = pair.regions(64 * 100);
         let receives = Receives::new(&landing).bytes(64).count(100).stride(64);
-        let first = queue.post_receives(&receives).unwrap().first;
-        let send = WorkRequest::send(peer, &source).bytes(64).count(100).stride(64).immediate(500).counting();
-        sender.execute(&send).unwrap();
+        let first = pair.first.post_receives(&receives).unwrap().first;
+        let send = WorkRequest::send(back, &source).bytes(64).count(100).stride(64).immediate(500).counting();
+        pair.second.execute(&send).unwrap();
         let mut arrived = Vec::new();
         while arrived.len() < 100 {
-            arrived.extend(queue.receive_many(100, Duration::from_secs(30)).unwrap());
+            arrived.extend(pair.first.receive_many(100, Duration::from_secs(30)).unwrap());
         }
         for one in arrived {
             let (sent, landed) = (one.immediate.unwrap() as usize - 500, one.receive.unwrap().after(first));
             let place = |number: usize| 64 * number..64 * (number + 1);
             assert_eq!(bytes_of(&landing)[place(landed.into())], pattern(64 * 100)[place(sent)]);
         }
-        queue.close().unwrap();
-        assert_no_violations(adapter);
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn a_queue_with_a_request_table_is_relayed() {
-    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
-        let second = side.queue();
-        let first = side.queue().with_request_table().unwrap();
-        let (mut queue, peer, _) = mapped((first, &second), gpu, proxy);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let put = WorkRequest::write(peer, &source, target.remote()).count(9000);
-        assert_eq!(queue.execute(&put).unwrap().completed, 9000);
-        queue.close().unwrap();
-        assert_no_violations(adapter);
+    refusing(COMPLETIONS, |pair, gpu, proxy| {
+        let tracked = pair.first.with_request_table().unwrap();
+        let (mut pair, _) = mapped(Pair { first: tracked, ..pair }, gpu, proxy);
+        let blocks = pair.blocks(9000);
+        assert_eq!(pair.first.execute(&blocks.put).unwrap().completed, 9000);
+        pair.first.close().unwrap();
     });
 }
 
 #[test]
 fn the_host_and_a_relayed_gpu_take_turns_on_a_queue() {
-    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
-        let (mut first, _second, peer) = side.pair();
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let put = WorkRequest::write(peer, &source, target.remote()).count(5000);
+    refusing(COMPLETIONS, |mut pair, gpu, proxy| {
+        let put = pair.blocks(5000);
         for _ in 0..4 {
-            assert_eq!(first.execute(&put).unwrap().completed, 5000);
-            let (mut on_gpu, _) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
-            assert_eq!(on_gpu.execute(&put).unwrap().completed, 5000);
-            first = on_gpu.unmap().unwrap();
+            assert_eq!(pair.first.execute(&put.put).unwrap().completed, 5000);
+            let (mut on_gpu, _) = mapped(pair, gpu, proxy);
+            assert_eq!(on_gpu.first.execute(&put.put).unwrap().completed, 5000);
+            let Pair { first, second, peer, side } = on_gpu;
+            pair = Pair { first: first.unmap().unwrap(), second, peer, side };
         }
-        first.close().unwrap();
-        assert_no_violations(adapter);
+        pair.first.close().unwrap();
     });
+}
+
+/// Executes a write, whose wait must end with `expected` because the proxy stopped.
+fn waits_end_with(expected: DeviceError, mut pair: Pair<GpuQueue>, proxy: &DoorbellProxy) {
+    let [source, target] = pair.regions(64);
+    proxy.stop().unwrap();
+    let put = WorkRequest::write(pair.peer, &source, target.remote()).timeout(Duration::from_secs(600));
+    let error = pair.first.execute(&put).unwrap_err();
+    let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+    assert_eq!(error, expected);
+    drop(put);
+    pair.first.destroy().unwrap();
 }
 
 #[test]
 fn a_proxy_that_stopped_ends_the_waits_of_a_relayed_queue() {
-    refusing(COMPLETIONS, |_, gpu, side, proxy| {
-        let second = side.queue();
-        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        proxy.stop().unwrap();
-        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(600));
-        let error = queue.execute(&put).unwrap_err();
-        let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
-        assert_eq!(error, DeviceError::ProxyStopped);
-        drop(put);
-        queue.destroy().unwrap();
+    refusing(COMPLETIONS, |pair, gpu, proxy| {
+        waits_end_with(DeviceError::ProxyStopped, mapped(pair, gpu, proxy).0, proxy);
     });
 }
 
 #[test]
 fn a_bad_record_ends_the_waits_of_a_queue_although_the_proxy_ends_its_relay_later() {
     // Mode `record`, and relayed.
-    refusing("2,4", |_, gpu, side, proxy| {
-        let second = side.queue();
-        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+    refusing("2,4", |pair, gpu, proxy| {
+        let (pair, _) = mapped(pair, gpu, proxy);
         // SAFETY: in mode `record` the doorbell of the host's struct is the record, which lives as long as the queue.
-        let record = unsafe { AtomicU32::from_ptr(queue.mapped().state().sq.doorbell) };
+        let record = unsafe { AtomicU32::from_ptr(pair.first.mapped().state().sq.doorbell) };
         record.store(u32::MAX, Ordering::Release);
-        proxy.stop().unwrap();
-        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(600));
-        let error = queue.execute(&put).unwrap_err();
-        let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
-        assert_eq!(error, DeviceError::BadRecord);
-        drop(put);
-        queue.destroy().unwrap();
+        waits_end_with(DeviceError::BadRecord, pair, proxy);
     });
 }

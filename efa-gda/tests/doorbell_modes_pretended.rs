@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::fabric::{MemoryRegion, Query};
+use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
-use efa_gda::queue::{MappedQueue, ReceiveError, StoreWidth, WorkRequest};
+use efa_gda::queue::{ReceiveError, StoreWidth, WorkRequest};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_UNSUPPORTED, efa_gda_load_args,
 };
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::load::{Load, drop_under_a_load};
-use support::side::{Side, bytes_of, pattern, post_without_doorbell};
+use support::side::{Blocks, Side, bytes_of, pattern, post_without_doorbell};
 use support::{assert_no_violations, with_pretended_gpu};
 
 /// The ranges of a queue, numbered in the order in which they are mapped.
@@ -56,10 +56,9 @@ fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<Do
 fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<RefusedMode>) {
     let (first, _second, peer) = side.pair();
     let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
-    let (source, target) = (side.region(&pattern(64 * 10_000)), side.region(&[0; 64 * 10_000]));
-    let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(10_000).stride(64);
-    first.execute(&put).unwrap();
-    assert!(bytes_of(&target) == bytes_of(&source));
+    let blocks = Blocks::new(side, peer, 10_000);
+    first.execute(&blocks.put).unwrap();
+    blocks.assert_arrived();
     (first, refused)
 }
 
@@ -107,16 +106,6 @@ fn a_gpu_with_pageable_access_still_needs_a_registered_doorbell() {
     let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(&variables, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
-    });
-}
-
-#[test]
-fn a_forced_mode_is_taken_or_refused_without_fallback() {
-    refusing(DOORBELL, |gpu, side, proxy| {
-        assert!(GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Direct.into(), proxy).is_err());
-        let (queue, refused) =
-            GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Staged.into(), proxy).unwrap();
-        assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Staged, vec![]));
     });
 }
 
@@ -230,53 +219,26 @@ fn queues_of_one_adapter_map_into_two_gpus() {
     });
 }
 
-/// A queue in mode `staged` whose only entry awaits its doorbell, the peer's queue, and both regions: the entry writes
-/// the bytes of the first to the second.
-fn with_an_unrung_entry(
-    gpu: &Gpu,
-    side: &Side,
-    proxy: &DoorbellProxy,
-) -> (GpuQueue, MappedQueue, [MemoryRegion; 2]) {
-    let (first, second, peer) = side.pair();
-    let (queue, _) =
-        GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
-    let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-    let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
-    // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
-    unsafe { post_without_doorbell(queue.device_address(), &args) };
-    (queue, second, [source, target])
-}
-
-/// Asserts that `queue`, whose unmap was refused, still rings for its entry.
-fn assert_rings(mut queue: Box<GpuQueue>, target: &MemoryRegion) {
-    assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
-    queue.unmap().unwrap().close().unwrap();
-    assert_eq!(bytes_of(target), pattern(64));
-}
-
 #[test]
-fn a_staging_ring_with_unrung_entries_is_not_unmapped() {
+fn a_staging_ring_with_unrung_entries_is_not_unmapped_even_if_snapshots_fail() {
     pretending(&[], |gpu, side, proxy| {
-        let (queue, _second, [_source, target]) = with_an_unrung_entry(gpu, side, proxy);
-        let GpuCloseError::Unrung { queue, entries: 1 } = queue.unmap().unwrap_err() else {
-            panic!("unmapped")
-        };
-        assert_rings(queue, &target);
-    });
-}
-
-#[test]
-fn a_staging_ring_with_unrung_entries_is_not_unmapped_if_snapshots_fail() {
-    pretending(&[], |gpu, side, proxy| {
-        let (queue, _second, [_source, target]) = with_an_unrung_entry(gpu, side, proxy);
+        let (first, _second, peer) = side.pair();
+        let (queue, _) = GpuQueue::with_doorbell(first, gpu, DoorbellMode::Staged.into(), proxy).unwrap();
+        let blocks = Blocks::new(side, peer, 1);
+        let args = blocks.put.arguments(queue.mapped()).unwrap();
+        // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
+        unsafe { post_without_doorbell(queue.device_address(), &args) };
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the end of the copy stays unknown, so every later snapshot fails.
         Driver::loaded().set_result(c"cuStreamQuery", 900);
         let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
         Driver::loaded().set_result(c"cuStreamQuery", 0);
         assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900));
-        let GpuCloseError::Unrung { queue, entries: 1 } = queue.unmap().unwrap_err() else {
+        let GpuCloseError::Unrung { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
             panic!("unmapped")
         };
-        assert_rings(queue, &target);
+        // The queue still rings for its entry.
+        assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
+        queue.unmap().unwrap().close().unwrap();
+        blocks.assert_arrived();
     });
 }

@@ -5,7 +5,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use efa_gda::doorbell::{
@@ -103,22 +103,6 @@ impl Bench {
     fn fetched(&self, counter: u32) -> u32 {
         self.memory.ring.0[(counter & (DEPTH - 1)) as usize * ENTRY / 4].load(Ordering::Acquire)
     }
-}
-
-/// Waits until a condition that another thread causes holds. Panics after a minute.
-fn wait_until(done: impl Fn() -> bool) {
-    efa_gda_test_support::until(Duration::from_secs(60), "the condition", || done().then_some(()));
-}
-
-/// Calls `last` when the value is dropped.
-fn defer(last: impl FnMut()) -> impl Drop {
-    struct Defer<F: FnMut()>(F);
-    impl<F: FnMut()> Drop for Defer<F> {
-        fn drop(&mut self) {
-            (self.0)();
-        }
-    }
-    Defer(last)
 }
 
 #[test]
@@ -277,42 +261,6 @@ fn a_bad_record_found_at_a_detach_rings_nothing() {
     bench.record(8);
     let fault = End::Fault(RecordFault::Backwards { doorbell: 9, record: 8 });
     assert_eq!((bench.registration.detach(), bench.doorbell()), (fault, 9));
-}
-
-#[test]
-fn a_queue_detached_while_its_device_posts_is_no_longer_rung() {
-    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        let bench = Bench::new(&proxy, mode, DEPTH, 0);
-        let (stop, posted) = (AtomicBool::new(false), AtomicU32::new(0));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // A kernel that ignores the alarm, with an adapter that completes requests as soon as they are rung.
-                let mut counter = 0_u32;
-                while !stop.load(Ordering::Acquire) {
-                    let index = bench.doorbell();
-                    if (counter as u16).wrapping_sub(index as u16) < 8 {
-                        bench.post(counter, counter + 1);
-                        counter += 1;
-                        posted.store(counter, Ordering::Release);
-                    }
-                    efa_gda_test_support::rest();
-                }
-            });
-            // Stop the kernel even if an assertion below fails, because the scope waits for it.
-            let _stopped = defer(|| stop.store(true, Ordering::Release));
-            wait_until(|| posted.load(Ordering::Acquire) >= 1000);
-            let before = posted.load(Ordering::Acquire);
-            bench.registration.detach();
-            let last = bench.doorbell();
-            wait_until(|| posted.load(Ordering::Acquire) as u16 == (last as u16).wrapping_add(8));
-            // The kernel stops eight entries past the last doorbell.
-            let rung = posted.load(Ordering::Acquire) - 8;
-            assert!(rung >= before, "{before} entries posted before the detach, {rung} rung");
-            assert_eq!((bench.doorbell(), bench.registration.unrung()), (last, 8));
-            assert_eq!(bench.alarm(), EFA_GDA_PROXY_STOPPED);
-        });
-    }
 }
 
 #[test]

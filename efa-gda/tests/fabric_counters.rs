@@ -163,13 +163,3 @@ fn counters_that_are_not_enabled_are_refused_with_the_variable_to_set() {
         assert!(error.to_string().contains("FI_EFA_USE_HW_CNTR=1"), "{error}");
     });
 }
-
-#[test]
-fn a_provider_before_206_refuses_counters_and_names_version_206() {
-    let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
-    with_soft_adapter(&old, |_| {
-        let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();
-        assert!(matches!(error, Error::OperationUnavailable { operation: "cntr_open_ext", .. }), "{error}");
-        assert!(error.to_string().contains("206.0"), "{error}");
-    });
-}

@@ -127,8 +127,7 @@ fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
 
 #[test]
 fn a_failed_close_is_reported_and_leaves_the_bound_objects_open() {
-    let fake = Fake::new(206);
-    fake.answers("close endpoint", -i64::from(libc::EBUSY));
+    let fake = Fake::answering("close endpoint", -i64::from(libc::EBUSY));
     let error = endpoint(&fake, &fake.domain()).close().unwrap_err();
     assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
     assert_eq!(
@@ -140,8 +139,7 @@ fn a_failed_close_is_reported_and_leaves_the_bound_objects_open() {
 
 #[test]
 fn a_failed_bind_closes_the_endpoint() {
-    let fake = Fake::new(206);
-    fake.answers("bind cq", -i64::from(libc::EINVAL));
+    let fake = Fake::answering("bind cq", -i64::from(libc::EINVAL));
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
@@ -172,16 +170,14 @@ fn an_operation_table_that_ends_early_is_not_read_past_its_end() {
 
 #[test]
 fn success_without_an_object_is_an_error() {
-    let fake = Fake::new(206);
-    fake.answers("open endpoint", 1);
+    let fake = Fake::answering("open endpoint", 1);
     let error = fake.domain().endpoint(&fake.info()).unwrap_err();
     assert!(matches!(error, Error::NoObject { operation: "fi_endpoint" }), "{error}");
 }
 
 #[test]
 fn a_failed_open_reports_its_operation_code_and_text() {
-    let fake = Fake::new(206);
-    fake.answers("open cq", -i64::from(libc::ENOMEM));
+    let fake = Fake::answering("open cq", -i64::from(libc::ENOMEM));
     let error = fake.domain().completion_queue(64).unwrap_err();
     let Error::Call(FailedCall { operation: "fi_cq_open", code, text, .. }) = &error else {
         panic!("{error:?}");
@@ -192,8 +188,7 @@ fn a_failed_open_reports_its_operation_code_and_text() {
 
 #[test]
 fn an_address_that_the_provider_refuses_is_an_error() {
-    let fake = Fake::new(206);
-    fake.answers("insert", 0);
+    let fake = Fake::answering("insert", 0);
     let error = fake.domain().address_vector(16).unwrap().insert(&[1; 32]).unwrap_err();
     assert!(matches!(error, Error::AddressRefused { failure: None, length: 32 }), "{error}");
 }
@@ -215,8 +210,7 @@ fn an_address_of_the_wrong_length_is_not_passed_to_the_provider() {
 
 #[test]
 fn eopnotsupp_from_open_ops_means_the_wrong_fabric() {
-    let fake = Fake::new(206);
-    fake.answers("open ops", -95);
+    let fake = Fake::answering("open ops", -95);
     let error = ops_error(&fake);
     assert!(matches!(error, Error::GdaNotOnThisFabric(_)), "{error}");
     assert!(error.hint().contains("efa-direct"));
@@ -309,8 +303,7 @@ fn fields_that_a_provider_does_not_fill_in_read_as_zero() {
 
 #[test]
 fn an_unknown_address_is_reported() {
-    let fake = Fake::new(206);
-    fake.answers("query_addr", -22);
+    let fake = Fake::answering("query_addr", -22);
     let domain = fake.domain();
     let endpoint = endpoint(&fake, &domain);
     let address = endpoint.address_vector().insert(&endpoint.address().unwrap()).unwrap();
@@ -320,8 +313,7 @@ fn an_unknown_address_is_reported() {
 
 #[test]
 fn enosys_from_a_query_means_not_built_in() {
-    let fake = Fake::new(206);
-    fake.answers("query_qp_wqs", -38);
+    let fake = Fake::answering("query_qp_wqs", -38);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().query_qp_wqs(&endpoint(&fake, &domain)).unwrap_err();
     assert!(matches!(error, Error::NotBuiltIn(_)), "{error}");
@@ -329,8 +321,7 @@ fn enosys_from_a_query_means_not_built_in() {
 
 #[test]
 fn eopnotsupp_from_a_query_means_that_the_adapter_lacks_it() {
-    let fake = Fake::new(206);
-    fake.answers("query_cq", -95);
+    let fake = Fake::answering("query_cq", -95);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
     assert!(matches!(error, Error::AdapterLacks(_)), "{error}");
@@ -347,8 +338,7 @@ fn an_object_of_another_domain_is_not_passed_to_the_provider() {
 
 #[test]
 fn a_region_without_an_rkey_is_an_error_and_is_deregistered() {
-    let fake = Fake::new(206);
-    fake.answers("rkey", -1);
+    let fake = Fake::answering("rkey", -1);
     let error = region(&fake.domain()).unwrap_err();
     assert!(matches!(error, Error::KeyNotAvailable { operation: "fi_mr_key" }), "{error}");
     assert_eq!(closes(&fake), ["close mr"]);
@@ -356,8 +346,7 @@ fn a_region_without_an_rkey_is_an_error_and_is_deregistered() {
 
 #[test]
 fn a_region_without_an_lkey_is_an_error() {
-    let fake = Fake::new(206);
-    fake.answers("get_mr_lkey", -1);
+    let fake = Fake::answering("get_mr_lkey", -1);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().get_mr_lkey(&region(&domain).unwrap()).unwrap_err();
     assert!(matches!(error, Error::KeyNotAvailable { operation: "get_mr_lkey" }), "{error}");
@@ -365,8 +354,7 @@ fn a_region_without_an_lkey_is_an_error() {
 
 #[test]
 fn an_lkey_of_more_than_24_bits_is_an_error() {
-    let fake = Fake::new(206);
-    fake.answers("get_mr_lkey", 1 << 24);
+    let fake = Fake::answering("get_mr_lkey", 1 << 24);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().get_mr_lkey(&region(&domain).unwrap()).unwrap_err();
     assert!(matches!(error, Error::KeyTooWide { bits: 24, .. }), "{error}");

@@ -124,8 +124,7 @@ fn close_returns_a_queue_with_requests_in_flight_to_the_caller() {
 
 #[test]
 fn a_poisoned_queues_region_stays_registered_if_its_endpoint_cannot_be_closed() {
-    let fake = Fake::new(206);
-    fake.answers("close endpoint", -16);
+    let fake = Fake::answering("close endpoint", -16);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);

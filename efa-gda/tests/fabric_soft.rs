@@ -182,28 +182,6 @@ fn a_query_limits_the_receive_queue() {
 }
 
 #[test]
-fn a_completion_queue_that_holds_a_closed_endpoints_completion_is_refused() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let ops = side.domain.gda_ops().unwrap();
-        let addresses = side.domain.address_vector(16).unwrap();
-        let completions = side.domain.completion_queue(side.info.completions()).unwrap();
-        let bound = || {
-            let endpoint = side.domain.endpoint(&side.info).unwrap();
-            endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
-        };
-        let (closed, mut writer) = (bound(), side.queue());
-        addresses.insert(&writer.endpoint().address().unwrap()).unwrap();
-        let peer = writer.insert_peer(&closed.address().unwrap()).unwrap();
-        let (source, target) = (side.region(&[7; 64]), side.region(&[0; 64]));
-        writer.execute(&WorkRequest::write(peer, &source, target.remote()).immediate(5)).unwrap();
-        drop(closed);
-        let error = MappedQueue::new(bound(), &ops).unwrap_err();
-        assert!(matches!(error, QueueError::CompletionQueueUsed), "{error}");
-    });
-}
-
-#[test]
 fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
     with_pair(&[("SOFTEFA_MAX_RDMA_SIZE", "65536")], |mut pair, _| {
         let [source, target] = pair.regions(65537);

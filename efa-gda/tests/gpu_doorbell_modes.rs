@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::queue::{WorkError, WorkRequest};
@@ -51,16 +51,6 @@ fn wide_entries_arrive_in_every_mode() {
 #[test]
 fn every_mode_stays_within_an_odd_batch() {
     blocks_arrive(&[("SOFTEFA_MAX_BATCH", "11")], false, 50_000);
-}
-
-#[test]
-fn auto_takes_direct_if_everything_maps() {
-    with_gpu(&[], |_, gpu| {
-        let proxy = DoorbellProxy::without_thread();
-        let queue = Side::open(&Query::new()).queue();
-        let (queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
-        assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
-    });
 }
 
 #[test]

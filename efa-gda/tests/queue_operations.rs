@@ -7,8 +7,8 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Bindings, Buffer, Error, Query};
-use efa_gda::queue::{Arrival, Limit, MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
+use efa_gda::fabric::{Access, Buffer, Error, Query};
+use efa_gda::queue::{Arrival, Limit, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, ProcessingHints, RequestIdWidth};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_pair, with_pair_of, with_soft_adapter};
@@ -320,28 +320,6 @@ fn unread_completions_past_the_inbox_are_counted_as_lost() {
         let error = queue.receive(PATIENT).unwrap_err();
         assert!(matches!(error, ReceiveError::Lost { count: 7 }), "{error}");
         assert_eq!(queue.receive(PATIENT).unwrap().status, CompletionStatus::Ok);
-    });
-}
-
-#[test]
-fn a_queue_whose_receives_complete_on_another_completion_queue_refuses_receives() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new());
-        let addresses = side.domain.address_vector(16).unwrap();
-        let completions = || side.domain.completion_queue(8192).unwrap();
-        let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let endpoint = endpoint
-            .bind(Bindings {
-                address_vector: &addresses,
-                send_completions: &completions(),
-                receive_completions: &completions(),
-            })
-            .unwrap()
-            .enable()
-            .unwrap();
-        let mut queue = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap();
-        let error = queue.post_receives(&Receives::new(&side.region(&[0; 8]))).unwrap_err();
-        assert!(matches!(error, ReceiveError::NoReceiveQueue), "{error}");
     });
 }
 

@@ -9,9 +9,8 @@ mod support;
 use efa_gda::fabric::{CountedOperations, Query};
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{CountersError, QueueError, RequestTableError, WorkRequest, device_peer};
-use efa_gda_sys::device::EFA_GDA_OK;
 use kernels_support::waits::{
-    DEFER, EACH_CALL, Ended, GOOD, MIXED, OWN_EVERY_THIRD, TEST_EACH, WHILE_OTHERS_POST, Waits, calls, run,
+    DEFER, EACH_CALL, Ended, GOOD, MIXED, OWN_EVERY_THIRD, TEST_EACH, Waits, calls, run,
 };
 use support::side::{Side, bytes_of, introduce};
 use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
@@ -63,32 +62,6 @@ fn a_wait_returns_when_the_bytes_are_there() {
         let (results, _) = run_on_soft(adapter, &wide, calls(32, 30, 32, EACH_CALL), 2, 64);
         assert!(results.iter().all(|result| *result == GOOD), "{results:?}");
     });
-}
-
-#[test]
-fn one_warp_waits_for_its_calls_while_others_post_on() {
-    with_soft_adapter(UNORDERED, |adapter| {
-        let load = calls(32, 20, 13, WHILE_OTHERS_POST);
-        let (results, _) = run_on_soft(adapter, &Query::new(), load, 4, 96);
-        assert!(results.iter().all(|result| *result == GOOD), "{results:?}");
-    });
-}
-
-#[test]
-fn an_injected_error_reaches_only_the_warp_whose_request_failed() {
-    for mode in [EACH_CALL, OWN_EVERY_THIRD, TEST_EACH] {
-        let faults = [UNORDERED[0], ("SOFTEFA_INJECT", "100:13")];
-        with_soft_adapter(&faults, |adapter| {
-            let load = calls(32, 12, 7, mode);
-            let (results, missing) = run_on_soft(adapter, &Query::new(), load, 2, 96);
-            let [poster] = missing[..] else { panic!("one word must be missing: {missing:?}") };
-            for (group, result) in results.iter().enumerate() {
-                assert_eq!(result.status, EFA_GDA_OK, "mode {mode}: {results:?}");
-                let expected = if group as u64 == poster { (1, 13) } else { (0, 0) };
-                assert_eq!((result.errors, result.failed_status), expected, "mode {mode}: {results:?}");
-            }
-        });
-    }
 }
 
 /// The posted entries and the adapter's word name the same request.

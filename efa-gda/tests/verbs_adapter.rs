@@ -18,17 +18,25 @@ use efa_gda_test_support::{Need, missing, pattern, skip};
 const KEY: QueueKey = QueueKey::new(0x5eed);
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn adapter() -> Option<Context> {
+/// A protection domain of the adapter. None, with the skip recorded, where no adapter is named.
+fn domain() -> Option<ProtectionDomain> {
     let Ok(name) = std::env::var("EFA_GDA_VERBS_ADAPTER") else {
         missing(Need::Adapter, "EFA_GDA_VERBS_ADAPTER names no adapter");
         return None;
     };
     let name = (name != "any").then_some(name);
-    Some(
-        Library::load()
-            .and_then(|library| library.adapter(name.as_deref()))
-            .unwrap_or_else(|e| panic!("{e}")),
-    )
+    let context = Library::load().and_then(|library| library.adapter(name.as_deref()));
+    Some(ProtectionDomain::allocate(&context.unwrap_or_else(|e| panic!("{e}"))).unwrap())
+}
+
+/// The domain, if its adapter has this capability. None otherwise, with the skip recorded.
+fn domain_with(capability: Capability) -> Option<ProtectionDomain> {
+    let domain = domain()?;
+    if !domain.context().attributes().has(capability) {
+        skip(format!("{} lacks {capability:?}", domain.context().name()));
+        return None;
+    }
+    Some(domain)
 }
 
 type Queue = MappedQueue<QueuePair<Ready>>;
@@ -63,8 +71,7 @@ fn content(region: &MemoryRegion) -> Vec<u8> {
 
 #[test]
 fn exposed_depths_are_the_requested_depths_rounded_up() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     let options = QueuePairOptions::new().send_entries(100).receive_entries(60);
     let exposure = *queue(&domain, &options).exposure();
     assert_eq!((exposure.sq.num_entries, exposure.rq.num_entries), (128, 64));
@@ -72,44 +79,18 @@ fn exposed_depths_are_the_requested_depths_rounded_up() {
 }
 
 #[test]
-fn wide_entries_are_exposed_where_the_adapter_has_them() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
-    let completions = CompletionQueue::create(&context, 1024).unwrap();
-    let options = QueuePairOptions::new().entry_size(EntrySize::B128);
-    let made = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options);
-    if context.attributes().has_wide_entries() {
-        let ready = made.unwrap().activate(KEY).unwrap();
-        assert_eq!(ready.exposure().unwrap().sq.entry_size, EntrySize::B128);
-    } else {
-        assert!(matches!(made, Err(Error::Exceeds { what: "inline bytes", .. })));
-    }
-}
-
-#[test]
 fn a_send_queue_of_the_reported_maximum_depth_can_be_created() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
-    let depth = context.max_send_entries(false).unwrap();
-    let completions = CompletionQueue::create(&context, 2 * depth).unwrap();
+    let Some(domain) = domain() else { return };
+    let depth = domain.context().max_send_entries(false).unwrap();
+    let completions = CompletionQueue::create(domain.context(), 2 * depth).unwrap();
     let queue = queue_on(&domain, &completions, &QueuePairOptions::new().send_entries(depth));
     assert_eq!(queue.exposure().sq.num_entries, depth);
-}
-
-#[test]
-fn an_address_resolves_to_its_queue_pair() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
-    let mut queue = queue(&domain, &QueuePairOptions::new());
-    let peer = itself(&mut queue);
-    assert_eq!((peer.queue_pair, peer.queue_key), (queue.number(), KEY));
 }
 
 /// Under the software adapter with `SOFTEFA_LATE_WRITE_US`, some of the writes are late until the read.
 #[test]
 fn a_read_of_a_region_with_relaxed_ordering_returns_every_write_before_it() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     let mut queue = queue(&domain, &QueuePairOptions::new());
     let peer = itself(&mut queue);
     let access = Access::ALL | Access::RELAXED_ORDERING;
@@ -147,18 +128,13 @@ fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
 }
 
 /// Creates a queue whose completions arrive in shareable memory, and returns it with that memory. None, with
-/// the skip recorded, where the adapter or the kernel does not support it.
+/// the skip recorded, where the kernel does not support it.
 fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
-    let context = domain.context();
-    if !context.attributes().has(Capability::ExternalCompletionQueue) {
-        skip(format!("{} has no completion queues in external memory", context.name()));
-        return None;
-    }
     let (dmabuf, buffer) = shareable(1 << 16);
     let memory =
         ExternalMemory { dmabuf: dmabuf.as_fd(), offset: 0, length: 1 << 16, buffer: buffer.as_ptr() };
     // SAFETY: the mapping is never removed.
-    match unsafe { CompletionQueue::create_external(context, &memory, 256) } {
+    match unsafe { CompletionQueue::create_external(domain.context(), &memory, 256) } {
         Ok(completions) => {
             let options = QueuePairOptions::new().send_entries(64).receive_entries(64);
             Some((queue_on(domain, &completions, &options), buffer))
@@ -173,8 +149,7 @@ fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
 
 #[test]
 fn a_completion_queue_in_external_memory_is_exposed_at_that_memory() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain_with(Capability::ExternalCompletionQueue) else { return };
     let Some((queue, buffer)) = external(&domain) else { return };
     let ring = queue.exposure().cq;
     assert_eq!((ring.buffer, ring.num_entries), (buffer, 256));
@@ -182,8 +157,7 @@ fn a_completion_queue_in_external_memory_is_exposed_at_that_memory() {
 
 #[test]
 fn completions_arrive_in_external_memory() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain_with(Capability::ExternalCompletionQueue) else { return };
     let Some((mut queue, _)) = external(&domain) else { return };
     writes(&mut queue, &domain, 64, 1000);
 }
@@ -202,28 +176,25 @@ fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usi
 
 #[test]
 fn written_bytes_arrive_across_every_wrap_of_the_rings() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     let mut queue = queue(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
     writes(&mut queue, &domain, 64, 5000);
 }
 
 #[test]
 fn eight_mebibytes_arrive_in_one_write() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     writes(&mut queue(&domain, &QueuePairOptions::new()), &domain, 8 << 20, 1);
 }
 
 #[test]
 fn inline_writes_arrive_from_128_byte_entries() {
-    let Some(context) = adapter() else { return };
-    if !context.attributes().has_wide_entries() {
-        skip(format!("{} has no 128-byte entries", context.name()));
-        return;
+    let Some(domain) = domain() else { return };
+    if !domain.context().attributes().has_wide_entries() {
+        return skip(format!("{} has no 128-byte entries", domain.context().name()));
     }
-    let domain = ProtectionDomain::allocate(&context).unwrap();
     let mut queue = queue(&domain, &QueuePairOptions::new().entry_size(EntrySize::B128));
+    assert_eq!(queue.exposure().sq.entry_size, EntrySize::B128);
     let sent = pattern(80 * 50);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let peer = itself(&mut queue);
@@ -234,8 +205,7 @@ fn inline_writes_arrive_from_128_byte_entries() {
 
 #[test]
 fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     let mut queue = queue(&domain, &QueuePairOptions::new());
     let memory = region(&domain, &[1; 64]);
     let gone = region(&domain, &[0; 64]);
@@ -249,8 +219,7 @@ fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
 
 #[test]
 fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
-    let Some(context) = adapter() else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain() else { return };
     let mut queue = queue(&domain, &QueuePairOptions::new());
     let sent = pattern(1000);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
@@ -269,30 +238,21 @@ fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
 
 #[test]
 fn a_read_returns_the_remote_bytes() {
-    let Some(context) = adapter() else { return };
-    if !context.attributes().has(Capability::RdmaRead) {
-        skip(format!("{} has no RDMA read", context.name()));
-        return;
-    }
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain_with(Capability::RdmaRead) else { return };
     let mut queue = queue(&domain, &QueuePairOptions::new());
     let sent = pattern(4096);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let peer = itself(&mut queue);
-    queue
-        .execute(&WorkRequest::read(peer, &target, source.remote()))
-        .unwrap_or_else(|error| panic!("{error}"));
+    queue.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap();
     assert_eq!(content(&target), sent);
 }
 
 #[test]
 fn a_read_on_an_adapter_without_rdma_read_is_refused() {
-    let Some(context) = adapter() else { return };
-    if context.attributes().has(Capability::RdmaRead) {
-        skip(format!("{} has RDMA read", context.name()));
-        return;
+    let Some(domain) = domain() else { return };
+    if domain.context().attributes().has(Capability::RdmaRead) {
+        return skip(format!("{} has RDMA read", domain.context().name()));
     }
-    let domain = ProtectionDomain::allocate(&context).unwrap();
     let mut queue = queue(&domain, &QueuePairOptions::new());
     let register = |access| MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
     let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
@@ -312,19 +272,10 @@ fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOp
     MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
 }
 
-fn has_counters(context: &Context) -> bool {
-    let has = context.attributes().has(Capability::CompletionCounters);
-    if !has {
-        skip(format!("{} has no completion counters", context.name()));
-    }
-    has
-}
-
 #[test]
 fn counters_count_writes_arrivals_and_errors_separately() {
-    let Some(context) = adapter().filter(has_counters) else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
-    let make = || CompletionCounter::create(&context).unwrap();
+    let Some(domain) = domain_with(Capability::CompletionCounters) else { return };
+    let make = || CompletionCounter::create(domain.context()).unwrap();
     let (out, arrived) = (make(), make());
     let mut queue =
         counted(&domain, &[(&out, CountedOperations::WRITE), (&arrived, CountedOperations::REMOTE_WRITE)]);
@@ -341,12 +292,11 @@ fn counters_count_writes_arrivals_and_errors_separately() {
 
 #[test]
 fn a_counter_in_caller_memory_counts_in_that_memory() {
-    let Some(context) = adapter().filter(has_counters) else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain_with(Capability::CompletionCounters) else { return };
     let words = [const { std::sync::atomic::AtomicU64::new(0) }; 2];
     let word = |index: usize| CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap());
     // SAFETY: the words outlive the counter, which is closed below.
-    let counter = unsafe { CompletionCounter::create_external(&context, word(0), word(1)) }.unwrap();
+    let counter = unsafe { CompletionCounter::create_external(domain.context(), word(0), word(1)) }.unwrap();
     let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     counter.set(1000, 5).unwrap();
     writes(&mut queue, &domain, 64, 300);
@@ -358,12 +308,11 @@ fn a_counter_in_caller_memory_counts_in_that_memory() {
 
 #[test]
 fn a_counter_in_a_descriptors_memory_counts_in_that_memory() {
-    let Some(context) = adapter().filter(has_counters) else { return };
-    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some(domain) = domain_with(Capability::CompletionCounters) else { return };
     let (dmabuf, start) = shareable(4096);
     let word = |offset: u64| CounterMemory::dmabuf(dmabuf.as_fd(), offset, std::ptr::null_mut());
     // SAFETY: the mapping is never removed, and it keeps the descriptor's memory alive.
-    let counter = match unsafe { CompletionCounter::create_external(&context, word(64), word(128)) } {
+    let counter = match unsafe { CompletionCounter::create_external(domain.context(), word(64), word(128)) } {
         Ok(counter) => counter,
         Err(error) if error.errno() == Some(libc::EINVAL) => {
             skip(format!("this kernel accepts only real dmabufs: {error}"));

@@ -18,8 +18,8 @@ use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{
-    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, QueueKey, QueuePairNumber,
-    RequestId,
+    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, Peer, QueueKey,
+    QueuePairNumber, RequestId,
 };
 use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
 use efa_gda_test_support::{complete_when_rung, cuda, in_child};
@@ -91,8 +91,8 @@ fn completing<R>(
     complete_when_rung(doorbell, requests.end as u32, &arrivals, body)
 }
 
-/// Opens a queue of the fake adapter, and registers memory for its requests.
-fn open() -> (MappedQueue<QueuePair<Ready>>, MemoryRegion) {
+/// Opens a queue of the fake adapter, which is its own peer, and registers memory for its requests.
+fn open() -> (MappedQueue<QueuePair<Ready>>, Peer, MemoryRegion) {
     state(|state| {
         state.send = efadv_wq_attr {
             buffer: RINGS.send.get().cast(),
@@ -105,17 +105,17 @@ fn open() -> (MappedQueue<QueuePair<Ready>>, MemoryRegion) {
     let completions = CompletionQueue::create(&context, COMPLETIONS).unwrap();
     let pair =
         QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
-    let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
+    let mut queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
     let region = MemoryRegion::register(&domain, Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
-    (queue, region)
+    let address = queue.queue_pair().address().unwrap();
+    let peer = queue.peer(&address).unwrap();
+    (queue, peer, region)
 }
 
 #[test]
 fn a_gpu_posts_to_a_queue_of_rdma_core() {
     with_pretended_gpu(|gpu| {
-        let (mut queue, region) = open();
-        let address = queue.queue_pair().address().unwrap();
-        let peer = queue.peer(&address).unwrap();
+        let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
@@ -145,9 +145,7 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
 #[test]
 fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
     with_pretended_gpu(|gpu| {
-        let (mut queue, region) = open();
-        let address = queue.queue_pair().address().unwrap();
-        let peer = queue.peer(&address).unwrap();
+        let (queue, peer, region) = open();
         let file = std::fs::File::open("/dev/null").unwrap();
         let foreign =
             MemoryRegion::register_dmabuf(region.domain(), file.as_fd(), 0, 4096, 0x1000, Access::ALL)
@@ -167,9 +165,7 @@ fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
     let variables = [&cuda::VARIABLES[..], &[("PRETEND_GPU_REFUSES", "3")]].concat();
     in_child(&variables, || {
         let gpu = Gpu::open(0).unwrap();
-        let (mut queue, region) = open();
-        let address = queue.queue_pair().address().unwrap();
-        let peer = queue.peer(&address).unwrap();
+        let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, DoorbellChoice::Auto, &proxy).unwrap();

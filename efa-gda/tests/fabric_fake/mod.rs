@@ -161,6 +161,13 @@ impl Fake {
         fake
     }
 
+    /// A domain of a provider of version 206.0 whose result of `call` is `answer`.
+    pub(crate) fn answering(call: &'static str, answer: i64) -> Self {
+        let fake = Self::new(206);
+        fake.answers(call, answer);
+        fake
+    }
+
     /// Sets the result of `call`.
     pub(crate) fn answers(&self, call: &'static str, answer: i64) -> &Self {
         self.state.answers.lock().unwrap().insert(call, answer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A kernel that posts without ringing and then waits for a word that the host sets, a kernel that uses no queue and waits
- * for such a word, and a kernel that traps, which ends its context.
+ * A kernel that posts without ringing and then waits for a word that the host sets, and a kernel that traps, which ends
+ * its context.
  */
 #include "efa_gda/post.h"
 
@@ -33,15 +33,6 @@ EFA_GDA_KERNEL hang_kernel(HangArgs a) {
   for (uint64_t polls = 0; polls < 100000000 && *(volatile uint32_t *)a.word != 2; polls++) __nanosleep(100);
   if (status == EFA_GDA_OK) status = sender.quiet();
   *a.status = (uint32_t)status;
-}
-
-EFA_GDA_KERNEL unrelated_kernel(HangArgs a) {
-  using namespace efa_gda;
-  store_system(a.word, 1);
-  /* About ten seconds at most. */
-  uint64_t begin = clock_ns();
-  while (load_system(a.word) != 2 && clock_ns() - begin < 10000000000ull) __nanosleep(100);
-  *a.status = load_system(a.word) == 2 ? EFA_GDA_OK : EFA_GDA_TIMEOUT_LOCK;
 }
 
 EFA_GDA_KERNEL trap_kernel(HangArgs a) {
