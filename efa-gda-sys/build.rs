@@ -84,8 +84,8 @@ mod generate {
             &header(third_party.join("efadv.h")),
             "(ibv|efadv|IBV|EFADV)_.*|_compat_ibv_.*|efa_gda_(ibverbs|efadv)_calls",
         );
-        // fi_xpu_layout.h includes queue.h. load.h: arguments of the load generator, for tests.
-        let device = header(kernels.join("efa_gda/fi_xpu_layout.h")) + &header(load);
+        // load.h: arguments of the load generator, for tests.
+        let device = header(kernels.join("efa_gda/queue.h")) + &header(load);
         one("device", &device, "(efa_gda|EFA_GDA)_.*");
     }
 

@@ -43,25 +43,17 @@ const EXAMPLE: [Local; 3] = [
     Local { stack: 736, spilled: 0, saved: 172 },
     Local { stack: 784, spilled: 0, saved: 200 },
 ];
-/// The kernel contains four operations in four scopes. The engine's calls on shared queues, and what polls and waits
-/// keep, lie in the thread's memory.
-const FI_XPU: [Local; 3] = [
-    Local { stack: 800, spilled: 0, saved: 180 },
-    Local { stack: 840, spilled: 0, saved: 188 },
-    Local { stack: 928, spilled: 0, saved: 172 },
-];
 /// The kernel's waits and polls keep their state in the thread's memory.
 const RECEIVE: Local = Local { stack: 64, spilled: 0, saved: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);
 
-const SOURCES: [Source; 5] = [
+const SOURCES: [Source; 4] = [
     ("put.cu", &["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"], [PUT; 3]),
     ("receive.cu", &["efa_gda_receive_kernel"], [RECEIVE; 3]),
     ("test/load.cu", &["efa_gda_load_kernel", "efa_gda_load_mixed_kernel"], LOAD),
     ("examples/put_signal.cu", &["put_signal"], EXAMPLE),
-    ("examples/fi_xpu.cu", &["fi_xpu_requests"], FI_XPU),
 ];
 
 /// The toolkit's folder. Records a skip and returns `None` if there is no toolkit.

@@ -33,8 +33,6 @@ LIBFABRIC_HEADERS = (
     "rdma/fi_errno.h",
     "rdma/providers/fi_prov.h",
 )
-# Of libfabric 2.7 and newer.
-NEWER_HEADERS = ("rdma/fi_xpu.h",)
 # These state the API version of a header, so they differ by design.
 VERSION_NAMES = {"FI_MAJOR_VERSION", "FI_MINOR_VERSION"}
 # Merged into 2.7 last; libfabric's main branch of August 2026 already says 2.7 and lacks them.
@@ -298,8 +296,6 @@ def libfabric_group(compiler, ours_dir, include, ext, scratch):
     if ext:
         headers.append(f'"{ext}"')
     complete = bool(ext) and (not include or len(headers) == len(LIBFABRIC_HEADERS) + 1)
-    if include:
-        headers += [f"<{h}>" for h in NEWER_HEADERS if os.path.isfile(os.path.join(include, h))]
     source = "".join(f"#include {h}\n" for h in headers)
     theirs = Side(compiler, source, flags, subdir(scratch, "fi_theirs"), label)
     expressions = stated_constants(files, ours, prefixes)

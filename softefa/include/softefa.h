@@ -108,8 +108,7 @@ void softefa_reset(void);
  * Sets the producer index of both queues of queue pairs that are enabled from now
  * on, as if this many entries had been posted and completed: the first entry
  * belongs in slot counter % depth, with that lap's phase, and the doorbell starts
- * at the counter's low 16 bits. Endpoints for a device (FI_XPU) always start at 0.
- * Returns 0, or -EINVAL and changes nothing if the counter is above 2^63.
+ * at the counter's low 16 bits. Returns 0, or -EINVAL and changes nothing if the counter is above 2^63.
  */
 int softefa_preset_counter(uint64_t counter);
 /*

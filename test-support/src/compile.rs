@@ -1,6 +1,5 @@
 //! C and C++ files that tests compile.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -37,12 +36,12 @@ pub fn compile(command: &mut Command) -> bool {
 }
 
 /// Compiles files of kernels for the host, as docs/kernels.md describes, into one library, and returns the library's
-/// file. Files and options that were compiled before, also by another process, are not compiled again: each of many
+/// file. Files that were compiled before, also by another process, are not compiled again: each of many
 /// tests in a process of its own would otherwise wait for a compiler.
 ///
 /// # Panics
 /// If there is no compiler, or it rejects the sources.
-pub fn host_kernels(sources: &[PathBuf], options: &[&OsStr]) -> PathBuf {
+pub fn host_kernels(sources: &[PathBuf]) -> PathBuf {
     static TEMPORARY: AtomicU32 = AtomicU32::new(0);
     let command = || {
         let mut command = cxx();
@@ -50,7 +49,7 @@ pub fn host_kernels(sources: &[PathBuf], options: &[&OsStr]) -> PathBuf {
         for include in ["kernels/include", "third_party/efa_gda"] {
             command.arg("-I").arg(root().join(include));
         }
-        command.args(options).args(sources).arg(root().join("kernels/host/lanes.cpp")).arg("-lpthread");
+        command.args(sources).arg(root().join("kernels/host/lanes.cpp")).arg("-lpthread");
         command
     };
     let preprocessed = output(command().arg("-E"));

@@ -3,8 +3,8 @@
  * The part of libfabric's binary interface that this project uses, at API 2.7:
  * structures that cross the boundary, operation tables inside each fid, and the
  * constants that these take. Names and layouts are libfabric's (include/rdma/fabric.h,
- * fi_domain.h, fi_eq.h, fi_endpoint.h, fi_cm.h, fi_rma.h, fi_xpu.h,
- * fi_errno.h, providers/fi_prov.h).
+ * fi_domain.h, fi_eq.h, fi_endpoint.h, fi_cm.h, fi_rma.h, fi_errno.h,
+ * providers/fi_prov.h).
  *
  * libfabric grows by appending: a table's `size` states its length, and attribute
  * structures grow at their tail. A structure that is passed to a library that may
@@ -73,14 +73,6 @@ static const int FI_MR_VIRT_ADDR = 1 << 4;
 static const int FI_MR_ALLOCATED = 1 << 5;
 static const int FI_MR_PROV_KEY = 1 << 6;
 static const int FI_MR_HMEM = 1 << 10;
-static const int FI_MR_XPU_DESC = 1 << 12;
-/* fi_xpu_ops: flags of alloc and of import; fi_xpu_ctx_attr::caps. */
-static const uint64_t FI_XPU_ALLOC_DMABUF = 1ULL << 0;
-static const uint64_t FI_XPU_IMPORT_IOMEMORY = 1ULL << 0;
-static const uint64_t FI_XPU_IMPORT_DEVICEMAP = 1ULL << 1;
-static const uint64_t FI_XPU_CAP_EP = 1ULL << 0;
-static const uint64_t FI_XPU_CAP_CQ = 1ULL << 1;
-static const uint64_t FI_XPU_CAP_CNTR = 1ULL << 2;
 /* Values that mean "none". */
 static const uint64_t FI_ADDR_UNSPEC = ~0ULL;
 static const uint64_t FI_ADDR_NOTAVAIL = ~0ULL;
@@ -98,8 +90,6 @@ enum {
   FI_ENABLE = 6,
   /* On a fid_nic: arg receives the copy. */
   FI_DUP = 15,
-  /* On a fid_mr, from libfabric 2.7 on: arg is a struct fi_mr_xpu_desc. */
-  FI_GET_MR_XPU_DESC = 21,
 };
 enum { FI_OPT_ENDPOINT = 0 };
 
@@ -170,7 +160,6 @@ enum {
   FI_CLASS_CQ,
   FI_CLASS_CNTR,
   FI_CLASS_NIC = 20,
-  FI_CLASS_XPU_CTX = 31,
 };
 
 struct fid;
@@ -185,10 +174,6 @@ struct fid_pep;
 struct fid_mr;
 struct fid_nic;
 struct fid_xpu_ctx;
-struct fid_xpu_ep;
-struct fid_xpu_cq;
-struct fid_xpu_cntr;
-struct fi_xpu_attr;
 struct fi_cq_attr;
 struct fi_cntr_attr;
 struct fi_av_attr;
@@ -391,9 +376,8 @@ struct fi_ops_domain {
   fi_unused_op srx_ctx;
   fi_unused_op query_atomic;
   fi_unused_op query_collective;
-  int (*endpoint2)(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, uint64_t flags,
-                   void *context);
-  int (*xpu_ctx)(struct fid_domain *domain, struct fi_xpu_attr *attr, struct fid_xpu_ctx **ctx, void *context);
+  fi_unused_op endpoint2;
+  fi_unused_op xpu_ctx;
 };
 
 struct fi_mr_dmabuf {
@@ -474,8 +458,7 @@ struct fi_ops_av {
   fi_unused_op insert_auth_key;
   fi_unused_op lookup_auth_key;
   fi_unused_op set_user_id;
-  int (*lookup2)(struct fid_av *av, fi_addr_t fi_addr, void *buf, size_t *len, uint64_t flags,
-                 struct fid_xpu_ctx *ctx);
+  fi_unused_op lookup2;
 };
 
 struct fid_av {
@@ -528,7 +511,7 @@ struct fi_ops_cq {
   fi_unused_op sreadfrom;
   fi_unused_op signal;
   const char *(*strerror)(struct fid_cq *cq, int prov_errno, const void *err_data, char *buf, size_t len);
-  int (*export_xpu)(struct fid_cq *cq, uint64_t flags, struct fid_xpu_cq *xpu_cq);
+  fi_unused_op export_xpu;
 };
 
 struct fid_cq {
@@ -554,7 +537,7 @@ struct fi_ops_cntr {
   int (*wait)(struct fid_cntr *cntr, uint64_t threshold, int timeout);
   int (*adderr)(struct fid_cntr *cntr, uint64_t value);
   int (*seterr)(struct fid_cntr *cntr, uint64_t value);
-  int (*export_xpu)(struct fid_cntr *cntr, uint64_t flags, struct fid_xpu_cntr *xpu_cntr);
+  fi_unused_op export_xpu;
 };
 
 struct fid_cntr {
@@ -571,7 +554,7 @@ struct fi_ops_ep {
   fi_unused_op rx_ctx;
   fi_unused_op rx_size_left;
   fi_unused_op tx_size_left;
-  int (*export_xpu)(struct fid_ep *ep, uint64_t flags, struct fid_xpu_ep *xpu_ep);
+  fi_unused_op export_xpu;
 };
 
 struct fi_ops_cm {
@@ -625,68 +608,6 @@ struct fid_ep {
   struct fi_ops_tagged *tagged;
   struct fi_ops_atomic *atomic;
   struct fi_ops_collective *collective;
-};
-
-/* ---- FI_XPU (rdma/fi_xpu.h, and fi_mr_xpu_desc of rdma/fabric.h), from libfabric 2.7 on ---- */
-
-/* The caller's memory callbacks. `size` states which of them are present. */
-struct fi_xpu_ops {
-  size_t size;
-  int (*alloc)(uint64_t device, uint64_t size, uint64_t alignment, uint64_t flags, void **addr, int *fd,
-               uint64_t *offset);
-  int (*import)(uint64_t device, void *host_addr, uint64_t size, uint64_t flags, void **dev_addr);
-  void (*free)(uint64_t device, void *addr);
-};
-
-struct fi_xpu_attr {
-  enum fi_hmem_iface iface;
-  uint64_t device;
-  struct fi_xpu_ops *ops;
-};
-
-struct fi_xpu_ctx_attr {
-  uint64_t caps;
-  size_t av_addr_size;
-  size_t mr_desc_size;
-};
-
-struct fi_ops_xpu_ctx {
-  size_t size;
-  int (*query)(struct fid_xpu_ctx *ctx, struct fi_xpu_ctx_attr *attr);
-};
-
-struct fid_xpu_ctx {
-  struct fid fid;
-  struct fi_ops_xpu_ctx *ops;
-};
-
-enum fi_xpu_provider { FI_XPU_PROV_EFA = 1 };
-
-/* An exported object: fclass is that of the object, prov_id an enum fi_xpu_provider. */
-struct fid_xpu {
-  uint32_t fclass;
-  uint32_t prov_id;
-  uint64_t prov_ctx;
-};
-
-struct fid_xpu_ep {
-  struct fid_xpu fid;
-};
-
-struct fid_xpu_cq {
-  struct fid_xpu fid;
-};
-
-struct fid_xpu_cntr {
-  struct fid_xpu fid;
-};
-
-/* Argument of FI_GET_MR_XPU_DESC. */
-struct fi_mr_xpu_desc {
-  void *buf;
-  size_t *len;
-  uint64_t flags;
-  struct fid_xpu_ctx *ctx;
 };
 
 /* ---- exports of the library and of a provider --------------------------- */

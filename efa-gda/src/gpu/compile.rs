@@ -30,15 +30,10 @@ macro_rules! header {
 
 /// The device library. The caller's kernels include its headers with the directory; the headers include each other
 /// without it.
-const HEADERS: [([&str; 2], &str); 31] = [
+const HEADERS: [([&str; 2], &str); 26] = [
     header!("combine.h"),
     header!("completion.h"),
     header!("cq.h"),
-    header!("fi_xpu_call.h"),
-    header!("fi_xpu_completion.h"),
-    header!("fi_xpu_efa.h"),
-    header!("fi_xpu_layout.h"),
-    header!("fi_xpu_post.h"),
     header!("free_slots.h"),
     header!("gin.h"),
     header!("gin_handle.h"),

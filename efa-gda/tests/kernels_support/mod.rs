@@ -116,7 +116,7 @@ pub(crate) fn kernels(sources: &[&str]) -> Library {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources: Vec<PathBuf> = sources.iter().map(|source| root.join(source)).collect();
     // SAFETY: the library has no initialisers.
-    unsafe { Library::new(host_kernels(&sources, &[])) }.expect("the library that the compiler wrote loads")
+    unsafe { Library::new(host_kernels(&sources)) }.expect("the library that the compiler wrote loads")
 }
 
 impl Bench {

@@ -144,13 +144,6 @@ never! {
          leader:   ld.relaxed done 1; fence.acquire @ fence of the wait; bar @ sync after the wait
          lane 1:   bar @ sync after the wait; ld.weak buffer 0";
 
-    /// FI_XPU: a post reserves a completion entry that the adapter may then write.
-    the_reader_has_read_a_completion_before_its_entry_is_reserved:
-        "reader:   ld.weak body 7; fence.release.sys @ fence of the reader; cas.relaxed outstanding 0 1
-         poster:   cas.relaxed outstanding 1 2; fence.acquire @ fence of reserve_completion(); \
-                   fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
-         adapter:  ld.acquire.sys doorbell 1; st.weak body 7";
-
     /// A group finds its poster word overwritten by the next lap, and must then find its request before oldest.
     r2_oldest_is_not_older_than_the_next_laps_poster_word:
         "writer:  st.relaxed oldest 1; st.release serving 1 @ release of serving

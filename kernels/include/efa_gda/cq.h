@@ -16,7 +16,7 @@
  *   poster of receives: a thread in post_receives() (rq.h).
  *   poller   the threads that poll together (CompletionReader): of a group that waits for free slots or completions, or
  *            tests, the lanes of Group::Poller (group.h; one that waits for the ticket lock does not poll); or a
- *            receiver, a poster of receives, or a thread in post_transfer() (fi_xpu_post.h).
+ *            receiver or a poster of receives.
  *   reader   the poller that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *            Each of its lanes loads a part of the completions; its leader does everything else, but for the done words
  *            of successful requests, which the lane stores that loaded the completion.

@@ -55,15 +55,6 @@ EFA_GDA_FN bool one_dimensional() {
 #endif
 }
 
-/* Whether block_index() is unique in the grid. */
-EFA_GDA_FN bool one_dimensional_grid() {
-#if EFA_GDA_ON_GPU
-  return gridDim.y == 1 && gridDim.z == 1;
-#else
-  return true;
-#endif
-}
-
 /* What transpose() does. Before it, each lane has quads 0 to 3 of its own entry. After it, the k-th quad of a lane is
  * quad quad(lane) of the entry of lane source_lane(lane, k). The k-th quads of eight lanes, from a multiple of 8 on,
  * are then all quads of two neighbouring entries: with entries of 64 bytes, 128 contiguous bytes. */

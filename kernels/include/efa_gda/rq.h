@@ -20,8 +20,7 @@
  * A queue with completion counters whose wrap is not 0 must have no receives: its counters count requests only, and its
  * completion queue is read for errors alone (cq.h). The host must ensure this; the functions do not check it. On any
  * queue with counters no receive is counted: post_receives() succeeds until as many receives as the ring has slots were
- * posted, and take_received() returns EFA_GDA_UNSUPPORTED without an inbox, or runs to its bound. fi_xpu_post.h posts
- * receives, with receive.lock, on queues whose wrap is 0, and counts free slots by itself.
+ * posted, and take_received() returns EFA_GDA_UNSUPPORTED without an inbox, or runs to its bound.
  *
  * WORDS
  *   word                   | written by                    | read by     | ordered by

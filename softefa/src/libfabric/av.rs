@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use efa_gda_sys::{device, fi};
+use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, QueueKey, QueuePairNumber};
 
 use crate::device::Gid;
@@ -14,7 +14,6 @@ use super::candidate::ADDRESS_LENGTH;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::references::{Reference, ReferenceCount};
-use super::xpu;
 
 /// An open address vector.
 #[repr(C)]
@@ -81,7 +80,7 @@ static OPS: ffi::Table<fi::fi_ops_av> = ffi::Table::new(fi::fi_ops_av {
     insert_auth_key: UNUSED,
     lookup_auth_key: UNUSED,
     set_user_id: UNUSED,
-    lookup2: Some(lookup2),
+    lookup2: UNUSED,
 });
 
 // SAFETY: repr(C), begins with fid_av, which begins with fid; only this type uses FID_OPS.
@@ -256,36 +255,6 @@ unsafe extern "C" fn lookup(
         let (_, address) = av.table.get(fi_addr)?;
         // SAFETY: libfabric's contract: `addr` has `addrlen` bytes.
         unsafe { copy_out(&address.to_bytes(), addr, addrlen) }
-    })
-}
-
-/// `fi_av_lookup2` of libfabric 2.7: without flags, the same as `fi_av_lookup`. With FI_XPU, the address as a device uses
-/// it: `struct efa_gda_peer` (kernels/include/efa_gda/queue.h).
-unsafe extern "C" fn lookup2(
-    av: *mut fi::fid_av,
-    fi_addr: fi::fi_addr_t,
-    addr: *mut c_void,
-    addrlen: *mut usize,
-    flags: u64,
-    context: *mut fi::fid_xpu_ctx,
-) -> c_int {
-    if flags == 0 {
-        // SAFETY: lookup has the same contract.
-        return unsafe { lookup(av, fi_addr, addr, addrlen) };
-    }
-    ffi::entry(|| {
-        xpu::require_release()?;
-        // SAFETY: libfabric's contract: an open address vector, and a context that is null or open.
-        let table = unsafe { ffi::object::<AddressVector>(av.cast()) }?.table();
-        // SAFETY: as above.
-        unsafe { xpu::check_query(&table.domain, flags, context) }?;
-        let (handle, address) = table.get(fi_addr)?;
-        let mut bytes = [0; size_of::<device::efa_gda_peer>()];
-        bytes[..2].copy_from_slice(&handle.get().to_ne_bytes());
-        bytes[2..4].copy_from_slice(&address.queue_pair.get().to_ne_bytes());
-        bytes[4..].copy_from_slice(&address.queue_key.get().to_ne_bytes());
-        // SAFETY: libfabric's contract: `addr` has `addrlen` bytes.
-        unsafe { xpu::copy_whole(&bytes, addr, addrlen) }
     })
 }
 

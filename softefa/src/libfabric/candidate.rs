@@ -4,8 +4,7 @@
 
 use efa_gda_sys::fi;
 
-use super::config::{Config, RELEASE_2_7};
-use super::xpu;
+use super::config::Config;
 
 /// Bits that libfabric's core defines for providers (`include/ofi.h`), under API 1.0's names.
 pub(crate) const OLD_MR_BASIC: i32 = 1 << 0;
@@ -157,16 +156,6 @@ impl<'a> Candidate<'a> {
         if config.counters {
             // One for each queue pair. The adapter has no limit on counters.
             candidate.domain.cntr_cnt = limits.queue_pairs;
-        }
-        // The contexts of an endpoint's requests are in their ids (fi_xpu_efa.h).
-        let wide_ids = config.wide_ids && limits.wide_ids;
-        if fabric == Fabric::Direct && config.version >= RELEASE_2_7 && wide_ids && limits.unsolicited_writes
-        {
-            candidate.caps |= fi::FI_XPU;
-            candidate.tx.caps |= fi::FI_XPU;
-            candidate.rx.caps |= fi::FI_XPU;
-            candidate.domain.caps |= fi::FI_XPU;
-            candidate.domain.max_xpu_ctx_cnt = xpu::MOST_CONTEXTS;
         }
         if config.hmem {
             candidate.caps |= fi::FI_HMEM;

@@ -268,9 +268,8 @@ pub extern "C" fn softefa_reset() {
 }
 
 /// Sets the producer index of both queues of queue pairs that are enabled from now on, as if `counter` entries
-/// had been posted and completed. Endpoints for a device (FI_XPU) always start at 0. Tests reach the
-/// wraps of producer indexes and doorbells this way; hardware starts at 0. Returns 0, or -EINVAL and changes
-/// nothing if `counter` is above 2^63.
+/// had been posted and completed. Tests reach the wraps of producer indexes and doorbells this way; hardware
+/// starts at 0. Returns 0, or -EINVAL and changes nothing if `counter` is above 2^63.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     ffi::entry(|| {

@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 
 use efa_gda_sys::fi;
 
-use crate::device::{CompletionCounter, Counted, Memory, RingMemory};
+use crate::device::{CompletionCounter, Counted, Memory};
 
 use super::config::{Config, Defect, FIRST_COUNTERS};
 use super::domain::{Domain, Shared};
-use super::ffi::{self, Code, Object};
+use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
 use super::references::{Reference, ReferenceCount};
-use super::xpu;
 
 /// The first API whose domains report the largest counter value. The real provider opens no counters below
 /// it.
@@ -34,8 +33,6 @@ pub(crate) struct Counter {
     domain: Arc<Shared>,
     counter: Arc<CompletionCounter>,
     access: Access,
-    /// The XPU context of a counter that a device reads, and the page of its words. The host then may not use it.
-    pub(crate) xpu: Option<(xpu::Use, Arc<RingMemory>)>,
     references: ReferenceCount,
     _reference: Reference,
 }
@@ -62,7 +59,7 @@ static OPS: ffi::Table<fi::fi_ops_cntr> = ffi::Table::new(fi::fi_ops_cntr {
     wait: Some(wait),
     adderr: Some(adderr),
     seterr: Some(seterr),
-    export_xpu: Some(export),
+    export_xpu: UNUSED,
 });
 
 // SAFETY: repr(C), begins with fid_cntr, which begins with fid; only this type uses FID_OPS.
@@ -178,8 +175,7 @@ fn check_enabled() -> Result<(), Code> {
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Opens a counter on these two words. A counter that a device reads has other words, which can be imported: then both
-/// of these must be [`Word::Allocated`].
+/// Opens a counter on these two words.
 ///
 /// # Safety
 /// `attr` is null or the application's attributes; `cntr` is null or can be written.
@@ -210,28 +206,9 @@ unsafe fn create(
     // Null attributes mean zeroes, except that waiting is allowed.
     let (events, wait, flags) = requested.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
     let waitable = wait == fi::FI_WAIT_UNSPEC;
-    let xpu = match shared.xpu_contexts {
-        Some(_) if !attr.is_null() => {
-            // SAFETY: not null. Only programs of API 2.7, whose struct has the context, have such a domain.
-            unsafe { xpu::named(&shared, flags & fi::FI_XPU != 0, (*attr).xpu_ctx) }?
-        }
-        _ => None,
-    };
-    let flags = if xpu.is_some() { flags & !fi::FI_XPU } else { flags };
     if events != fi::FI_CNTR_EVENTS_COMP || !(waitable || wait == fi::FI_WAIT_NONE) || flags != 0 {
         // The adapter counts requests, not bytes, and raises no events to wait for.
         return Err(Code::NOT_SUPPORTED);
-    }
-    if let Some(xpu) = xpu {
-        if !matches!((&success, &error), (Word::Allocated(_), Word::Allocated(_))) {
-            return Err(Code::NOT_PROVIDED);
-        }
-        let (counter, words) = xpu::counter()?;
-        let access = Access { success: false, error: false, waitable: false };
-        let xpu = Some((xpu, words));
-        let object = Counter::new(domain, counter, access, xpu, context);
-        // SAFETY: `cntr` is null or can be written (caller's contract).
-        return unsafe { ffi::expose_to(cntr, Box::new(object)) };
     }
     let access = Access { success: success.has_address(), error: error.has_address(), waitable };
     let counter = match (success, error) {
@@ -250,7 +227,14 @@ unsafe fn create(
             unsafe { CompletionCounter::from_raw(success, error, words) }
         }
     };
-    let object = Counter::new(domain, counter, access, None, context);
+    let object = Counter {
+        fid: fi::fid_cntr { fid: ffi::header::<Counter>(context), ops: OPS.as_ptr() },
+        domain: shared,
+        counter: Arc::new(counter),
+        access,
+        references: ReferenceCount::default(),
+        _reference: domain.add_reference(),
+    };
     // SAFETY: `cntr` is null or can be written (caller's contract).
     unsafe { ffi::expose_to(cntr, Box::new(object)) }
 }
@@ -325,16 +309,14 @@ impl Word {
     }
 }
 
-/// Runs `body` on an open counter. Returns an error for null, for a fid that is not a counter of this provider, and for a
-/// counter that a device reads.
+/// Runs `body` on an open counter. Returns an error for null, and for a fid that is not a counter of this provider.
 ///
 /// # Safety
 /// As for [`ffi::object`].
 unsafe fn with(cntr: *mut fi::fid_cntr, body: impl FnOnce(&Counter) -> Result<(), Code>) -> c_int {
     ffi::entry(|| {
         // SAFETY: the caller's contract.
-        let counter = unsafe { ffi::object::<Counter>(cntr.cast()) }?;
-        if counter.xpu.is_some() { Err(Code::NOT_PROVIDED) } else { body(counter) }
+        body(unsafe { ffi::object::<Counter>(cntr.cast()) }?)
     })
 }
 
@@ -408,38 +390,7 @@ unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_in
     unsafe { with(cntr, |counter| counter.wait(threshold, timeout)) }
 }
 
-/// `fi_cntr_export_xpu`.
-unsafe extern "C" fn export(cntr: *mut fi::fid_cntr, flags: u64, exported: *mut fi::fid_xpu_cntr) -> c_int {
-    ffi::entry(|| {
-        xpu::require_release()?;
-        // SAFETY: libfabric's contract: an open counter.
-        let counter = unsafe { ffi::object::<Counter>(cntr.cast()) }?;
-        let (Some((xpu, words)), 0) = (&counter.xpu, flags) else { return Err(Code::INVALID) };
-        let fid = xpu::handle(fi::FI_CLASS_CNTR, xpu.export_counter(words)?);
-        // SAFETY: libfabric's contract: `exported` is null or can be written.
-        unsafe { ffi::store(exported, fi::fid_xpu_cntr { fid }) }
-    })
-}
-
 impl Counter {
-    fn new(
-        domain: &Domain,
-        counter: CompletionCounter,
-        access: Access,
-        xpu: Option<(xpu::Use, Arc<RingMemory>)>,
-        context: *mut c_void,
-    ) -> Self {
-        Self {
-            fid: fi::fid_cntr { fid: ffi::header::<Self>(context), ops: OPS.as_ptr() },
-            domain: domain.shared(),
-            counter: Arc::new(counter),
-            access,
-            xpu,
-            references: ReferenceCount::default(),
-            _reference: domain.add_reference(),
-        }
-    }
-
     fn wait(&self, threshold: u64, timeout: c_int) -> Result<(), Code> {
         if !(self.access.success && self.access.error) {
             return Err(Code::NOT_SUPPORTED);

@@ -18,7 +18,6 @@ use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
 use super::references::{Reference, ReferenceCount};
-use super::xpu;
 
 mod entry;
 
@@ -49,8 +48,6 @@ pub(crate) struct Shared {
     contexts: OnceLock<bool>,
     /// The format of the entries that reads return.
     format: fi::fi_cq_format,
-    /// The XPU context of a queue that a device reads; the host then reads nothing.
-    pub(crate) xpu: Option<xpu::Use>,
 }
 
 /// An address that is only reported, never dereferenced.
@@ -89,15 +86,10 @@ impl Shared {
         }
     }
 
-    /// Whether the host reads the queue and knows an address of its memory: the adapter allocated it, or the
-    /// client passed an address for it.
+    /// Whether the host knows an address of the queue's memory: the adapter allocated it, or the client passed an
+    /// address for it.
     fn readable(&self) -> bool {
-        !self.buffer().is_null() && self.xpu.is_none()
-    }
-
-    /// The device's address of the exported queue; 0 for a queue that the host reads.
-    pub(crate) fn exported(&self) -> Result<u64, Code> {
-        self.xpu.as_ref().map_or(Ok(0), |xpu| xpu.export_cq(&self.queue, self.format))
+        !self.buffer().is_null()
     }
 }
 
@@ -121,7 +113,7 @@ static OPS: ffi::Table<fi::fi_ops_cq> = ffi::Table::new(fi::fi_ops_cq {
     sreadfrom: UNUSED,
     signal: UNUSED,
     strerror: Some(strerror),
-    export_xpu: Some(export),
+    export_xpu: UNUSED,
 });
 
 // SAFETY: repr(C), begins with fid_cq, which begins with fid; only this type uses FID_OPS.
@@ -232,21 +224,11 @@ unsafe fn create(
     }
     let entries = entries(size)?;
     let shared = domain.shared();
-    let xpu = match shared.xpu_contexts {
-        // SAFETY: not null. Only programs of API 2.7, whose struct has the context, have such a domain.
-        Some(_) => unsafe { xpu::named(&shared, (*attr).flags & fi::FI_XPU != 0, (*attr).xpu_ctx) }?,
-        None => None,
-    };
-    if xpu.is_some() && !matches!(backing, CompletionBacking::Allocate) {
-        return Err(Code::NOT_PROVIDED);
-    }
-    // The device reports its consumer index, so that overruns are found.
-    let doorbell = xpu.is_some();
-    let attr = CompletionQueueAttr { entries, backing, doorbell, ..CompletionQueueAttr::default() };
+    let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
     let contexts = OnceLock::new();
-    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer, contexts, format, xpu });
+    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer, contexts, format });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
     let reader = Reader {
         cursor: CompletionCursor::new(ring),
@@ -419,19 +401,6 @@ unsafe extern "C" fn strerror(
         (0..=u8::MAX).map(text).collect()
     });
     texts[usize::from(code)].as_ptr()
-}
-
-/// `fi_cq_export_xpu`.
-unsafe extern "C" fn export(cq: *mut fi::fid_cq, flags: u64, exported: *mut fi::fid_xpu_cq) -> c_int {
-    ffi::entry(|| {
-        xpu::require_release()?;
-        // SAFETY: libfabric's contract: an open completion queue.
-        let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
-        let (true, 0) = (queue.shared.xpu.is_some(), flags) else { return Err(Code::INVALID) };
-        let fid = xpu::handle(fi::FI_CLASS_CQ, queue.shared.exported()?);
-        // SAFETY: libfabric's contract: `exported` is null or can be written.
-        unsafe { ffi::store(exported, fi::fid_xpu_cq { fid }) }
-    })
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {

@@ -9,13 +9,13 @@ use efa_gda_sys::fi;
 
 use crate::device::{Adapter, DeviceError, ProtectionDomain};
 
-use super::candidate::{self, AdapterDescription, Candidate, OLD_LOCAL_MR};
+use super::candidate::{self, AdapterDescription, OLD_LOCAL_MR};
 use super::config::{Config, Defect, FIRST_GDA};
 use super::fabric::{Fabric, is_named};
 use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::Hints;
 use super::references::{Reference, ReferenceCount};
-use super::{adapters, av, cntr, cq, ep, gda, mr, xpu};
+use super::{adapters, av, cntr, cq, ep, gda, mr};
 
 /// An open domain.
 #[repr(C)]
@@ -36,8 +36,6 @@ pub(crate) struct Shared {
     pub(crate) api: u32,
     /// Whether the domain was opened with FI_HMEM, for memory other than the system's.
     pub(crate) hmem: bool,
-    /// Its strong count is the number of open XPU contexts plus one; `None` for a domain without FI_XPU.
-    pub(crate) xpu_contexts: Option<Arc<()>>,
 }
 
 impl Drop for Shared {
@@ -74,8 +72,8 @@ static OPS: ffi::Table<fi::fi_ops_domain> = ffi::Table::new(fi::fi_ops_domain {
     srx_ctx: UNUSED,
     query_atomic: UNUSED,
     query_collective: UNUSED,
-    endpoint2: Some(ep::open2),
-    xpu_ctx: Some(xpu::open),
+    endpoint2: UNUSED,
+    xpu_ctx: UNUSED,
 });
 
 // SAFETY: repr(C), begins with fid_domain, which begins with fid; only this type uses FID_OPS.
@@ -152,8 +150,6 @@ fn allocate(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
         return Err(Code::NO_DATA);
     }
     let (description, adapter) = adapters::find(config, name)?;
-    let offered = Candidate::new(&description, fabric.kind(), config).caps & fi::FI_XPU != 0;
-    let has_xpu = offered && fabric.api_version() >= xpu::FIRST_API && info.caps & fi::FI_XPU != 0;
     let pd = adapter.allocate_domain()?;
     Ok(Shared {
         adapter,
@@ -162,7 +158,6 @@ fn allocate(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
         fabric: fabric.kind(),
         api: fabric.api_version(),
         hmem: info.caps & fi::FI_HMEM != 0,
-        xpu_contexts: has_xpu.then(Arc::default),
     })
 }
 

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use efa_gda_sys::fi;
 use efa_gda_wire::{QueueKey, QueuePairNumber, RequestIdWidth};
 
-use crate::device::{Counted, QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
+use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
+use super::adapters;
 use super::av::{AddressVector, EndpointAddress, Table};
 use super::candidate::ADDRESS_LENGTH;
 use super::cntr::{BoundCounters, Counter};
@@ -18,9 +19,8 @@ use super::cq::{CompletionQueue, Shared as SharedCq};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
-use super::options::{self, Sizes};
+use super::options;
 use super::references::Reference;
-use super::{adapters, xpu};
 
 mod not_provided;
 mod settings;
@@ -35,9 +35,6 @@ pub(crate) struct Endpoint {
     domain: Arc<Shared>,
     settings: Settings,
     state: Mutex<State>,
-    /// The XPU context of an endpoint that a device drives, and its accounting. Declared after the queue pair, which is
-    /// destroyed first.
-    xpu: Option<(xpu::Use, xpu::Accounting)>,
     _reference: Reference,
 }
 
@@ -109,7 +106,7 @@ static OPS: ffi::Table<fi::fi_ops_ep> = ffi::Table::new(fi::fi_ops_ep {
     rx_ctx: UNUSED,
     rx_size_left: UNUSED,
     tx_size_left: UNUSED,
-    export_xpu: Some(export),
+    export_xpu: UNUSED,
 });
 
 static CM_OPS: ffi::Table<fi::fi_ops_cm> = ffi::Table::new(fi::fi_ops_cm {
@@ -186,14 +183,6 @@ impl Endpoint {
         attr.request_ids = adapters::request_ids(domain);
         attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
-        if let Some((_, accounting)) = &self.xpu {
-            // The device counts from 0, so `softefa_preset_counter` does not apply.
-            attr.first_counter = 0;
-            attr.accounting = vec![
-                (Counted::TRANSMIT, Arc::clone(&accounting.requests)),
-                (Counted::RECEIVE, Arc::clone(&accounting.receives)),
-            ];
-        }
         attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
             Ok(times) if usize::from(times) < RnrRetries::FOREVER => RnrRetry::Times(times),
             _ => RnrRetry::Forever,
@@ -212,7 +201,7 @@ impl Endpoint {
             return Err(Code::BAD_FLAGS);
         }
         let shared = cq.shared();
-        if !self.domain.same(&shared.domain) || !self.takes(shared.xpu.as_ref()) {
+        if !self.domain.same(&shared.domain) {
             return Err(Code::INVALID);
         }
         let mut state = self.state();
@@ -245,31 +234,10 @@ impl Endpoint {
     /// nothing.
     fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
         let mut state = self.state();
-        if state.queue_pair.is_some() || !self.takes(counter.xpu.as_ref().map(|(xpu, _)| xpu)) {
+        if state.queue_pair.is_some() {
             return Err(Code::INVALID);
         }
         state.counters.bind(&self.domain, counter, flags)
-    }
-
-    /// Whether a completion queue or counter of the XPU context `other` can be bound: this endpoint must have the same
-    /// context. `None`: the host reads the object, so that it can always be bound.
-    fn takes(&self, other: Option<&xpu::Use>) -> bool {
-        other.is_none_or(|other| self.xpu.as_ref().is_some_and(|(xpu, _)| xpu.same(other)))
-    }
-
-    /// The address of the exported endpoint on its device.
-    fn exported(&self) -> Result<u64, Code> {
-        let state = self.state();
-        let (Some((xpu, accounting)), Some(enabled)) = (&self.xpu, &state.queue_pair) else {
-            return Err(Code::INVALID);
-        };
-        // A queue of one side serves both if the other has none (enable).
-        let (send, receive) = (state.send_cq.as_ref(), state.receive_cq.as_ref());
-        let side = |cq: Option<&Bound<SharedCq>>| cq.map_or(Ok(0), |cq| cq.object.exported());
-        let (send_cq, receive_cq) = (side(send.or(receive))?, side(receive.or(send))?);
-        let Sizes { message, rdma, .. } = self.settings.sizes;
-        let pair = &enabled.pair;
-        xpu.export_endpoint(&xpu::ExportedEndpoint { pair, accounting, send_cq, receive_cq, message, rdma })
     }
 
     /// The endpoint's address; before enable, its queue pair number and queue key are 0.
@@ -299,93 +267,31 @@ pub(crate) unsafe extern "C" fn open(
     ep: *mut *mut fi::fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: `create` has the same contract.
-    ffi::entry(|| unsafe { create(domain, info, ep, 0, context) })
-}
-
-/// `fi_endpoint2` of libfabric 2.7. The flag FI_XPU requests an endpoint for the device of `fi_ep_attr::xpu_ctx`.
-pub(crate) unsafe extern "C" fn open2(
-    domain: *mut fi::fid_domain,
-    info: *mut fi::fi_info,
-    ep: *mut *mut fi::fid_ep,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
     ffi::entry(|| {
-        xpu::require_release()?;
-        // SAFETY: `create` has the same contract.
-        unsafe { create(domain, info, ep, flags, context) }
-    })
-}
-
-/// Opens an endpoint.
-///
-/// # Safety
-/// libfabric's contract for `fi_endpoint`.
-unsafe fn create(
-    domain: *mut fi::fid_domain,
-    raw: *mut fi::fi_info,
-    ep: *mut *mut fi::fid_ep,
-    flags: u64,
-    context: *mut c_void,
-) -> Result<(), Code> {
-    // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
-    let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(raw)) };
-    let shared = domain.shared();
-    let settings = Settings::read(&shared, &info.ok_or(Code::INVALID)?)?;
-    let xpu = match flags {
-        0 => None,
-        fi::FI_XPU if shared.xpu_contexts.is_some() => {
-            if settings.posted_cq_data {
-                ffi::log(format_args!(
-                    "endpoint for a device not opened: writes with immediate would take receives uncounted; \
-                         ask fi_getinfo without FI_RX_CQ_DATA"
-                ));
-                return Err(Code::NOT_SUPPORTED);
-            }
-            // SAFETY: `Settings::read` found endpoint attributes. Only programs of API 2.7, whose struct has the
-            // context, have such a domain.
-            let named = unsafe { xpu::named(&shared, true, (*(*raw).ep_attr).xpu_ctx) }?;
-            named.map(|named| Ok::<_, Code>((named, xpu::Accounting::new()?))).transpose()?
-        }
-        fi::FI_XPU => return Err(Code::NOT_SUPPORTED),
-        _ => return Err(Code::BAD_FLAGS),
-    };
-    let other_ops = (&raw const OTHER_OPS).cast_mut();
-    let fid = fi::fid_ep {
-        fid: ffi::header::<Endpoint>(context),
-        ops: OPS.as_ptr(),
-        cm: CM_OPS.as_ptr(),
-        msg: MSG_OPS.as_ptr(),
-        rma: RMA_OPS.as_ptr(),
-        tagged: other_ops.cast(),
-        atomic: other_ops.cast(),
-        collective: other_ops.cast(),
-    };
-    let endpoint = Endpoint {
-        fid,
-        domain: shared,
-        settings,
-        state: Mutex::default(),
-        xpu,
-        _reference: domain.add_reference(),
-    };
-    // SAFETY: libfabric's contract: `ep` is null or can be written.
-    unsafe { ffi::expose_to(ep, Box::new(endpoint)) }
-}
-
-/// `fi_ep_export_xpu`.
-unsafe extern "C" fn export(ep: *mut fi::fid_ep, flags: u64, exported: *mut fi::fid_xpu_ep) -> c_int {
-    ffi::entry(|| {
-        xpu::require_release()?;
-        // SAFETY: libfabric's contract: an open endpoint.
-        let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
-        if flags != 0 {
-            return Err(Code::INVALID);
-        }
-        let fid = xpu::handle(fi::FI_CLASS_EP, endpoint.exported()?);
-        // SAFETY: libfabric's contract: `exported` is null or can be written.
-        unsafe { ffi::store(exported, fi::fid_xpu_ep { fid }) }
+        // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
+        let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(info)) };
+        let shared = domain.shared();
+        let settings = Settings::read(&shared, &info.ok_or(Code::INVALID)?)?;
+        let other_ops = (&raw const OTHER_OPS).cast_mut();
+        let fid = fi::fid_ep {
+            fid: ffi::header::<Endpoint>(context),
+            ops: OPS.as_ptr(),
+            cm: CM_OPS.as_ptr(),
+            msg: MSG_OPS.as_ptr(),
+            rma: RMA_OPS.as_ptr(),
+            tagged: other_ops.cast(),
+            atomic: other_ops.cast(),
+            collective: other_ops.cast(),
+        };
+        let endpoint = Endpoint {
+            fid,
+            domain: shared,
+            settings,
+            state: Mutex::default(),
+            _reference: domain.add_reference(),
+        };
+        // SAFETY: libfabric's contract: `ep` is null or can be written.
+        unsafe { ffi::expose_to(ep, Box::new(endpoint)) }
     })
 }
 

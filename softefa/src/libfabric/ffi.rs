@@ -178,7 +178,8 @@ const NEWER: usize = 8;
 
 /// A table of operations as long as libfabric 2.7's, which its `size` counts, followed by operations of newer releases
 /// that return -ENOSYS. libfabric's inline functions compare some operations with `size` before the call, but not those
-/// of FI_XPU (`fi_xpu_ctx`, `fi_cq_export_xpu` and its kin): callers of a shorter table jump to what follows it.
+/// of FI_XPU (`fi_xpu_ctx`, `fi_cq_export_xpu` and its kin), which this provider does not offer: callers of a shorter
+/// table would jump to what follows it.
 #[repr(C)]
 pub(crate) struct Table<T> {
     operations: T,

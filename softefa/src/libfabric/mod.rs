@@ -20,7 +20,6 @@
 //! | word of a completion counter | the engine and `fi_cntr_add`, `fi_cntr_set`: release | `fi_cntr_read`, `fi_cntr_wait`: acquire | the release and the acquire pair: counted payload is visible after the load |
 //! | `Endpoint::state`, entries of an address vector | binds, enable, options; insertion and removal | queries | the mutex around them |
 //! | `adapters::ADAPTERS`, `capi::BASELINES` | the first open of a domain; `softefa_reset` | any thread | the mutex around them |
-//! | `imports` of an XPU context, the exported struct of an object (`xpu`) | exports: `fi_ep_export_xpu` and its kin | the same | the mutex around each |
 //! | `adapters::FIRST_COUNTER` | `softefa_preset_counter`: relaxed | enable: relaxed | nothing depends on it; the application orders its calls |
 //! | pinned memory of `cuda::CopyStream` | the engine or CUDA, during a copy | the other of the two, after the copy | `Gpu::stream`'s mutex; the stream's end, as `cuStreamQuery` reports it |
 
@@ -46,7 +45,6 @@ mod negotiation;
 mod nic;
 mod options;
 mod references;
-mod xpu;
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

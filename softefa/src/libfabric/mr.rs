@@ -16,7 +16,6 @@ use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
 use super::references::Reference;
-use super::xpu;
 
 /// The first API with FI_MR_DMABUF.
 const FIRST_DMABUF_API: u32 = fi::fi_version(1, 20);
@@ -30,15 +29,7 @@ pub(crate) struct Region {
     _reference: Reference,
 }
 
-static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
-    size: size_of::<fi::fi_ops>(),
-    close: Some(close),
-    bind: Some(ffi::no_bind),
-    control: Some(control),
-    ops_open: Some(ffi::no_ops_open),
-    tostr: None,
-    ops_set: None,
-});
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::only_close(close);
 
 static OPS: ffi::Table<fi::fi_ops_mr> = ffi::Table::new(fi::fi_ops_mr {
     size: size_of::<fi::fi_ops_mr>(),
@@ -376,26 +367,6 @@ fn adapter_access(access: u64) -> Access {
         rights = rights | Access::REMOTE_WRITE;
     }
     rights
-}
-
-unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void) -> c_int {
-    ffi::entry(|| {
-        if u32::try_from(command) != Ok(fi::FI_GET_MR_XPU_DESC) {
-            return Err(Code::NOT_PROVIDED);
-        }
-        // SAFETY: libfabric's contract: an open region.
-        let region = unsafe { ffi::object::<Region>(fid) }?;
-        if arg.is_null() {
-            return Err(Code::INVALID);
-        }
-        // SAFETY: libfabric's contract: with this command `arg` is a fi_mr_xpu_desc, whose context is null or open and
-        // whose buffer has the stated length. The descriptor is the lkey.
-        unsafe {
-            let desc = arg.cast::<fi::fi_mr_xpu_desc>().read();
-            xpu::check_query(&region.domain, desc.flags, desc.ctx)?;
-            xpu::copy_whole(&region.keys.local.get().to_ne_bytes(), desc.buf, desc.len)
-        }
-    })
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {

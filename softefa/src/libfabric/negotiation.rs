@@ -9,7 +9,6 @@ use efa_gda_sys::fi;
 use super::candidate::{Candidate, Fabric, OLD_LOCAL_MR, OLD_MR_BASIC, OLD_MR_SCALABLE};
 use super::config::RELEASE_2_7;
 use super::hints::{DomainHints, Hints};
-use super::xpu;
 
 /// The reason why a candidate does not match, as a clause for the log.
 pub(crate) type Mismatch = &'static str;
@@ -27,8 +26,7 @@ const PRIMARY: u64 = fi::FI_MSG
     | MESSAGE_DIRECTIONS
     | RMA_DIRECTIONS
     | fi::FI_DIRECTED_RECV
-    | fi::FI_HMEM
-    | fi::FI_XPU;
+    | fi::FI_HMEM;
 const SECONDARY: u64 = fi::FI_MULTI_RECV | fi::FI_SOURCE | fi::FI_REMOTE_COMM | fi::FI_LOCAL_COMM;
 /// Capabilities that are withheld from applications that post no receives for writes with immediate, on an
 /// adapter that needs those receives.
@@ -70,10 +68,6 @@ pub(crate) fn without_contexts<'a>(
 /// Checks that `candidate` satisfies `hints` at API version `version`.
 pub(crate) fn check(candidate: &Candidate<'_>, hints: &Hints, version: u32) -> Result<(), Mismatch> {
     require(is_subset(hints.caps, candidate.caps), "caps has capabilities that the adapter lacks")?;
-    require(
-        hints.caps & fi::FI_XPU == 0 || version >= xpu::FIRST_API,
-        "caps has FI_XPU and the API is older than 2.7",
-    )?;
     let mut mode = candidate.mode;
     let no_local = hints.mr_mode().is_some_and(|requested| requested & fi::FI_MR_LOCAL == 0);
     if (version < MR_MODE_BITS || no_local) && candidate.domain.mr_mode & fi::FI_MR_LOCAL != 0 {
@@ -285,13 +279,6 @@ pub(crate) fn resolve<'a>(
         candidate.rx.caps &= !fi::FI_HMEM;
         candidate.domain.mr_mode &= !fi::FI_MR_HMEM;
     }
-    if version < xpu::FIRST_API || hints.is_none_or(|hints| hints.caps & fi::FI_XPU == 0) {
-        candidate.caps &= !fi::FI_XPU;
-        candidate.tx.caps &= !fi::FI_XPU;
-        candidate.rx.caps &= !fi::FI_XPU;
-        candidate.domain.caps &= !fi::FI_XPU;
-        candidate.domain.max_xpu_ctx_cnt = 0;
-    }
     if hints.is_none_or(|hints| hints.mode & fi::FI_RX_CQ_DATA != 0) && candidate.fabric == Fabric::Direct {
         candidate.mode |= fi::FI_RX_CQ_DATA;
         candidate.rx.mode |= fi::FI_RX_CQ_DATA;
@@ -315,11 +302,6 @@ pub(crate) fn resolve<'a>(
         candidate.mode |= OLD_LOCAL_MR;
     }
     resolve_domain(&mut candidate, hints.and_then(|hints| hints.domain.as_ref()), version);
-    // Device calls need descriptors. The mode is not required, because the example of fi_xpu(3) does not set it.
-    let accepted = hints.and_then(Hints::mr_mode).unwrap_or(0);
-    if candidate.caps & fi::FI_XPU != 0 && candidate.domain.mr_mode & OLD_MR_BASIC == 0 {
-        candidate.domain.mr_mode |= accepted & fi::FI_MR_XPU_DESC;
-    }
     let caps = candidate.caps;
     candidate.tx.caps =
         resolved_caps(caps, hints.and_then(|h| h.tx).map_or(0, |tx| tx.caps), candidate.tx.caps);

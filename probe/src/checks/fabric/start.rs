@@ -296,22 +296,16 @@ fn xpu(session: &mut Session) -> Checked {
     }
 }
 
-/// Where FI_XPU is offered, and whose device functions drive what it exports. libfabric leaves the layout to the provider,
-/// and this project knows softefa's only. Nothing is exported to find out, because a crash in a provider's export would
-/// end this worker process before it opens an adapter.
+/// Where FI_XPU is offered. Nothing is exported to find out more, because a crash in a provider's export would end this
+/// worker process before it opens an adapter.
 fn offered(infos: &[Info]) -> String {
     let contexts = |info: &Info| {
         format!("{} (contexts: {})", info.domain_name(), info.max_xpu_contexts().unwrap_or_default())
     };
-    let is_soft = |info: &Info| info.nic().and_then(|nic| nic.driver).as_deref() == Some("softefa");
-    let layout = if infos.iter().all(is_soft) {
-        "its layout is known: kernels include efa_gda/fi_xpu_efa.h"
-    } else {
-        "its layout is the provider's own: kernels need this libfabric's device functions"
-    };
     let on: Vec<String> = infos.iter().map(contexts).collect();
     format!(
-        "offered on {}; {layout}; the queues of this report come through the GDA operations",
+        "offered on {}; its layout is the provider's own: kernels need this libfabric's device functions; the queues of \
+         this report come through the GDA operations",
         on.join(", ")
     )
 }
@@ -320,25 +314,13 @@ fn offered(infos: &[Info]) -> String {
 mod tests {
     use std::ptr::NonNull;
 
-    use efa_gda::fabric::{Info, Library, Query};
+    use efa_gda::fabric::Info;
     use efa_gda_sys::fi;
-    use efa_gda_test_support::soft::{provider, with_soft_adapter};
 
     use super::offered;
 
     #[test]
-    fn the_layout_of_softefas_fi_xpu_is_known() {
-        with_soft_adapter(&[], |_| {
-            // SAFETY: softefa is a provider for the layouts of these bindings.
-            let library = unsafe { Library::of_provider(&provider()) }.unwrap();
-            let observed = offered(&Query::new().xpu(true).find(&library).unwrap());
-            assert!(observed.contains("(contexts: 64)") && observed.contains("fi_xpu_efa.h"), "{observed}");
-            assert!(observed.contains("come through the GDA operations"), "{observed}");
-        });
-    }
-
-    #[test]
-    fn the_layout_of_another_providers_fi_xpu_is_not() {
+    fn a_domain_with_fi_xpu_is_reported_with_its_contexts() {
         let mut domain = fi::fi_domain_attr {
             max_xpu_ctx_cnt: 3,
             name: c"efa_0-rdm".as_ptr().cast_mut(),
