@@ -131,18 +131,6 @@ fn counters_of_a_queue_pair_that_share_a_kind_are_refused() {
 }
 
 #[test]
-fn a_kind_that_a_frontend_accounts_for_can_have_a_counter() {
-    let [accounting, counter] = [(); 2].map(|()| Arc::new(CompletionCounter::new()));
-    let (mut a, b, to_b, _) =
-        pair_with(|_| {}, |attr| attr.accounting.push((Counted::TRANSMIT, accounting.clone())));
-    a.adapter.attach_counter(a.qp.number, Counted::WRITE, counter.clone()).unwrap();
-    let empty = write(1, to_b, RemoteMemory::default(), Segment::default());
-    assert_eq!(a.run(&empty), CompletionStatus::Ok);
-    assert_eq!((values(&accounting), values(&counter)), ((1, 0), (1, 0)));
-    drop(b);
-}
-
-#[test]
 fn a_read_that_ends_while_its_target_is_destroyed_is_not_counted() {
     let network = Network::new();
     let (mut a, adapter) = (Side::new(&adapter(&network, 1)), adapter(&network, 2));

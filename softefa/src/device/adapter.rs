@@ -368,7 +368,7 @@ impl Adapter {
     }
 
     /// Attaches `counter` to a queue pair: it counts completions of the kinds in `counted` from now on. Each kind has
-    /// at most one counter, besides one of [`QueuePairAttr::accounting`].
+    /// at most one counter.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] if one of the kinds has a counter.

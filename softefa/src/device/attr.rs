@@ -213,9 +213,6 @@ pub struct QueuePairAttr {
     pub rq_doorbell: Option<Doorbell>,
     /// Its counters, each with the kinds of completion that it counts. No kind may have two.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
-    /// Counters of the frontend. The adapter adds to them as to `counters`. A kind that one of them counts can
-    /// have a counter there too, although hardware has one counter for each kind.
-    pub accounting: Vec<(Counted, Arc<CompletionCounter>)>,
     /// Its client, as [`Memory::client`]. After [`super::Adapter::isolate_clients`], queue pairs
     /// of other clients do not wait while the engine accesses memory for this queue pair: its client's, or that of the
     /// peers to which it sends. 0: they wait.
@@ -244,7 +241,6 @@ impl QueuePairAttr {
             sq_doorbell: None,
             rq_doorbell: None,
             counters: Vec::new(),
-            accounting: Vec::new(),
             client: 0,
         }
     }

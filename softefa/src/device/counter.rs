@@ -289,23 +289,16 @@ pub(crate) struct AttachedCounters {
     any: AtomicBool,
     /// Whether a counter has a mirror, whose memory may block.
     may_block: AtomicBool,
-    /// The frontend's counters ([`super::QueuePairAttr::accounting`]), then the client's.
     counters: RwLock<Vec<(Counted, Arc<CompletionCounter>)>>,
-    /// The number of the frontend's counters.
-    accounting: usize,
 }
 
 impl AttachedCounters {
-    /// Attaches `accounting`, the frontend's counters, and `counters`, the client's. No kind may have two of
-    /// `counters`; it may have one of each.
-    pub(crate) fn new(
-        counters: Vec<(Counted, Arc<CompletionCounter>)>,
-        accounting: Vec<(Counted, Arc<CompletionCounter>)>,
-    ) -> Self {
-        let attached = Self { accounting: accounting.len(), ..Self::default() };
+    /// Attaches `counters`. No kind may have two of them.
+    pub(crate) fn new(counters: Vec<(Counted, Arc<CompletionCounter>)>) -> Self {
+        let attached = Self::default();
         {
             let mut list = attached.counters.write().unwrap_or_else(PoisonError::into_inner);
-            for (counted, counter) in accounting.into_iter().chain(counters) {
+            for (counted, counter) in counters {
                 attached.push(&mut list, counted, counter);
             }
         }
@@ -315,7 +308,7 @@ impl AttachedCounters {
     /// Attaches a counter. Returns false if one of the kinds in `counted` has a counter already.
     pub(crate) fn attach(&self, counted: Counted, counter: Arc<CompletionCounter>) -> bool {
         let mut counters = self.counters.write().unwrap_or_else(PoisonError::into_inner);
-        if counters.iter().skip(self.accounting).any(|(other, _)| other.overlaps(counted)) {
+        if counters.iter().any(|(other, _)| other.overlaps(counted)) {
             return false;
         }
         self.push(&mut counters, counted, counter);

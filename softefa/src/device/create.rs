@@ -146,7 +146,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             receive: parts.receive,
             send_cq: parts.send_cq,
             receive_cq: parts.receive_cq,
-            counters: AttachedCounters::new(attr.counters, attr.accounting),
+            counters: AttachedCounters::new(attr.counters),
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
             deliveries: AtomicUsize::new(0),
