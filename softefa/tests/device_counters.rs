@@ -129,35 +129,3 @@ fn counters_of_a_queue_pair_that_share_a_kind_are_refused() {
     let refused = adapter.create_queue_pair(attr).map(|_| ());
     assert!(matches!(refused, Err(DeviceError::Unsupported(_))), "{refused:?}");
 }
-
-#[test]
-fn a_read_that_ends_while_its_target_is_destroyed_is_not_counted() {
-    let network = Network::new();
-    let (mut a, adapter) = (Side::new(&adapter(&network, 1)), adapter(&network, 2));
-    // The flush of the posted receive waits for this memory.
-    let completions = Arc::new(BlockedMemory::default());
-    let backing = CompletionBacking::Indirect { memory: completions.clone(), address: 0 };
-    let attr = CompletionQueueAttr { entries: 256, backing, ..CompletionQueueAttr::default() };
-    let cq = adapter.create_completion_queue(attr).unwrap();
-    let mut b = Side::on(&adapter, adapter.allocate_domain().unwrap(), cq, |_| {});
-    b.post_receive(1, Segment::default());
-    let (to_b, _) = (a.handle(&b), b.handle(&a));
-    let counter = Arc::new(CompletionCounter::new());
-    adapter.attach_counter(b.qp.number, Counted::REMOTE_READ, counter.clone()).unwrap();
-    let from = Buffer::new(&b, 8, Access::REMOTE_READ);
-    let to = Arc::new(BlockedMemory::default());
-    let (pd, access) = (a.pd, Access::LOCAL_WRITE);
-    let attr = MemoryRegionAttr { pd, address: 0, length: 8, access, memory: to.clone() };
-    let key = a.adapter.register_memory(attr).unwrap().local;
-    a.post(&read(1, to_b, from.remote(0), Segment { address: 0, length: 8, key }));
-    until("the read", || (to.accesses.load(Ordering::Acquire) > 0).then_some(()));
-    std::thread::scope(|scope| {
-        let destroyed = scope.spawn(|| adapter.destroy_queue_pair(b.qp.number));
-        until("the flush", || (completions.accesses.load(Ordering::Acquire) > 0).then_some(()));
-        to.is_free.store(true, Ordering::Release);
-        let status = a.completion().status;
-        completions.is_free.store(true, Ordering::Release);
-        assert_eq!((destroyed.join().unwrap(), status), (Ok(()), CompletionStatus::Ok));
-    });
-    assert_eq!(values(&counter), (0, 0));
-}

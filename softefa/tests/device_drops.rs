@@ -13,38 +13,24 @@ use device_support::*;
 use efa_gda_wire::*;
 use softefa::device::*;
 
-/// Blocked memory that the device core regards as memory that does not block for long, such as that of this process.
-#[derive(Default)]
-struct Prompt(BlockedMemory);
-
-impl Memory for Prompt {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        self.0.read(address, into)
-    }
-
-    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
-        self.0.write(address, from)
-    }
-}
-
 #[test]
-fn a_dropped_adapter_waits_for_accesses_of_other_adapters_to_its_memory() {
+fn a_dropped_adapter_waits_for_the_access_to_its_memory() {
     let (mut a, b, to_b, _) = pair();
     let from = Buffer::new(&a, 8, Access::LOCAL_READ);
-    let memory = Arc::new(Prompt::default());
+    let memory = Arc::new(BlockedMemory::default());
     let (pd, access) = (b.pd, Access::REMOTE_WRITE);
     let attr = MemoryRegionAttr { pd, address: 0, length: 8, access, memory: memory.clone() };
     let key = b.adapter.register_memory(attr).unwrap().remote;
     a.post(&write(1, to_b, RemoteMemory { address: 0, key }, from.segment(0, 8)));
-    until("the access", || (memory.0.accesses.load(Ordering::Acquire) > 0).then_some(()));
+    until("the access", || (memory.accesses.load(Ordering::Acquire) > 0).then_some(()));
     let accessed = memory.clone();
     let dropped = thread::spawn(move || {
         drop(b);
-        accessed.0.is_free.load(Ordering::Acquire)
+        accessed.is_free.load(Ordering::Acquire)
     });
     // A drop that does not wait ends here, usually.
     (0..1000).take_while(|_| !dropped.is_finished()).for_each(|_| efa_gda_test_support::rest());
-    memory.0.is_free.store(true, Ordering::Release);
+    memory.is_free.store(true, Ordering::Release);
     assert!(dropped.join().unwrap(), "the drop returned during an access");
     assert_eq!(a.completion().status, CompletionStatus::Ok);
 }

@@ -47,32 +47,6 @@ fn memory_that_panics_fails_only_its_queue_pair() {
 }
 
 #[test]
-fn no_call_waits_for_the_mirror_of_a_counter_that_a_panic_left_unwritten() {
-    // The sender's engine has no other queue pair, whose round would write the mirror.
-    let (mut sender, counted, to_counted, _) = pair();
-    let memory = Arc::new(BlockedMemory::default());
-    let counter = CompletionCounter::mirrored((memory.clone(), 0), (memory.clone(), 8));
-    counted.adapter.attach_counter(counted.qp.number, Counted::REMOTE_WRITE, Arc::new(counter)).unwrap();
-    let from = Buffer::new(&sender, 8, Access::LOCAL_READ);
-    let to = Buffer::new(&counted, 8, Access::REMOTE_WRITE);
-    let (pd, access, panics) = (sender.pd, Access::LOCAL_WRITE, Arc::new(Panics));
-    let attr = MemoryRegionAttr { pd, address: 0, length: 8, access, memory: panics };
-    let key = sender.adapter.register_memory(attr).unwrap().local;
-    // The first request is counted, and the second panics before the count is written.
-    sender.adapter.hold(true);
-    sender.post(&write(1, to_counted, to.remote(0), from.segment(0, 8)));
-    sender.post(&write(2, to_counted, to.remote(0), Segment { address: 0, length: 8, key }));
-    sender.await_fetched(2);
-    sender.adapter.hold(false);
-    until("the mirror to be written", || (memory.accesses.load(Ordering::Acquire) > 0).then_some(()));
-    sender.adapter.allocate_domain().unwrap();
-    assert!(!memory.has_given_up.load(Ordering::Acquire), "the call waited for the mirror");
-    memory.is_free.store(true, Ordering::Release);
-    let statuses = [(); 2].map(|()| sender.completion().status);
-    assert_eq!(statuses, [CompletionStatus::Ok, CompletionStatus::QueuePairInternal]);
-}
-
-#[test]
 fn a_receive_whose_memory_panics_completes() {
     let (mut a, mut b, to_b, _) = pair();
     let attr =
@@ -84,82 +58,6 @@ fn a_receive_whose_memory_panics_completes() {
     let completion = b.completion();
     assert_eq!((completion.id, completion.status), (RequestId::new(5), CompletionStatus::InvalidLocalKey));
     assert_eq!(b.adapter.queue_pair_state(b.qp.number), Ok(QueuePairState::Ready));
-}
-
-/// Memory whose accesses panic when it is released.
-#[derive(Default)]
-struct BlockedPanics(BlockedMemory);
-
-impl Memory for BlockedPanics {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        self.0.read(address, into)?;
-        panic!("an injected panic")
-    }
-
-    fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
-        Ok(())
-    }
-
-    fn client(&self) -> u64 {
-        BLOCKED
-    }
-}
-
-/// Makes `sender` execute a write that succeeds, then one whose source is the result, which blocks and then panics.
-fn write_until_blocked(sender: &mut Side, to_target: Peer, target: &Side) -> Arc<BlockedPanics> {
-    let memory = Arc::new(BlockedPanics::default());
-    let (pd, access) = (sender.pd, Access::LOCAL_READ);
-    let attr = MemoryRegionAttr { pd, address: 0, length: 8, access, memory: memory.clone() };
-    let key = sender.adapter.register_memory(attr).unwrap().local;
-    let to = Buffer::new(target, 8, Access::REMOTE_WRITE);
-    sender.adapter.hold(true);
-    sender.post(&write(1, to_target, RemoteMemory::default(), Segment::default()));
-    sender.post(&write(2, to_target, to.remote(0), Segment { address: 0, length: 8, key }));
-    sender.await_fetched(2);
-    sender.adapter.hold(false);
-    until("the access", || (memory.0.accesses.load(Ordering::Acquire) > 0).then_some(()));
-    target.adapter.deregister_memory(to.keys.local).unwrap();
-    memory
-}
-
-const OK_THEN_PANIC: [CompletionStatus; 2] = [CompletionStatus::Ok, CompletionStatus::QueuePairInternal];
-
-#[test]
-fn a_mirror_is_written_before_the_completions_also_if_a_replaced_engine_panics() {
-    let (mut sender, counted, to_counted, _) = pair_with(|_| {}, |attr| attr.client = BLOCKED);
-    sender.adapter.isolate_clients().unwrap();
-    let mirror = Arc::new(BlockedMemory::default());
-    mirror.is_free.store(true, Ordering::Release);
-    let counter = CompletionCounter::mirrored((mirror.clone(), 0), (mirror.clone(), 8));
-    counted.adapter.attach_counter(counted.qp.number, Counted::REMOTE_WRITE, Arc::new(counter)).unwrap();
-    let memory = write_until_blocked(&mut sender, to_counted, &counted);
-    // A request of another client is executed after the first engine was replaced.
-    let mut other = Side::new(&sender.adapter);
-    let itself = other.handle(&other);
-    let empty = write(1, itself, RemoteMemory::default(), Segment::default());
-    assert_eq!(other.run(&empty), CompletionStatus::Ok);
-    memory.0.is_free.store(true, Ordering::Release);
-    assert_eq!([(); 2].map(|()| sender.completion().status), OK_THEN_PANIC);
-    assert_eq!(mirror.accesses.load(Ordering::Acquire), 1);
-}
-
-#[test]
-fn a_request_that_panics_completes_before_a_call_that_sets_the_error_state_returns() {
-    let (mut sender, target, to_target, _) = pair();
-    let memory = write_until_blocked(&mut sender, to_target, &target);
-    let (adapter, number) = (sender.adapter.clone(), sender.qp.number);
-    std::thread::scope(|scope| {
-        let set = scope.spawn(|| adapter.set_queue_pair_state(number, QueuePairState::Error));
-        until("the error state", || {
-            (adapter.queue_pair_state(number) == Ok(QueuePairState::Error)).then_some(())
-        });
-        memory.0.is_free.store(true, Ordering::Release);
-        set.join().unwrap().unwrap();
-        assert_eq!(
-            [(); 2].map(|()| sender.poll().map(|completion| completion.status)),
-            OK_THEN_PANIC.map(Some)
-        );
-    });
 }
 
 /// Memory that counts its accesses and always panics.

@@ -19,7 +19,7 @@ use nix::unistd::ftruncate;
 use softefa_abi::encode;
 use softefa_abi::protocol::{Mapping, REQUEST_BYTES, Request};
 use softefa_abi::sys::*;
-use softefa_uverbs::broker::{Broker, Clients};
+use softefa_uverbs::broker::Broker;
 
 #[path = "../../../softefa/uverbs/tests/client/mod.rs"]
 mod client;
@@ -177,7 +177,7 @@ fn socket() -> &'static PathBuf {
     let (_, socket) = BROKER.get_or_init(|| {
         let socket = std::env::temp_dir().join(format!("softefa-fuzz.{}", std::process::id()));
         let _ = std::fs::remove_file(&socket);
-        (Broker::start(&socket, 1, Clients::OwnUser).expect("a broker"), socket)
+        (Broker::start(&socket, 1).expect("a broker"), socket)
     });
     socket
 }

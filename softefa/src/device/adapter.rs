@@ -1,12 +1,9 @@
-//! The adapter and its control path. A call that changes objects holds the network's lock for writing, so that no
-//! engine looks up an object during the change. If it removed an object, it then waits, without the lock, until no
-//! engine accesses that object. `engine.rs` states which accesses these are, and what bounds the waits.
+//! The adapter and its control path. A call that changes objects holds the network's lock for writing, so that the engine
+//! uses no object during the change, and none that the call removed afterwards.
 
 use std::fmt;
-use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use efa_gda_wire::{AddressHandle, LocalKey, QueueKey, QueuePairNumber};
 
@@ -18,28 +15,19 @@ use super::completion::CompletionRing;
 use super::config::{AdapterConfig, Gid};
 use super::counter::{CompletionCounter, Counted, UnwrittenCounters};
 use super::create;
-use super::engine;
 use super::error::DeviceError;
 use super::network::Network;
-use super::shared::{Shared, wait_until};
+use super::shared::Shared;
 use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
-/// Time that the drop of an adapter waits in all: for its threads, and then for engines of other adapters. Its wait for
-/// regions of memory that does not block for long is not included, and has no bound (`engine.rs`, "Locks"). A round is
-/// far shorter, unless a [`super::Memory`] blocks; then the drop leaks the threads and the remaining objects.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A software adapter: its objects and its engine thread.
+/// A software adapter: its objects on its network.
 ///
-/// Dropping the last reference stops the thread, deregisters all memory and removes the adapter from its network.
-/// Queues that still exist are dropped without being flushed. Late writes to memory whose
-/// [`Memory::client`](super::Memory::client) is not 0 are discarded. If an access to such memory has not returned after
-/// 10 s, the drop leaks the adapter's remaining objects, because engines may still access that memory; if one of
-/// them is its own, the adapter also stays on its network. No engine accesses other registered memory after the drop
-/// has returned. A method of a `Memory` must not drop the last reference, because the drop waits for the threads that
-/// call it.
+/// Dropping the last reference removes the adapter from its network and deregisters all memory; late writes land. Queues
+/// that still exist are dropped without being flushed. The engine accesses no registered memory after the drop has
+/// returned. A method of a [`Memory`](super::Memory) must not drop the last reference, because the drop waits for the
+/// engine.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -53,7 +41,7 @@ impl fmt::Debug for Adapter {
 }
 
 impl Adapter {
-    /// Joins a new adapter to `network` and starts its engine.
+    /// Joins a new adapter to `network`.
     ///
     /// # Errors
     /// [`DeviceError::GidTaken`] if another adapter of the network has the GID; [`DeviceError::Thread`];
@@ -62,23 +50,7 @@ impl Adapter {
         create::check_limits(&config.limits)?;
         let shared = Arc::new(Shared::new(config));
         let index = network.join(shared.clone())?;
-        if let Err(error) = engine::start(network, index, &shared, 0) {
-            network.leave(index, Instant::now());
-            return Err(DeviceError::Thread(error.to_string()));
-        }
         Ok(Arc::new(Self { network: network.clone(), index, shared }))
-    }
-
-    /// Starts the watch thread, which makes another thread the engine when the engine waits for memory in its work for
-    /// a client other than 0, so that the other clients do not wait. That client is the sender's
-    /// ([`QueuePairAttr::client`]); for backlogs and late writes, it is the memory's
-    /// ([`Memory::client`](super::Memory::client)).
-    ///
-    /// # Errors
-    /// [`DeviceError::Thread`].
-    pub fn isolate_clients(&self) -> Result<(), DeviceError> {
-        let started = engine::watch(&self.network, self.index, &self.shared);
-        started.map_err(|error| DeviceError::Thread(error.to_string()))
     }
 
     /// Its configuration: limits, capabilities, faults.
@@ -174,19 +146,18 @@ impl Adapter {
         })
     }
 
-    /// Deregisters memory. After it has returned, no engine accesses the memory, and requests that use the
-    /// keys fail.
+    /// Deregisters memory. After it has returned, the engine does not access the memory, and requests that use the keys
+    /// fail.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchMemoryRegion`].
     pub fn deregister_memory(&self, key: LocalKey) -> Result<(), DeviceError> {
-        let mut region = self.change(|port| {
+        let region = self.change(|port| {
             let region = port.remove_region(key).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
             port.release_domain(region.pd());
             Ok(region)
         })?;
-        // Outside the lock, because a frontend's `Memory` may block, and dropping it runs its code.
-        region.wait_until_unused();
+        // Outside the lock, because it runs a frontend's code.
         drop(region);
         Ok(())
     }
@@ -263,9 +234,6 @@ impl Adapter {
             Ok(ring)
         })?;
         ring.abandon();
-        // An engine that writes the backlog holds an `Arc` of the queue. This thread must drop the last one, because a
-        // drop of the queue's memory runs the frontend's code, for which the engine's other clients would wait.
-        wait_until(|| Arc::strong_count(&ring) == 1);
         Ok(())
     }
 
@@ -304,7 +272,7 @@ impl Adapter {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`].
     pub fn create_queue_pair(&self, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
         let queue_pair = self.change_with(attr, create::queue_pair)?;
-        self.shared.wake();
+        self.network.wake();
         Ok(queue_pair)
     }
 
@@ -319,7 +287,7 @@ impl Adapter {
         queue_pair: QueuePairNumber,
         state: QueuePairState,
     ) -> Result<(), DeviceError> {
-        let queue_pair = self.change(|port| {
+        self.change(|port| {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let queue_pair = port.queue_pairs.get(queue_pair.get()).ok_or(missing)?;
             match (queue_pair.state(), state) {
@@ -333,13 +301,12 @@ impl Adapter {
                 }
                 _ => queue_pair.set_state(state),
             }
-            Ok(queue_pair.clone())
+            if state == QueuePairState::Error {
+                queue_pair.flush(&mut UnwrittenCounters::default());
+            }
+            Ok(())
         })?;
-        if state == QueuePairState::Error {
-            queue_pair.wait_for_deliveries();
-            queue_pair.flush(&mut UnwrittenCounters::default());
-        }
-        self.shared.wake();
+        self.network.wake();
         Ok(())
     }
 
@@ -408,48 +375,37 @@ impl Adapter {
         let removed = self.change(|port| {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
-            if let Some(live) = port.live.get_mut(&removed.client) {
-                live.retain(|number| *number != queue_pair.get());
-            }
-            port.live.retain(|_, live| !live.is_empty());
             removed.set_state(QueuePairState::Error);
-            Ok(removed)
-        })?;
-        // An engine that works on it without the network's lock holds an `Arc` of it.
-        wait_until(|| Arc::strong_count(&removed) == 1);
-        // Pairs with the release by which an `Arc` is dropped: what those engines did is visible to the flush.
-        fence(Ordering::Acquire);
-        removed.flush(&mut UnwrittenCounters::default());
-        removed.counters.detach();
-        self.change(|port| {
+            removed.flush(&mut UnwrittenCounters::default());
+            removed.counters.detach();
             removed.doorbells().for_each(|doorbell| port.doorbells.release(doorbell));
             removed.send_cq.users.fetch_sub(1, Ordering::Relaxed);
             removed.receive_cq.users.fetch_sub(1, Ordering::Relaxed);
             port.release_domain(removed.pd);
-            Ok(())
-        })
+            Ok(removed)
+        })?;
+        // Outside the lock, because it runs code of frontends.
+        drop(removed);
+        Ok(())
     }
 
     /// Holds or releases the adapter, for tests that need requests in flight. While it is held, the engine fetches and
     /// checks requests, and executes them after the release. It executes none after a call that holds the adapter has
-    /// returned, unless it is in an access to memory that may block: then it executes requests until its round ends.
+    /// returned.
     pub fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::Release);
-        self.shared.wake();
-        // While this thread has the network's lock, an engine is between two rounds or in an access. So each round that
-        // begins later finds the store.
+        self.network.wake();
+        // The engine reads the flag each time after it has acquired the lock.
         drop(self.network.write());
     }
 
-    /// Ends the engine's thread, as if the adapter had died, for tests of waits that must time out. Posted requests do
-    /// not complete, but queue pairs can still be destroyed, which flushes their requests. The adapter executes no
-    /// request after the call has returned. The call waits for accesses of the engine; a [`Memory`](super::Memory) that
-    /// blocks delays it.
+    /// Makes the engine pass over the adapter for good, as if the adapter had died, for tests of waits that must time
+    /// out. Posted requests do not complete, but queue pairs can still be destroyed, which flushes their requests. The
+    /// adapter executes no request after the call has returned.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
-        // An engine at work may not have seen the flag. This waits until it has finished its rounds.
-        drop(self.shared.working.write().unwrap_or_else(PoisonError::into_inner));
+        // As in `hold`.
+        drop(self.network.write());
     }
 
     /// Its counts so far.
@@ -480,17 +436,6 @@ impl Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        let limit = Instant::now() + STOP_TIMEOUT;
-        while !self.shared.has_ended() && Instant::now() < limit {
-            self.shared.wake();
-            thread::yield_now();
-        }
-        // Also if a thread is leaked: the owner of memory of this process may free that memory after the drop.
-        self.network.remove_prompt_regions(self.index);
-        if self.shared.has_ended() {
-            self.shared.join();
-            self.network.leave(self.index, limit);
-        }
+        self.network.leave(self.index);
     }
 }

@@ -213,10 +213,6 @@ pub struct QueuePairAttr {
     pub rq_doorbell: Option<Doorbell>,
     /// Its counters, each with the kinds of completion that it counts. No kind may have two.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
-    /// Its client, as [`Memory::client`]. After [`super::Adapter::isolate_clients`], queue pairs
-    /// of other clients do not wait while the engine accesses memory for this queue pair: its client's, or that of the
-    /// peers to which it sends. 0: they wait.
-    pub client: u64,
 }
 
 impl QueuePairAttr {
@@ -241,7 +237,6 @@ impl QueuePairAttr {
             sq_doorbell: None,
             rq_doorbell: None,
             counters: Vec::new(),
-            client: 0,
         }
     }
 }

@@ -8,8 +8,7 @@
 //! | slot, bytes 8 to 31 | the holder of `state`: relaxed | the client: relaxed | written before bytes 0 to 7, read after them |
 //! | slot, bytes 0 to 7 (request id or its low 32 bits, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client, and before the queue exists a control thread (`create::first_set_phase`): acquire | the release and the acquire pair: payload, except late writes (`relaxed.rs`), and bytes 8 to 31 are visible after the load |
 //! | doorbell: low 16 bits of the consumer index | the client: release, or relaxed after a fence; a control thread: the initial value | the holder of `state`: acquire | the release or the fence pairs with the acquire: the client has read the consumed slots, so they may be overwritten |
-//! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
-//! | `is_consumer_known` | the holder of `state`: relaxed | a control thread: relaxed | none; a copy of whether `State::consumed` is known |
+//! | `state` | the engine, control threads | the same | its mutex |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
 //! The client must not write slots. To have overruns found, it must change the low 16 bits of the doorbell, which are 0
@@ -28,7 +27,7 @@
 //! therefore does not matter: a client that reads the phase bit of this lap may read the rest of the completion.
 //!
 //! If the `Memory` panics, the queue is abandoned and a warning is stored. So the panic ends neither the queue pair
-//! whose completions were written, which may be another client's, nor a control call, and no later write panics again.
+//! whose completions were written nor a control call, and no later write panics again.
 //!
 //! # Full queues
 //! A queue is full if its consumer index is known and as many completions are unread as it has entries. Hardware then
@@ -38,12 +37,12 @@
 //! 256; later ones are lost.
 //!
 //! The backlog is written, in order, when the consumer index has moved: by a thread that pushes completions, a few at a
-//! time; by a control call that sets the index; and by the engine of the queue's adapter, which reads the doorbell
-//! while [`Shared::backlogged`] is not 0 (`deferred.rs`).
+//! time; by a control call that sets the index; and by the engine in each round of the queue's adapter, while
+//! [`Shared::backlogged`] is not 0.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{COMPLETION_BYTES, Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring};
@@ -74,9 +73,6 @@ pub(crate) struct CompletionRing {
     pub(crate) doorbell: Option<Doorbell>,
     /// One for each queue pair that has it as `send_cq`, and one for each that has it as `receive_cq`.
     pub(crate) users: AtomicUsize,
-    /// Whether the client has reported a consumer index: a copy, because a control call that holds the network's lock
-    /// must not wait for `state`, whose holder may wait for memory.
-    is_consumer_known: AtomicBool,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -122,27 +118,12 @@ impl CompletionRing {
         doorbell: Option<Doorbell>,
         shared: Arc<Shared>,
     ) -> Self {
-        let users = AtomicUsize::new(0);
-        let (is_consumer_known, state) = (AtomicBool::new(false), Mutex::default());
-        Self { number, ring, storage, doorbell, users, is_consumer_known, shared, state }
-    }
-
-    /// Whether writing completions may block. A thread that acquires `state` must then not hold the network's lock.
-    pub(crate) fn may_block(&self) -> bool {
-        matches!(self.storage, Storage::Indirect { .. })
+        Self { number, ring, storage, doorbell, users: AtomicUsize::new(0), shared, state: Mutex::default() }
     }
 
     /// Whether the queue has a doorbell for the consumer index, or the client has reported one.
     pub(crate) fn has_consumer_index(&self) -> bool {
-        self.doorbell.is_some() || self.is_consumer_known.load(Ordering::Relaxed)
-    }
-
-    /// The client whose memory it writes to, as [`Memory::client`].
-    pub(crate) fn client(&self) -> u64 {
-        match &self.storage {
-            Storage::Ring(_) => 0,
-            Storage::Indirect { memory, .. } => memory.client(),
-        }
+        self.doorbell.is_some() || lock(&self.state).consumed.is_some()
     }
 
     /// Stores the consumer index that the client reported, and writes what fits of the backlog.
@@ -157,8 +138,7 @@ impl CompletionRing {
     }
 
     /// Writes completions in order, or adds them to the backlog until that is full. First writes completions of the
-    /// backlog that fit, only some ([`BACKLOG_OF_A_PUSH`]), because the caller may hold the network's lock. Discards
-    /// `records` if the queue was abandoned.
+    /// backlog that fit, only some ([`BACKLOG_OF_A_PUSH`]). Discards `records` if the queue was abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
         if state.is_abandoned {
@@ -225,12 +205,9 @@ impl CompletionRing {
         }
     }
 
-    /// Reads the doorbell, and writes what fits of the backlog. Returns the number of completions that it wrote.
-    pub(crate) fn retry_backlog(&self) -> u64 {
-        let mut state = lock(&self.state);
-        let before = state.produced;
-        self.read_consumer(&mut state, usize::MAX);
-        state.produced - before
+    /// Reads the doorbell, and writes what fits of the backlog.
+    pub(crate) fn retry_backlog(&self) {
+        self.read_consumer(&mut lock(&self.state), usize::MAX);
     }
 
     fn is_full(&self, state: &State) -> bool {
@@ -350,7 +327,6 @@ impl CompletionRing {
             self.report(StrictRule::ConsumerAhead { consumer, producer: state.produced }, consumer);
         } else {
             state.consumed = Some(consumer);
-            self.is_consumer_known.store(true, Ordering::Relaxed);
         }
     }
 
@@ -443,7 +419,7 @@ mod tests {
         queue.push(iter::once(record));
         assert_eq!(lock(&queue.state).produced, 256 + BACKLOG_OF_A_PUSH as u64 + 1);
         assert_eq!(lock(&queue.state).backlog.len(), 100 - BACKLOG_OF_A_PUSH);
-        assert_eq!(queue.retry_backlog(), 100 - BACKLOG_OF_A_PUSH as u64);
+        queue.retry_backlog();
         assert_eq!((shared.statistics().overruns, shared.backlogged.load(Ordering::Relaxed)), (100, 0));
         let last = 256 + 100_u64;
         let Storage::Ring(memory) = &queue.storage else { unreachable!("made above") };

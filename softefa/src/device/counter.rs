@@ -6,17 +6,17 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | a counter's word | engines, and control threads that flush: add; callers of [`CompletionCounter::add`] and [`CompletionCounter::set`]: add, store; all release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved, except late writes (`relaxed.rs`) |
+//! | a counter's word | the engine, and control threads that flush: add; callers of [`CompletionCounter::add`] and [`CompletionCounter::set`]: add, store; all release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved, except late writes (`relaxed.rs`) |
 //! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under that lock, so no older value overwrites a newer one, and no value is in it before the data that it counts: "Mirrors" below |
 //! | `CompletionCounter::users` | control threads: acquire and release | control threads: acquire | a thread that finds the counter not attached finds the mirror writes of `detach` done |
-//! | `AttachedCounters::any`, `may_block` | a control thread, under the network's write lock: release | engines, control threads: acquire | for `any` the release and the acquire pair, and the lock of the list orders the counters; for `may_block` the network's lock. Neither is cleared |
-//! | `AttachedCounters::counters` | a control thread | engines, control threads | its lock |
+//! | `AttachedCounters::any` | a control thread, under the network's write lock: release | the engine, control threads: acquire | the lock of the list orders the counters; it is never cleared |
+//! | `AttachedCounters::counters` | a control thread | the engine, control threads | its lock |
 //!
 //! The adapter adds to a counter before it makes the counted completion visible. It counts a remote write or read after
 //! the target's receive completion, if there is one, and before the sender's completion is visible.
 //!
 //! # Mirrors
-//! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
+//! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore the engine
 //! only notes a mirrored counter that it added to ([`UnwrittenCounters`]), and writes the newest value before it
 //! makes the next completions of the sender visible: one write for all requests in between. Values between two writes
 //! do not appear in the mirror. The counter of receives is the exception: its mirror is written before the receive
@@ -259,10 +259,6 @@ impl CompletionCounter {
 pub(crate) struct UnwrittenCounters(Vec<Arc<CompletionCounter>>);
 
 impl UnwrittenCounters {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Counts a completion. The release add pairs with the acquire load of a client that reads the count.
     fn count(&mut self, counter: &Arc<CompletionCounter>, status: CompletionStatus) {
         counter.word(status != CompletionStatus::Ok).fetch_add(1, Ordering::Release);
@@ -287,8 +283,6 @@ impl UnwrittenCounters {
 #[derive(Debug, Default)]
 pub(crate) struct AttachedCounters {
     any: AtomicBool,
-    /// Whether a counter has a mirror, whose memory may block.
-    may_block: AtomicBool,
     counters: RwLock<Vec<(Counted, Arc<CompletionCounter>)>>,
 }
 
@@ -321,27 +315,18 @@ impl AttachedCounters {
         counted: Counted,
         counter: Arc<CompletionCounter>,
     ) {
-        if counter.mirror.is_some() {
-            self.may_block.store(true, Ordering::Release);
-        }
         counter.users.fetch_add(1, Ordering::AcqRel);
         counters.push((counted, counter));
         self.any.store(true, Ordering::Release);
     }
 
-    /// Detaches all counters of a queue pair that was destroyed, and writes their mirrors. An engine that has noted one
-    /// of them finds the mirror up to date and does not access its memory, unless the counter is attached to another
-    /// queue pair, or during [`CompletionCounter::set`] and `add`.
+    /// Detaches all counters of a queue pair that was destroyed, and writes their mirrors.
     pub(crate) fn detach(&self) {
         let counters = take(&mut *self.counters.write().unwrap_or_else(PoisonError::into_inner));
         for (_, counter) in counters {
             counter.write_mirror();
             counter.users.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-
-    pub(crate) fn may_block(&self) -> bool {
-        self.may_block.load(Ordering::Acquire)
     }
 
     pub(crate) fn any(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Creating queues: checks the attributes against the adapter's limits, rounds depths as the driver does, and
 //! allocates rings and doorbells.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{
@@ -149,8 +149,6 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             counters: AttachedCounters::new(attr.counters),
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
-            deliveries: AtomicUsize::new(0),
-            client: attr.client,
         })
     });
     let Some(core) = created.and_then(|number| port.queue_pairs.get(number)).cloned() else {
@@ -164,7 +162,6 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
     core.send_cq.users.fetch_add(1, Ordering::Relaxed);
     core.receive_cq.users.fetch_add(1, Ordering::Relaxed);
     port.retain_domain(attr.pd);
-    port.live.entry(core.client).or_default().push(core.number.get());
     warn_if_shallow(port, &core.send_cq);
     if core.receive_cq.number != core.send_cq.number {
         warn_if_shallow(port, &core.receive_cq);

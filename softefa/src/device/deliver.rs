@@ -1,11 +1,7 @@
 //! Delivery: the last part of a request whose keys and target were checked (`execute.rs`). It stores the bytes, writes
-//! the receive completion if there is one, and adds to the target's counters. The engine accesses memory that may block
-//! without the network's lock. `QueuePairCore::deliveries` of the target counts each delivery with such an access,
-//! other than an RDMA read, until it ends; a control call that ends the target waits for it (`engine.rs`, "Locks").
+//! the receive completion if there is one, and adds to the target's counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::ptr;
-use std::sync::Arc;
 
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionKind, CompletionStatus, OperationCode, ReceiveInfo, Request,
@@ -15,7 +11,6 @@ use efa_gda_wire::{
 use super::completion::CompletionRecord;
 use super::config::Gid;
 use super::counter::{Counted, UnwrittenCounters};
-use super::engine::NetworkView;
 use super::execute::Outcome;
 use super::memory::HostRange;
 use super::queue_pair::QueuePairCore;
@@ -56,16 +51,14 @@ pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
 
 /// A checked request and where its bytes go.
 pub(super) struct Delivery<'a> {
-    pub(super) target: Arc<QueuePairCore>,
-    /// The index of the target's adapter.
-    pub(super) target_port: u16,
+    pub(super) target: &'a QueuePairCore,
     /// The handle for the sender's adapter in the target's domain, if it has one.
     pub(super) handle: Option<AddressHandle>,
     pub(super) sender: &'a QueuePairCore,
     pub(super) sender_gid: Gid,
     pub(super) request: &'a Request,
     pub(super) source: Source<'a>,
-    pub(super) sinks: [Option<View>; MAX_SEGMENTS],
+    pub(super) sinks: [Option<View<'a>>; MAX_SEGMENTS],
     pub(super) end: End,
 }
 
@@ -77,65 +70,36 @@ enum Side {
 }
 
 impl Delivery<'_> {
-    /// Stores the bytes, writes the receive completion and adds to the target's counters, as `end` requires. The caller
-    /// must have held the network's lock since it found the target and the views.
-    pub(super) fn run(
-        self,
-        network: &mut NetworkView<'_>,
-        scratch: &[u8],
-        unwritten: &mut UnwrittenCounters,
-    ) -> Outcome {
-        let Self { target, target_port, handle, sender, sender_gid, request, source, sinks, end } = self;
+    /// Stores the bytes, writes the receive completion and adds to the target's counters, as `end` requires.
+    pub(super) fn run(self, scratch: &[u8], unwritten: &mut UnwrittenCounters) -> Outcome {
+        let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
         let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
         if is_read {
-            // The sinks are the sender's memory, for which a control call of the target must not wait. So this is not
-            // counted as a delivery of the target, and holds no `Arc` of it.
-            let (number, weak) = (target.number.get(), Arc::downgrade(&target));
-            drop(target);
-            let stored = store(network, &source, sinks, scratch);
-            return match (stored, end) {
+            return match (store(&source, &sinks, scratch), end) {
                 (Err(Side::From), _) => Outcome::Done(CompletionStatus::RemoteBadAddress),
                 (Err(Side::To), _) => Outcome::Done(CompletionStatus::InvalidLocalKey),
                 (Ok(()), End::Piece { length, .. }) => Outcome::Moved(length),
                 (Ok(()), _) => {
                     let ok = CompletionStatus::Ok;
-                    // Found again, not upgraded: the engine must not become the last holder of a destroyed queue pair.
-                    let port = network.ports().port(target_port);
-                    let target = port.and_then(|port| port.queue_pairs.get(number));
-                    if let Some(target) = target.filter(|target| ptr::eq(Arc::as_ptr(target), weak.as_ptr()))
-                    {
-                        target.counters.count(Counted::REMOTE_READ, ok, unwritten);
-                    }
+                    target.counters.count(Counted::REMOTE_READ, ok, unwritten);
                     Outcome::Done(ok)
                 }
             };
         }
-        let may_block = target.may_block() || sinks.iter().flatten().any(View::may_block);
-        let _in_delivery = may_block.then(|| target.begin_delivery());
         // If a sink's `Memory` panics, the target's receive, which is taken, must still complete.
-        let stored = catch_unwind(AssertUnwindSafe(|| store(network, &source, sinks, scratch)));
+        let stored = catch_unwind(AssertUnwindSafe(|| store(&source, &sinks, scratch)));
         let (stored, panic) = match stored {
             Ok(stored) => (stored, None),
             Err(panic) => (Err(Side::To), Some(panic)),
         };
-        let receiver = Receiver { queue_pair: &target, handle, sender, sender_gid, request };
-        let outcome = if target.may_block() {
-            network.unlocked(|| receiver.finish(end, stored, unwritten))
-        } else {
-            receiver.finish(end, stored, unwritten)
-        };
+        let receiver = Receiver { queue_pair: target, handle, sender, sender_gid, request };
+        let outcome = receiver.finish(end, stored, unwritten);
         panic.map_or(outcome, |panic| resume_unwind(panic))
     }
 }
 
-/// Stores the source's bytes in the sinks: first in those of this process, while the network's lock protects them, then
-/// without the lock in those that may block.
-fn store(
-    network: &mut NetworkView<'_>,
-    source: &Source<'_>,
-    sinks: [Option<View>; MAX_SEGMENTS],
-    scratch: &[u8],
-) -> Result<(), Side> {
+/// Stores the source's bytes in the sinks.
+fn store(source: &Source<'_>, sinks: &[Option<View<'_>>], scratch: &[u8]) -> Result<(), Side> {
     let bytes = match source {
         Source::Inline(bytes) => bytes,
         Source::Scratch(length) => &scratch[..*length],
@@ -147,11 +111,7 @@ fn store(
         }
         Source::Unreachable => return Err(Side::From),
     };
-    scatter(&sinks, bytes, false).map_err(|_| Side::To)?;
-    if sinks.iter().flatten().any(View::may_block) {
-        network.unlocked(|| scatter(&sinks, bytes, true)).map_err(|_| Side::To)?;
-    }
-    Ok(())
+    scatter(sinks, bytes).map_err(|_| Side::To)
 }
 
 /// The target of a request, and what its receive completion states of the sender.
@@ -204,9 +164,8 @@ impl Receiver<'_> {
     }
 
     /// Passes the receive completion to the target's completion queue at once, so that it is visible before the
-    /// sender's completion (exceptions: `engine.rs`, "Order of one request"). For a message it first adds to the
-    /// target's counter of receives and writes that counter's mirror. It writes no other mirrors: those that the engine
-    /// has noted may be in memory of other clients, for which a control call that ends the target must not wait.
+    /// sender's completion (exception: `engine.rs`, "Order of one request"). For a message it first adds to the
+    /// target's counter of receives and writes that counter's mirror.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
         let code = self.request.operation.code();
         let info = ReceiveInfo {

@@ -1,26 +1,9 @@
 //! The operations: each finds the peer, checks keys and lengths, moves bytes and delivers. Each failure
 //! has the status that EFA has for it (`enum efa_io_comp_status`, `efa_io_defs.h`).
 //!
-//! The sender's engine executes both sides of a request. It holds the lock of the sender's send state throughout. It
-//! acquires the locks of the target's receive state and completion queue one after the other, each for one call. So a
-//! receive that `expect_receive` found may be gone when `take_receive` is called; the try then ends as if none had been
-//! posted.
-//!
-//! Memory that only calls of a [`super::Memory`] reach may block, because its client decides what is there. The engine
-//! therefore releases the network's lock for an access to it. A try is one [`Stage`], or two if the source may block:
-//! 1. The first stage checks keys and the target. If the source may block, the engine loads it into its scratch memory
-//!    without the lock, and the second stage checks keys and the target again. During the load the engine holds the
-//!    sender, and an `Arc` of the memory of each of the source's regions that may block; it does not hold or access
-//!    other memory of the source then. The source of a read is a region of the target's adapter, of which the engine
-//!    then holds nothing else; the target may end meanwhile.
-//! 2. The last stage takes the target's receive, if the request consumes one, and the views of the memory where the
-//!    bytes go. It drops all views of the source before the delivery begins.
-//! 3. The delivery stores the bytes there and completes the receive (`deliver.rs`).
-//!
-//! `engine.rs` states which control call waits for an access ("Locks"), and how long other clients wait ("Waits and
-//! their bounds").
+//! The engine executes both sides of a request, under the network's lock and the lock of the sender's send state. It
+//! acquires the locks of the target's receive state and completion queue one after the other, each for one call.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use efa_gda_wire::{CompletionStatus, Operation, RemoteMemory, Request, Segment};
@@ -29,7 +12,6 @@ use super::attr::Access;
 use super::config::AdapterConfig;
 use super::deliver::{BAD_SINK, Delivery, End, Source};
 use super::engine::{Engine, NetworkView};
-use super::memory::MemoryFault;
 use super::queue_pair::QueuePairCore;
 use super::receive_queue::{MAX_SEGMENTS, PostedReceive};
 use super::tables::{Port, View};
@@ -49,64 +31,45 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// Most bytes that one try of an RDMA request moves if neither side may block; else [`BOUNCE_BYTES`]. A SEND never
+/// Most bytes that one try of an RDMA request moves between memory of this process; else [`BOUNCE_BYTES`]. A SEND never
 /// moves in pieces.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Why a stage ended without a delivery.
-enum Stop {
-    Outcome(Outcome),
-    /// At least one of these views may block. The caller must load those that may block into the scratch memory, then
-    /// run the next stage.
-    Load(Sources),
-}
-
-/// The views of a request's source.
-type Sources = [Option<View>; 2];
-
-impl From<CompletionStatus> for Stop {
+impl From<CompletionStatus> for Outcome {
     fn from(status: CompletionStatus) -> Self {
-        Self::Outcome(Outcome::Done(status))
+        Self::Done(status)
     }
 }
 
 /// The destination of a request.
 struct Target<'a> {
-    /// The index of its adapter.
-    index: u16,
     port: &'a Port,
-    queue_pair: &'a Arc<QueuePairCore>,
+    queue_pair: &'a QueuePairCore,
 }
 
-/// The part of a try under the network's lock, which returns a delivery or the reason why there is none ([`Stop`]).
-struct Stage<'n, 'a> {
-    network: &'n NetworkView<'n>,
-    /// A queue pair of the engine's adapter.
+/// A try of a request. Its methods return a delivery, or the outcome if there is none.
+struct Try<'a> {
+    network: NetworkView<'a>,
+    /// A queue pair of the adapter that the engine serves.
     sender: &'a QueuePairCore,
     request: &'a Request,
     /// Bytes that earlier tries moved.
     moved: u64,
-    /// The result of loading the source's views that may block, in the second stage.
-    loaded: Option<Result<(), MemoryFault>>,
 }
 
-/// Makes one try of `request`, whose earlier tries moved `moved` bytes. `sender` is a queue pair of the engine's
-/// adapter.
+/// Makes one try of `request`, whose earlier tries moved `moved` bytes. `sender` is a queue pair of the adapter that the
+/// engine serves.
 pub(crate) fn execute(
-    network: &mut NetworkView<'_>,
+    network: NetworkView<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
     request: &Request,
     moved: u64,
 ) -> Outcome {
     let Engine { scratch, unwritten, .. } = engine;
-    let mut loaded = None;
-    let outcome = loop {
-        match (Stage { network, sender, request, moved, loaded }).run(scratch) {
-            Ok(delivery) => break delivery.run(network, scratch, unwritten),
-            Err(Stop::Outcome(outcome)) => break outcome,
-            Err(Stop::Load(views)) => loaded = Some(network.unlocked(|| gather(&views, scratch, true))),
-        }
+    let outcome = match (Try { network, sender, request, moved }).prepare(scratch) {
+        Ok(delivery) => delivery.run(scratch, unwritten),
+        Err(outcome) => outcome,
     };
     let bytes = match outcome {
         Outcome::Done(CompletionStatus::Ok) => request.operation.length() - moved,
@@ -119,8 +82,8 @@ pub(crate) fn execute(
 }
 
 /// The operations.
-impl<'n, 'a> Stage<'n, 'a> {
-    fn run(&self, scratch: &mut Vec<u8>) -> Result<Delivery<'a>, Stop> {
+impl<'a> Try<'a> {
+    fn prepare(&self, scratch: &mut Vec<u8>) -> Result<Delivery<'a>, Outcome> {
         let AdapterConfig { capabilities, limits, .. } = self.network.config();
         let length = self.request.operation.length();
         match &self.request.operation {
@@ -156,7 +119,7 @@ impl<'n, 'a> Stage<'n, 'a> {
                 }
                 let target = self.target()?;
                 expect_receive(&target)?;
-                let source = self.load(views, length as usize, scratch)?;
+                let source = load(&views, length as usize, scratch);
                 Ok(self.message(&target, source, take_receive(&target)?))
             }
             Operation::SendInline(data) => {
@@ -171,25 +134,25 @@ impl<'n, 'a> Stage<'n, 'a> {
     /// engine can release the network's lock before the next one.
     fn transfer(
         &self,
-        target: &Target<'_>,
-        to: Option<View>,
-        from: Option<View>,
+        target: &Target<'a>,
+        to: Option<View<'a>>,
+        from: Option<View<'a>>,
         is_read: bool,
         scratch: &mut Vec<u8>,
-    ) -> Result<Delivery<'a>, Stop> {
+    ) -> Result<Delivery<'a>, Outcome> {
         let (mut piece, mut source, mut sink) = (None, Source::Inline(&[]), None);
         if let (Some(to), Some(from)) = (to, from) {
             let rest = from.length() - self.moved;
-            let is_direct = !to.may_block() && !from.may_block();
+            let is_direct = to.host().is_some() && from.host().is_some();
             let length = rest.min(if is_direct { PIECE_BYTES } else { BOUNCE_BYTES });
             let (to, from) = (to.part(self.moved, length), from.part(self.moved, length));
             piece = Some(length).filter(|length| *length < rest);
             if piece.is_none() && self.consumes_receive(target) && !is_read {
                 expect_receive(target)?;
             }
-            source = match from {
-                View::Host(range) if is_direct => Source::Host(range),
-                from => self.load([Some(from), None], length as usize, scratch)?,
+            source = match from.host().filter(|_| is_direct) {
+                Some(range) => Source::Host(range),
+                None => load(&[Some(from)], length as usize, scratch),
             };
             sink = Some(to);
         }
@@ -201,25 +164,8 @@ impl<'n, 'a> Stage<'n, 'a> {
         Ok(self.delivery(target, source, [sink], end))
     }
 
-    /// Loads the views into the scratch memory: at once those that cannot block, the others by [`Stop::Load`].
-    fn load(&self, views: Sources, length: usize, scratch: &mut Vec<u8>) -> Result<Source<'a>, Stop> {
-        if self.loaded.is_none() {
-            scratch.resize(scratch.len().max(length), 0);
-        }
-        let into = &mut scratch[..length];
-        // `Stop::Load` skips memory of this process, so each stage loads it here, under the lock.
-        let host = gather(&views, into, false);
-        match self.loaded {
-            None if views.iter().flatten().any(View::may_block) => Err(Stop::Load(views)),
-            loaded => Ok(match loaded.unwrap_or(host) {
-                Ok(()) => Source::Scratch(length),
-                Err(_) => Source::Unreachable,
-            }),
-        }
-    }
-
     /// The delivery of a message into a posted receive.
-    fn message(&self, target: &Target<'_>, source: Source<'a>, receive: PostedReceive) -> Delivery<'a> {
+    fn message(&self, target: &Target<'a>, source: Source<'a>, receive: PostedReceive) -> Delivery<'a> {
         let length = self.request.operation.length();
         let capacity: u64 = receive.segments().iter().map(|segment| u64::from(segment.length)).sum();
         let mut sinks = [const { None }; MAX_SEGMENTS];
@@ -245,20 +191,18 @@ impl<'n, 'a> Stage<'n, 'a> {
 
     fn delivery<const N: usize>(
         &self,
-        target: &Target<'_>,
+        target: &Target<'a>,
         source: Source<'a>,
-        views: [Option<View>; N],
+        views: [Option<View<'a>>; N],
         end: End,
     ) -> Delivery<'a> {
         let mut sinks = [const { None }; MAX_SEGMENTS];
         sinks.iter_mut().zip(views).for_each(|(sink, view)| *sink = view);
-        let local = self.network.local();
         Delivery {
-            target: target.queue_pair.clone(),
-            target_port: target.index,
+            target: target.queue_pair,
             handle: target.port.handle_for(self.network.local_index, target.queue_pair.pd),
             sender: self.sender,
-            sender_gid: local.gid,
+            sender_gid: self.network.local.gid,
             request: self.request,
             source,
             sinks,
@@ -266,7 +210,7 @@ impl<'n, 'a> Stage<'n, 'a> {
         }
     }
 
-    fn check_rdma(&self, capability: bool, length: u32) -> Result<(), Stop> {
+    fn check_rdma(&self, capability: bool, length: u32) -> Result<(), Outcome> {
         if !capability {
             return Err(CompletionStatus::UnsupportedOperation.into());
         }
@@ -277,35 +221,35 @@ impl<'n, 'a> Stage<'n, 'a> {
     }
 
     /// The local memory of a request, or `None` if it is empty: the key of an empty segment is not checked.
-    fn local_view(&self, segment: &Segment, access: Access) -> Result<Option<View>, Stop> {
+    fn local_view(&self, segment: &Segment, access: Access) -> Result<Option<View<'a>>, Outcome> {
         if segment.length == 0 {
             return Ok(None);
         }
-        let (port, pd, length) = (self.network.local(), self.sender.pd, segment.length.into());
+        let (port, pd, length) = (self.network.local, self.sender.pd, segment.length.into());
         let view = port.local_memory(segment.key, pd, access, segment.address, length);
         view.map(Some).ok_or_else(|| CompletionStatus::InvalidLocalKey.into())
     }
 
     /// The queue pair that the request names.
-    fn target(&self) -> Result<Target<'n>, Stop> {
+    fn target(&self) -> Result<Target<'a>, Outcome> {
         self.find_target(false)
     }
 
     /// As [`Self::target`], for RDMA: the target's adapter must have an address handle for the sender's
     /// (`EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER`).
-    fn rdma_target(&self) -> Result<Target<'n>, Stop> {
+    fn rdma_target(&self) -> Result<Target<'a>, Outcome> {
         self.find_target(true)
     }
 
-    fn find_target(&self, rdma: bool) -> Result<Target<'n>, Stop> {
+    fn find_target(&self, rdma: bool) -> Result<Target<'a>, Outcome> {
         let (network, peer) = (self.network, &self.request.peer);
-        let handle = network.local().handles.get(peer.address_handle.get());
+        let handle = network.local.handles.get(peer.address_handle.get());
         let Some(handle) = handle.filter(|handle| handle.pd == self.sender.pd) else {
             return Err(CompletionStatus::InvalidAddressHandle.into());
         };
         // Relaxed: the flag orders nothing, and is never cleared.
         let reached = handle.target_reached.load(Ordering::Relaxed);
-        let target = handle.target.and_then(|index| Some((index, network.ports().port(index)?)));
+        let target = handle.target.and_then(|index| Some((index, network.ports.port(index)?)));
         let Some((index, port)) = target else {
             return Err(match reached {
                 true => CompletionStatus::UnresponsiveRemote.into(),
@@ -313,7 +257,7 @@ impl<'n, 'a> Stage<'n, 'a> {
             });
         };
         if index == network.local_index && network.config().faults.drop_loopback {
-            return Err(Stop::Outcome(Outcome::Lost));
+            return Err(Outcome::Lost);
         }
         if !reached {
             handle.target_reached.store(true, Ordering::Relaxed);
@@ -323,7 +267,7 @@ impl<'n, 'a> Stage<'n, 'a> {
         }
         match port.queue_pairs.get(peer.queue_pair.get()) {
             Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
-                Ok(Target { index, port, queue_pair })
+                Ok(Target { port, queue_pair })
             }
             _ => Err(CompletionStatus::RemoteBadQueuePair.into()),
         }
@@ -335,17 +279,26 @@ impl<'n, 'a> Stage<'n, 'a> {
     }
 
     /// Takes the receive that an RDMA write with immediate consumes, if it consumes one.
-    fn take_receive_for_immediate(&self, target: &Target<'_>) -> Result<Option<PostedReceive>, Stop> {
+    fn take_receive_for_immediate(&self, target: &Target<'_>) -> Result<Option<PostedReceive>, Outcome> {
         if self.consumes_receive(target) { take_receive(target).map(Some) } else { Ok(None) }
     }
 }
 
-fn remote_view(
-    target: &Target<'_>,
+/// Copies the views of a request's source into the scratch memory.
+fn load<'a>(views: &[Option<View<'_>>], length: usize, scratch: &mut Vec<u8>) -> Source<'a> {
+    scratch.resize(scratch.len().max(length), 0);
+    match gather(views, &mut scratch[..length]) {
+        Ok(()) => Source::Scratch(length),
+        Err(_) => Source::Unreachable,
+    }
+}
+
+fn remote_view<'a>(
+    target: &Target<'a>,
     remote: &RemoteMemory,
     access: Access,
     length: u64,
-) -> Result<Option<View>, Stop> {
+) -> Result<Option<View<'a>>, Outcome> {
     if length == 0 {
         return Ok(None);
     }
@@ -354,25 +307,24 @@ fn remote_view(
 }
 
 /// Ends the try if the target has no receive posted, before bytes are loaded in vain.
-fn expect_receive(target: &Target<'_>) -> Result<(), Stop> {
+fn expect_receive(target: &Target<'_>) -> Result<(), Outcome> {
     match &target.queue_pair.receive {
         Some(receive) if receive.may_have_receive() => Ok(()),
-        _ => Err(Stop::Outcome(Outcome::ReceiverNotReady)),
+        _ => Err(Outcome::ReceiverNotReady),
     }
 }
 
 /// Takes the oldest receive of the target. If that finds a violation in the receive queue, puts the target's queue pair
 /// into the error state and fails the request.
-fn take_receive(target: &Target<'_>) -> Result<PostedReceive, Stop> {
+fn take_receive(target: &Target<'_>) -> Result<PostedReceive, Outcome> {
     let Some(receive) = &target.queue_pair.receive else {
-        return Err(Stop::Outcome(Outcome::ReceiverNotReady));
+        return Err(Outcome::ReceiverNotReady);
     };
     match receive.take() {
         Ok(Some(receive)) => Ok(receive),
-        Ok(None) => Err(Stop::Outcome(Outcome::ReceiverNotReady)),
+        Ok(None) => Err(Outcome::ReceiverNotReady),
         Err(broken) => {
             target.queue_pair.fail(Queue::Receive(target.queue_pair.number), *broken);
-            target.port.shared.wake();
             Err(CompletionStatus::RemoteBadQueuePair.into())
         }
     }

@@ -6,15 +6,13 @@ use std::sync::atomic::{Ordering, fence};
 
 /// A client's memory, with the addresses that its work-queue entries use.
 ///
-/// The engines of all adapters, control calls, and [`super::CompletionCounter::set`] and `add` call [`Self::read`] and
-/// [`Self::write`], only for ranges inside a registered region, a completion queue or a counter's mirror. Except in
-/// `set` and `add`, none calls them after the call that deregisters the region, destroys the queue or detaches the
-/// counter has returned. If an adapter is dropped instead, none accesses its regions after the drop has returned,
-/// unless [`Self::client`] is not 0 and any such access blocks for 10 s ([`super::Adapter`]). The callers do not hold
-/// the network's lock, so these two methods may block. A call that ends a queue pair waits for accesses to the memory
-/// of the peers to which it sends, also if that is another client's. Client threads may write the same bytes at the
-/// same time, as with DMA. An implementation must not fail because of that; the bytes that it then moves are
-/// unspecified.
+/// The engine, control calls, and [`super::CompletionCounter::set`] and `add` call [`Self::read`] and [`Self::write`],
+/// only for ranges inside a registered region, a completion queue or a counter's mirror. Except in `set` and `add`, none
+/// calls them after the call that deregisters the region, destroys the queue or detaches the counter has returned, nor
+/// after the drop of the adapter has returned. The engine holds the network's lock meanwhile: every adapter of the
+/// network, and every control call, waits for an access. So an implementation must not call an adapter. Client threads
+/// may write the same bytes at the same time, as with DMA. An implementation must not fail because of that; the bytes
+/// that it then moves are unspecified.
 pub trait Memory: Send + Sync {
     /// Reads the bytes at `address` into `into`.
     ///
@@ -30,16 +28,8 @@ pub trait Memory: Send + Sync {
     /// As [`Memory::read`].
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault>;
 
-    /// The client whose memory it is, if an access may block because of that client. With
-    /// [`super::Adapter::isolate_clients`], an engine that waits for the memory of one client is replaced, and the
-    /// other clients do not wait. 0: accesses do not block for long. It must return the same number in every call and
-    /// must not call an adapter, because locks are held while it is called.
-    fn client(&self) -> u64 {
-        0
-    }
-
     /// The `length` bytes at `address` as memory of this process, if they are. An adapter calls this once, when it
-    /// registers a region, and engines then copy the region's bytes directly.
+    /// registers a region, and the engine then copies the region's bytes directly.
     fn host(&self, address: u64, length: u64) -> Option<HostRange> {
         let _ = (address, length);
         None
@@ -56,7 +46,7 @@ pub struct MemoryFault {
     pub length: u64,
 }
 
-/// Bytes of this process that an engine may copy from and to. Only [`HostMemory`]'s unsafe constructor
+/// Bytes of this process that the engine may copy from and to. Only [`HostMemory`]'s unsafe constructor
 /// creates one, so that safe code cannot make the engine access arbitrary memory.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange {
@@ -91,13 +81,13 @@ impl HostMemory {
 impl Memory for HostMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         let length = into.len() as u64;
-        self.host(address, length).ok_or(MemoryFault { address, length })?.read(0, into);
+        self.host(address, length).ok_or(MemoryFault { address, length })?.read(into);
         Ok(())
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
         let length = from.len() as u64;
-        self.host(address, length).ok_or(MemoryFault { address, length })?.write(0, from);
+        self.host(address, length).ok_or(MemoryFault { address, length })?.write(from);
         Ok(())
     }
 
@@ -123,28 +113,38 @@ impl HostRange {
         self.length as u64
     }
 
-    /// Copies from `self`, from `offset` on. Copies fewer bytes if the range ends before.
-    pub(crate) fn read(self, offset: usize, into: &mut [u8]) {
-        let length = into.len().min(self.length.saturating_sub(offset));
+    /// Copies the range to `into`.
+    ///
+    /// # Panics
+    /// If `into` has another length.
+    pub(crate) fn read(self, into: &mut [u8]) {
+        assert_eq!(self.length, into.len(), "a copy from registered memory: the lengths differ");
         // SAFETY: both sides have `length` bytes. The caller of HostMemory::new guarantees the source until
-        // deregistration, or the drop of the adapter, has returned. An engine copies under the network's read lock,
-        // which excludes the removal of the region, or holds the `Arc` of its memory, for which both calls wait
-        // (`Region::wait_until_unused`). Any other caller guarantees the source itself. The destination is a slice.
-        unsafe { copy(self.start.as_ptr().add(offset.min(self.length)), into.as_mut_ptr(), length) }
+        // deregistration, or the drop of the adapter, has returned. The engine copies under the network's lock, which
+        // excludes the removal of the region. Any other caller guarantees the source itself. The destination is a
+        // slice.
+        unsafe { copy(self.start.as_ptr(), into.as_mut_ptr(), self.length) }
     }
 
-    /// Copies to `self`, from `offset` on. Copies fewer bytes if the range ends before.
-    pub(crate) fn write(self, offset: usize, from: &[u8]) {
-        let length = from.len().min(self.length.saturating_sub(offset));
+    /// Copies `from` to the range.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn write(self, from: &[u8]) {
+        assert_eq!(self.length, from.len(), "a copy to registered memory: the lengths differ");
         // SAFETY: as in `read`, with source and destination exchanged.
-        unsafe { copy(from.as_ptr(), self.start.as_ptr().add(offset.min(self.length)), length) }
+        unsafe { copy(from.as_ptr(), self.start.as_ptr(), self.length) }
     }
 
-    /// Copies `from` to `self`, as many bytes as the shorter of the two has. They may overlap.
+    /// Copies `from` to `self`. They may overlap.
+    ///
+    /// # Panics
+    /// If the ranges have different lengths.
     pub(crate) fn copy_from(self, from: Self) {
+        assert_eq!(self.length, from.length, "a copy between registered memory: the lengths differ");
         // SAFETY: the callers of HostMemory::new guarantee both ranges, under the lock as in `read`. `copy`
         // accepts overlapping ranges.
-        unsafe { copy(from.start.as_ptr(), self.start.as_ptr(), from.length.min(self.length)) }
+        unsafe { copy(from.start.as_ptr(), self.start.as_ptr(), self.length) }
     }
 }
 
@@ -161,4 +161,32 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
     // `Memory::write` promises this order, and on AArch64 a later plain or relaxed store could pass those of memmove.
     fence(Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(bytes: &mut [u8]) -> HostRange {
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+        HostRange { start, length: bytes.len() }
+    }
+
+    #[test]
+    #[should_panic(expected = "the lengths differ")]
+    fn a_read_of_more_bytes_than_the_range_has_fails() {
+        range(&mut [1; 4]).read(&mut [0; 5]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the lengths differ")]
+    fn a_write_of_more_bytes_than_the_range_has_fails() {
+        range(&mut [1; 4]).write(&[0; 5]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the lengths differ")]
+    fn a_copy_from_a_shorter_range_fails() {
+        range(&mut [1; 4]).copy_from(range(&mut [1; 3]));
+    }
 }

@@ -9,13 +9,10 @@
 //! [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
 //!
 //! # Threads
-//! One thread at a time is the engine of an adapter. When the last [`std::sync::Arc`] of the adapter is dropped, its
-//! threads are stopped and joined, or leaked if they do not end within 10 s ([`Adapter`]). A control call that changes
-//! objects holds the network's lock for writing; engines hold it for reading while they work, except during accesses
-//! that may block. A control call that removes an object also waits for those accesses to it. So no engine accesses the
-//! memory of an object after a call such as [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`] has
-//! returned.
-//! `engine.rs` states the whole protocol.
+//! One thread of each network, the engine, executes the requests of all its adapters. It runs while the network has
+//! adapters. It holds the network's lock for reading while it works; a control call that changes objects holds it for
+//! writing. So the engine does not access the memory of an object after a call such as [`Adapter::deregister_memory`] or
+//! [`Adapter::destroy_queue_pair`] has returned. `engine.rs` states the whole protocol.
 
 mod adapter;
 mod attr;
@@ -23,7 +20,6 @@ mod completion;
 mod config;
 mod counter;
 mod create;
-mod deferred;
 mod deliver;
 mod doorbells;
 mod engine;
@@ -46,7 +42,6 @@ mod statistics;
 mod stderr;
 mod tables;
 mod transfer;
-mod turns;
 mod violation;
 
 pub use adapter::Adapter;

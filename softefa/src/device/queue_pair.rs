@@ -5,22 +5,18 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `state` | a control thread, under the network's write lock; the queue pair's engine after a violation or a panic, a sender's after a violation of the receive queue, both under the network's read lock: release (`set_state`) | any engine, control threads: acquire (`state`) | the network's lock makes a control call's check and store one step; no other word depends on it; the flush reads queue state under its locks |
-//! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
-//! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
-//! | `send.state` | the queue pair's engine; a control thread that flushes | the same | its mutex |
-//! | `deliveries` | engines of senders: relaxed add, release subtract | `Adapter::set_queue_pair_state`, after it set the error state: acquire | the network's lock orders the add before that state; the release and the acquire pair: what the delivery did is visible |
-//! | `receive.state` | the queue pair's engine; the engine of any sender; a control thread that flushes | the same | its mutex |
+//! | `state` | a control thread, under the network's write lock; the engine, after a violation or a panic, under the read lock: release (`set_state`) | any thread: acquire (`state`) | the network's lock makes a control call's check and store one step |
+//! | `queue_key`, `rnr_retry` | a control thread, under the network's write lock: relaxed | the engine: relaxed | the network's lock |
+//! | `send.state`, `receive.state` | the engine; a control thread that flushes, under the network's write lock | the same | the network's lock; the mutexes are never waited for |
 //!
 //! The state only advances: idle, ready, error. An engine that reports a violation of the send or receive queue sets
-//! the error state; a violation of a completion queue changes no state. The engine of the queue pair's adapter then
-//! flushes: at the end of the queue pair's round if the violation was found in that round, else in the queue pair's
-//! next round. A request that a sender's engine is delivering to the queue pair meanwhile is still delivered. In the
-//! error state, the engine also flushes what is posted later.
+//! the error state; a violation of a completion queue changes no state. The engine then flushes: at the end of the queue
+//! pair's round if the violation was found in that round, else in the queue pair's next round. In the error state, the
+//! engine also flushes what is posted later.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
 use efa_gda_wire::{
@@ -35,7 +31,7 @@ use super::engine::{COMPLETION_COST, Engine, NetworkView};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
-use super::shared::{Shared, lock, try_lock, wait_until};
+use super::shared::{Shared, lock};
 use super::violation::{Queue, StrictRule, Violation, Warning};
 
 /// A queue pair.
@@ -44,8 +40,6 @@ use super::violation::{Queue, StrictRule, Violation, Warning};
 pub(crate) struct QueuePairCore {
     pub(crate) number: QueuePairNumber,
     pub(crate) pd: ProtectionDomain,
-    /// [`super::QueuePairAttr::client`].
-    pub(crate) client: u64,
     pub(crate) queue_key: AtomicU32,
     /// [`RnrRetry`] as a number.
     pub(crate) rnr_retry: AtomicU32,
@@ -57,19 +51,6 @@ pub(crate) struct QueuePairCore {
     pub(crate) counters: AttachedCounters,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
-    /// Deliveries into this queue pair for which an engine released the network's lock.
-    pub(crate) deliveries: AtomicUsize,
-}
-
-/// A delivery into a queue pair. `Adapter::set_queue_pair_state` waits until none is counted
-/// ([`QueuePairCore::wait_for_deliveries`]), `Adapter::destroy_queue_pair` until no engine holds an `Arc` as this does.
-pub(crate) struct InDelivery(Arc<QueuePairCore>);
-
-impl Drop for InDelivery {
-    fn drop(&mut self) {
-        // Release: a control call that has waited finds what the delivery did.
-        self.0.deliveries.fetch_sub(1, Ordering::Release);
-    }
 }
 
 /// A rule that an entry or a doorbell of one ring breaks, with the evidence: a [`Violation`] without its
@@ -139,24 +120,6 @@ impl QueuePairCore {
         }
     }
 
-    /// Whether completing its requests or receives may block, so that an engine must not hold the network's lock.
-    pub(crate) fn may_block(&self) -> bool {
-        self.send_cq.may_block() || self.receive_cq.may_block() || self.counters.may_block()
-    }
-
-    /// Counts a delivery until the result is dropped. The caller must have found the queue pair ready since it acquired
-    /// the network's lock. It may then release the lock during the delivery.
-    pub(crate) fn begin_delivery(self: &Arc<Self>) -> InDelivery {
-        self.deliveries.fetch_add(1, Ordering::Relaxed);
-        InDelivery(self.clone())
-    }
-
-    /// Waits until no delivery is in progress. The caller must have set the error state under the network's write lock,
-    /// so that none begins, and must have released that lock.
-    pub(crate) fn wait_for_deliveries(&self) {
-        wait_until(|| self.deliveries.load(Ordering::Acquire) == 0);
-    }
-
     pub(crate) fn is_ready(&self) -> bool {
         self.state() == QueuePairState::Ready
     }
@@ -169,28 +132,28 @@ impl QueuePairCore {
     /// Runs one round: polls the doorbells, executes pending requests, then new ones, and writes their completions.
     /// Flushes at the end if the queue pair left the ready state. In the error state it only flushes. Returns whether
     /// there was progress.
-    pub(crate) fn run_round(&self, network: &mut NetworkView<'_>, engine: &mut Engine) -> bool {
+    pub(crate) fn run_round(&self, network: NetworkView<'_>, engine: &mut Engine) -> bool {
         let state = self.state();
         if state == QueuePairState::Idle {
             return false;
         }
-        // Another holder of the send state, a replaced engine or a control call that flushes, may wait for memory.
-        let Some(mut send) = try_lock(&self.send.state) else { return false };
         if state == QueuePairState::Error {
-            return self.flush_in_round(send, network, engine);
+            return self.flush_in_round(engine);
         }
+        let mut guard = lock(&self.send.state);
+        let send = &mut *guard;
         if let Some(Err(broken)) = self.receive.as_ref().map(ReceiveRing::poll_doorbell) {
             self.fail(Queue::Receive(self.number), *broken);
         }
-        if let Err(broken) = self.send.poll_doorbell(&mut send, &self.shared) {
+        if let Err(broken) = self.send.poll_doorbell(send, &self.shared) {
             send.next_flush_status = CompletionStatus::QueuePairInternal;
             self.fail(Queue::Send(self.number), *broken);
         }
         // A frontend's `Memory` may panic: here in an access to a region, because completion queues and counters catch
         // panics of theirs. Indexes and rings are consistent at every such access, so the queue pair can be flushed.
         let executed = catch_unwind(AssertUnwindSafe(|| {
-            let progress = self.execute_pending(&mut send, network, engine);
-            self.execute_new(&mut send, network, engine) | progress
+            let progress = self.execute_pending(send, network, engine);
+            self.execute_new(send, network, engine) | progress
         }));
         let mut progress = executed.unwrap_or_else(|_| {
             self.set_state(QueuePairState::Error);
@@ -200,49 +163,27 @@ impl QueuePairCore {
             }
             true
         });
-        progress |= self.write_in_round(&mut send, network, engine);
+        progress |= self.write_in_round(send, engine);
         engine.has_pending |= !send.pending.is_empty();
+        drop(guard);
         if !self.is_ready() {
-            progress |= self.flush_in_round(send, network, engine);
+            progress |= self.flush_in_round(engine);
         }
         progress
     }
 
-    /// As [`Self::flush`], without the network's lock if it may block. Returns whether it flushed any request or took
-    /// any receive slot.
-    fn flush_in_round(
-        &self,
-        send: MutexGuard<'_, SendState>,
-        network: &mut NetworkView<'_>,
-        engine: &mut Engine,
-    ) -> bool {
-        let unwritten = &mut engine.unwritten;
-        let flushed = if self.may_block() {
-            network.unlocked(|| self.flush_locked(send, unwritten))
-        } else {
-            self.flush_locked(send, unwritten)
-        };
+    /// As [`Self::flush`]. Returns whether it flushed any request or took any receive slot.
+    fn flush_in_round(&self, engine: &mut Engine) -> bool {
+        let flushed = self.flush(&mut engine.unwritten);
         engine.spend(flushed * COMPLETION_COST);
         flushed > 0
     }
 
-    /// As [`Self::write_completions`], without the network's lock if that may block: if [`Self::may_block`], or if
-    /// counters are unwritten.
-    pub(crate) fn write_in_round(
-        &self,
-        send: &mut SendState,
-        network: &mut NetworkView<'_>,
-        engine: &mut Engine,
-    ) -> bool {
+    /// As [`Self::write_completions`].
+    pub(crate) fn write_in_round(&self, send: &mut SendState, engine: &mut Engine) -> bool {
         // First, so that a client that reads a completion finds its request in the statistics.
         engine.add_counts(&self.shared);
-        let unwritten = &mut engine.unwritten;
-        let is_idle = send.gathered.is_empty() && unwritten.is_empty();
-        if !is_idle && (!unwritten.is_empty() || self.may_block()) {
-            network.unlocked(|| self.write_completions(send, unwritten))
-        } else {
-            self.write_completions(send, unwritten)
-        }
+        self.write_completions(send, &mut engine.unwritten)
     }
 
     /// Writes the mirrors of the counters in `unwritten`.
@@ -301,23 +242,15 @@ impl QueuePairCore {
 
     /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch,
     /// the first request that it flushes, which may be an older pending one, completes as an internal error. Writes
-    /// gathered completions first. The caller must not hold the network's lock.
-    pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) {
-        self.flush_locked(lock(&self.send.state), unwritten);
-    }
-
-    /// As [`Self::flush`], for a caller that holds the send state. The caller may hold the network's lock too if
-    /// [`Self::may_block`] is false and `unwritten` is empty. Returns the number of requests plus that of the receives'
-    /// slots.
-    fn flush_locked(&self, mut send: MutexGuard<'_, SendState>, unwritten: &mut UnwrittenCounters) -> u64 {
+    /// gathered completions first. Returns the number of requests plus that of the receives' slots.
+    pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) -> u64 {
+        let mut send = lock(&self.send.state);
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
             send.gathered.push(self.send_completion(id, code, status));
         }
         let requests = send.gathered.len() as u64;
         self.write_completions(&mut send, unwritten);
-        // The send state stays locked until the receives are flushed: a control call that then locks it finds the whole
-        // flush of an engine done.
         requests + self.flush_receives(unwritten)
     }
 

@@ -2,13 +2,12 @@
 //!
 //! # Protocol
 //! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
-//! client writes descriptors, then the doorbell. An engine loads the doorbell, copies a descriptor, and
-//! writes the unwritten pattern over its slot. The engine of any sender may do this, so [`ReceiveState`] is
-//! behind a lock; its holder alone polls the doorbell and resets slots.
+//! client writes descriptors, then the doorbell. The engine, or a control thread that flushes, loads the doorbell,
+//! copies a descriptor, and writes the unwritten pattern over its slot.
 //!
 //! A client may write the slots of a receive again when the completion of that receive is visible. That completion is
-//! written after the slots were reset: by the same thread, or by one that has since acquired the lock of
-//! [`ReceiveState`] (a flush) or of the completion queue (a backlog).
+//! written after the slots were reset: by the same thread, or by one that has since acquired the network's lock (a flush)
+//! or the lock of the completion queue (a backlog).
 
 use std::sync::{Arc, Mutex};
 

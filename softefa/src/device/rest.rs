@@ -1,4 +1,4 @@
-//! How an engine rests between rounds without progress. It does not hold the network's lock meanwhile.
+//! How the engine rests between rounds without progress. It does not hold the network's lock meanwhile.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Rounds without progress after which the engine begins to yield its core; before that it spins. After
 /// [`YIELD_ROUNDS`] it begins to sleep for [`SHORT_SLEEP`], and after [`SHORT_SLEEP_ROUNDS`] for [`LONG_SLEEP`] (still
 /// [`SHORT_SLEEP`] while requests or late writes are pending). The engine must leave its core soon, because tests run
-/// clients and engines on two cores.
+/// clients and the engine on two cores.
 const SPIN_ROUNDS: u32 = 128;
 const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
@@ -18,7 +18,7 @@ const LONG_SLEEP: Duration = Duration::from_millis(1);
 const SLOW_YIELD: Duration = Duration::from_millis(1);
 const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
-/// The state of an engine's rest.
+/// The state of the engine's rest.
 #[derive(Default)]
 pub(super) struct Rest {
     idle_rounds: u32,

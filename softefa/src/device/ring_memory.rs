@@ -3,9 +3,7 @@
 //! atomics.
 //!
 //! # Protocol
-//! `engine.rs` defines the threads. "The engine" of a send queue is that of its adapter, and of another queue
-//! also that of any sender. A control thread that initializes or flushes a queue that no engine uses yet or any
-//! more, or whose locks it holds, counts as one.
+//! `engine.rs` defines the threads. A control thread that initializes or flushes a queue counts as the engine.
 //!
 //! | word | stored by | loaded by |
 //! |---|---|---|
@@ -282,7 +280,7 @@ impl Doorbell {
     }
 
     /// Rings the doorbell. The release store pairs with the load in `Doorbell::value`: everything that this
-    /// thread stored before is visible to an engine that loads `value`. The fence orders the doorbell
+    /// thread stored before is visible to the engine that loads `value`. The fence orders the doorbell
     /// before every later store of this thread, which the check for long batches needs ("Reading ahead"
     /// above).
     pub fn ring(&self, value: u32) {

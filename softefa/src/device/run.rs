@@ -31,8 +31,8 @@ const ROUND_ENTRIES: u32 = 256;
 /// Cost of one try of a request besides its bytes, in bytes ([`Engine::spend`]): that of two system calls, which access
 /// to memory of another process needs.
 const REQUEST_COST: u64 = 8 << 10;
-/// Most tries of pending requests in a round of a queue pair that find no receive. They cost half of what every share
-/// has at least when it begins, so that the share's first queue pair can fetch entries after them (`Engine::serve`).
+/// Most tries of pending requests in a round of a queue pair that find no receive. They cost half of what a round has at
+/// least when it begins, so that the queue pair can fetch entries after them.
 const ROUND_RETRIES: u64 = COST_PER_LOCK / 4 / REQUEST_COST;
 /// While a round executes new entries, it writes the gathered completions when their number is a multiple of this
 /// ([`QueuePairCore::write_if_due`]).
@@ -45,12 +45,12 @@ const RNR_INTERVAL: Duration = Duration::from_micros(100);
 
 impl QueuePairCore {
     /// Fetches and checks entries that doorbells covered, at most [`ROUND_ENTRIES`], up to the first one that breaks a
-    /// strict rule or begins a long request, or until the share is over. Executes them, or makes them pending if the
+    /// strict rule or begins a long request, or until [`COST_PER_LOCK`] is spent. Executes them, or makes them pending if the
     /// adapter is held or has faults other than `drop_loopback`. Returns whether it fetched any.
     pub(crate) fn execute_new(
         &self,
         send: &mut SendState,
-        network: &mut NetworkView<'_>,
+        network: NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
         let mut entries = 0;
@@ -58,7 +58,7 @@ impl QueuePairCore {
         while send.fetched < send.doorbell_index
             && entries < ROUND_ENTRIES
             && self.is_ready()
-            && !engine.is_spent(network)
+            && !engine.is_spent()
             && !send.is_moving
         {
             entries += 1;
@@ -71,7 +71,7 @@ impl QueuePairCore {
                 self.reject(send, fetched.counter, &decoded, fetched.bytes(), &broken);
                 break;
             }
-            let injected = engine.count_request(&self.shared);
+            let injected = engine.count_request();
             let counter = fetched.counter;
             if engine.immediate {
                 let outcome = self.try_request(network, engine, &decoded, 0);
@@ -98,7 +98,7 @@ impl QueuePairCore {
                 let request = PendingRequest { counter, decoded, not_before, tries, moved, injected };
                 send.pending.push_back(request);
             }
-            self.write_if_due(send, network, engine);
+            self.write_if_due(send, engine);
         }
         if entries > 0 {
             send.settled_rounds = 0;
@@ -109,18 +109,18 @@ impl QueuePairCore {
     /// Writes the gathered completions if their number is a multiple of [`COMPLETION_BATCH`], unless writes would take
     /// more than a third of the queue pair's time: a write may be a copy to a GPU. What it does not write, a later call
     /// writes, or the end of the round.
-    fn write_if_due(&self, send: &mut SendState, network: &mut NetworkView<'_>, engine: &mut Engine) {
+    fn write_if_due(&self, send: &mut SendState, engine: &mut Engine) {
         let gathered = send.gathered.len();
         let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);
         if batch && send.last_write.elapsed() >= 2 * send.write_time {
-            self.write_in_round(send, network, engine);
+            self.write_in_round(send, engine);
         }
     }
 
     /// Makes one try of a request whose earlier tries moved `moved` bytes. Gathers no completion.
     fn try_request(
         &self,
-        network: &mut NetworkView<'_>,
+        network: NetworkView<'_>,
         engine: &mut Engine,
         decoded: &DecodedRequest,
         moved: u64,
@@ -163,7 +163,7 @@ impl QueuePairCore {
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
-        network: &mut NetworkView<'_>,
+        network: NetworkView<'_>,
         engine: &mut Engine,
     ) -> bool {
         if send.pending.is_empty() || engine.held {
@@ -183,7 +183,7 @@ impl QueuePairCore {
         // loop or in the next round.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
-            if !self.is_ready() || is_idle || retries >= ROUND_RETRIES || engine.is_spent(network) {
+            if !self.is_ready() || is_idle || retries >= ROUND_RETRIES || engine.is_spent() {
                 break;
             }
             let window = send.pending.len().min(engine.reorder_window.max(1));

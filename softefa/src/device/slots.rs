@@ -78,7 +78,12 @@ impl<T> Slots<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
-        let numbered = self.slots.iter().enumerate();
+        self.iter_from(0)
+    }
+
+    /// The objects whose number is at least `first`, by number.
+    pub(crate) fn iter_from(&self, first: u16) -> impl Iterator<Item = (u16, &T)> {
+        let numbered = self.slots.iter().enumerate().skip(first.into());
         numbered.filter_map(|(number, slot)| Some((number as u16, slot.value.as_ref()?)))
     }
 

@@ -1,27 +1,27 @@
-//! The objects of all adapters of a network. Engines find them by index, without hashing.
+//! The objects of all adapters of a network. The engine finds them by index, without hashing.
 //!
-//! The network's lock protects everything in [`Ports`]: a control call changes it under the write lock. The only field
-//! that an engine writes, under the read lock, is `Handle::target_reached`, an atomic. A [`RegionMemory`] does not
-//! change, so an engine that has an `Arc` of it also uses it without the lock. Queue pairs and completion queues have
-//! further words that several threads access (`queue_pair.rs`, `completion.rs`).
+//! The network's lock protects everything in [`Ports`]: a control call changes it under the write lock. Under the read
+//! lock the engine writes `Port::engine`, `Handle::target_reached`, and the state of queue pairs and completion queues
+//! (`queue_pair.rs`, `completion.rs`).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{AddressHandle, LocalKey, RemoteKey};
 
 use super::attr::{Access, MemoryKeys, MemoryRegionAttr, ProtectionDomain};
 use super::completion::CompletionRing;
-use super::config::{AdapterConfig, Gid};
+use super::config::Gid;
 use super::doorbells::Doorbells;
+use super::engine::Engine;
 use super::memory::{HostRange, Memory};
 use super::queue_pair::QueuePairCore;
 use super::relaxed::RelaxedMemory;
-use super::shared::{Shared, wait_until};
+use super::shared::Shared;
 use super::slots::Slots;
 
-/// Most regions of an adapter whose writes land late, because its engine looks at each of them in every round.
+/// Most regions of an adapter whose writes land late, because the engine looks at each of them in every round.
 /// Writes to further regions with relaxed ordering are not late.
 const MOST_RELAXED: usize = 64;
 
@@ -41,11 +41,11 @@ pub(crate) struct Port {
     pub(crate) completions: Slots<Arc<CompletionRing>>,
     pub(crate) queue_pairs: Slots<Arc<QueuePairCore>>,
     /// The memory of regions whose writes land late, by their numbers in `regions`, for the engine's round.
-    pub(crate) relaxed: Vec<(u16, Arc<RegionMemory>)>,
-    /// Numbers in `queue_pairs`, by client ([`QueuePairCore::client`]), for the engine's round. No list is empty.
-    pub(crate) live: BTreeMap<u64, Vec<u16>>,
+    pub(crate) relaxed: Vec<(u16, Arc<RelaxedMemory>)>,
+    /// What the engine keeps of this adapter. Only the engine locks it.
+    pub(crate) engine: Mutex<Engine>,
     pub(crate) doorbells: Doorbells,
-    /// Mixed into rkeys, so that no lkey is a valid rkey by accident.
+    /// Mixed into rkeys, so that a key of another adapter, or of a run before, is rarely valid by accident.
     pub(crate) rkey_salt: u16,
     /// Handles of this adapter, by the index of the adapter that they address.
     handles_by_target: Vec<Vec<(ProtectionDomain, AddressHandle)>>,
@@ -66,36 +66,17 @@ pub(crate) struct Region {
     address: u64,
     length: u64,
     access: Access,
-    memory: Arc<RegionMemory>,
+    memory: Arc<dyn Memory>,
     /// The whole region, if it is memory of this process and its writes do not land late.
     host: Option<HostRange>,
 }
 
-/// The memory of a region. The region, [`Port::relaxed`], and engines that access it each hold an `Arc` of it.
-/// [`Port::remove_region`] removes the region and the entry of [`Port::relaxed`].
-pub(crate) struct RegionMemory {
-    pub(crate) memory: Arc<dyn Memory>,
-    /// The same memory, if its writes land late.
-    pub(crate) relaxed: Option<Arc<RelaxedMemory>>,
-}
-
-impl RegionMemory {
-    /// The memory of a region whose writes land late.
-    fn relaxed(memory: Arc<dyn Memory>, config: &AdapterConfig, number: u16, generation: u16) -> Self {
-        // Regions differ in their pattern, and a run with the same seed repeats it.
-        let seed = config.seed ^ u64::from(number) << 32 ^ u64::from(generation) << 48;
-        let relaxed = Arc::new(RelaxedMemory::new(memory, config.latest_write, seed));
-        Self { memory: relaxed.clone(), relaxed: Some(relaxed) }
-    }
-}
-
 /// Part of a region, after keys, range and access were checked.
-pub(crate) enum View {
-    /// Memory of this process, which an engine may access under the network's lock only.
+pub(crate) enum View<'a> {
+    /// Memory of this process.
     Host(HostRange),
-    /// Memory that only the methods of a [`Memory`] reach, with address and length. They may block, so an engine calls
-    /// them without the network's lock.
-    Indirect(Arc<RegionMemory>, u64, u64),
+    /// Memory that only the methods of a [`Memory`] reach, with address and length.
+    Indirect(&'a dyn Memory, u64, u64),
 }
 
 /// An address handle.
@@ -118,6 +99,11 @@ impl Ports {
 
     pub(crate) fn port_mut(&mut self, index: u16) -> Option<&mut Port> {
         self.ports.get_mut(usize::from(index))?.as_mut()
+    }
+
+    /// The number of indexes in use: one more than the highest of an adapter, or 0.
+    pub(crate) fn used(&self) -> usize {
+        self.ports.iter().rposition(Option::is_some).map_or(0, |last| last + 1)
     }
 
     pub(crate) fn index_of(&self, gid: Gid) -> Option<u16> {
@@ -147,7 +133,7 @@ impl Port {
             completions: Slots::new(limits.max_cq.into()),
             queue_pairs: Slots::new(limits.max_qp.into()),
             relaxed: Vec::new(),
-            live: BTreeMap::new(),
+            engine: Mutex::new(Engine::new(&shared.config)),
             doorbells: Doorbells::default(),
             // Bit 31 of every rkey is set. Lkeys have 24 bits, so no lkey is an rkey.
             rkey_salt: rkey_salt | 0x8000,
@@ -169,11 +155,14 @@ impl Port {
         let config = &self.shared.config;
         let number = self.regions.insert_with(|number, current| {
             generation = current;
-            let memory = Arc::new(match is_relaxed {
-                true => RegionMemory::relaxed(attr.memory, config, number, generation),
-                false => RegionMemory { memory: attr.memory, relaxed: None },
-            });
-            late = is_relaxed.then(|| memory.clone());
+            let mut memory = attr.memory;
+            if is_relaxed {
+                // Regions differ in their pattern, and a run with the same seed repeats it.
+                let seed = config.seed ^ u64::from(number) << 32 ^ u64::from(generation) << 48;
+                let relaxed = Arc::new(RelaxedMemory::new(memory, config.latest_write, seed));
+                memory = relaxed.clone();
+                late = Some(relaxed);
+            }
             Region {
                 pd: attr.pd,
                 generation,
@@ -203,36 +192,11 @@ impl Port {
         (region.generation as u8 == (key.get() >> 16) as u8).then_some(region)
     }
 
-    /// Removes the region with this lkey. The caller must call [`Region::wait_until_unused`] before it drops the
-    /// region.
+    /// Removes the region with this lkey.
     pub(crate) fn remove_region(&mut self, key: LocalKey) -> Option<Region> {
         self.region(key)?;
         self.relaxed.retain(|(number, _)| *number != key.get() as u16);
         self.regions.remove(key.get() as u16)
-    }
-
-    /// Removes the regions of memory that does not block for long: memory of this process, or memory whose
-    /// [`Memory::client`] is 0. The caller must call [`Region::wait_until_unused`] before it drops each.
-    pub(crate) fn remove_prompt_regions(&mut self) -> Vec<Region> {
-        let is_prompt = |region: &Region| region.host.is_some() || region.memory.memory.client() == 0;
-        let numbers = self.regions.iter().filter(|(_, region)| is_prompt(region)).map(|(number, _)| number);
-        let numbers: Vec<u16> = numbers.collect();
-        self.relaxed.retain(|(number, _)| !numbers.contains(number));
-        numbers.into_iter().filter_map(|number| self.regions.remove(number)).collect()
-    }
-
-    /// Whether no engine accesses or holds any of the objects. The adapter must have left its network, so that no
-    /// access begins. Clears `relaxed`, which holds memory too.
-    pub(crate) fn is_unused(&mut self) -> bool {
-        self.relaxed.clear();
-        self.regions.iter_mut().all(|(_, region)| region.is_unused())
-            && self.queue_pairs.iter().all(|(_, queue_pair)| Arc::strong_count(queue_pair) == 1)
-    }
-
-    /// Discards the late writes to the adapter's regions, so that dropping it accesses no memory.
-    pub(crate) fn discard_late_writes(&self) {
-        let regions = self.regions.iter().filter_map(|(_, region)| region.memory.relaxed.as_ref());
-        regions.for_each(|relaxed| relaxed.discard());
     }
 
     /// Memory of this adapter that a work-queue entry names by its lkey.
@@ -244,7 +208,7 @@ impl Port {
         access: Access,
         address: u64,
         length: u64,
-    ) -> Option<View> {
+    ) -> Option<View<'_>> {
         self.region(key)?.view(pd, access, address, length)
     }
 
@@ -257,7 +221,7 @@ impl Port {
         access: Access,
         address: u64,
         length: u64,
-    ) -> Option<View> {
+    ) -> Option<View<'_>> {
         let region = self.regions.get(key.get() as u16)?;
         let generation = (key.get() >> 16) as u16 ^ self.rkey_salt;
         let current = rkey_generation(region.generation) == generation;
@@ -344,18 +308,8 @@ impl Region {
         self.pd
     }
 
-    /// Waits until no engine accesses the region's memory any more. The caller must have removed the region from its
-    /// adapter, so that no access begins, and must not hold the network's lock.
-    pub(crate) fn wait_until_unused(&mut self) {
-        wait_until(|| self.is_unused());
-    }
-
-    fn is_unused(&mut self) -> bool {
-        Arc::get_mut(&mut self.memory).is_some()
-    }
-
     #[inline]
-    fn view(&self, pd: ProtectionDomain, access: Access, address: u64, length: u64) -> Option<View> {
+    fn view(&self, pd: ProtectionDomain, access: Access, address: u64, length: u64) -> Option<View<'_>> {
         let offset = address.checked_sub(self.address)?;
         let inside = offset.checked_add(length)? <= self.length;
         if !inside || self.pd != pd || !self.access.allows(access) {
@@ -363,7 +317,7 @@ impl Region {
         }
         match self.host {
             Some(host) => host.part(offset, length).map(View::Host),
-            None => Some(View::Indirect(self.memory.clone(), address, length)),
+            None => Some(View::Indirect(&*self.memory, address, length)),
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct SoftefaViolation {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftefaStatistics {
-    /// Doorbell changes that the engines observed on send queues.
+    /// Doorbell changes that the engine observed on send queues.
     pub doorbells: u64,
     /// Send-queue entries fetched.
     pub entries: u64,
@@ -291,8 +291,8 @@ pub extern "C" fn softefa_hold(held: c_int) {
     });
 }
 
-/// Stops the engines of all adapters created so far, for good: posted requests do not complete. Objects can
-/// still be closed; closing an endpoint flushes its requests and receives.
+/// Stops all adapters created so far, for good: posted requests do not complete. Objects can still be closed; closing an
+/// endpoint flushes its requests and receives.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_stop() {
     ffi::entry(|| {

@@ -10,7 +10,7 @@
 //! # Threads
 //!
 //! This frontend starts no thread. Application threads call it, concurrently if they like, except that no
-//! call may use an object while it is closed (libfabric's rule). The engine of each adapter is a thread of
+//! call may use an object while it is closed (libfabric's rule). The engine of all adapters is a thread of
 //! the device core; it writes completions and counters in memory that this frontend reads.
 //!
 //! | word | written by | read by | ordered by |

@@ -249,7 +249,7 @@ unsafe fn host_request(
 }
 
 /// Whether the CPU can read the first and the last byte. Without this check, an address of GPU memory would
-/// crash the process later, in an engine. The driver of a real adapter refuses to pin such memory.
+/// crash the process later, in the engine. The driver of a real adapter refuses to pin such memory.
 pub(crate) fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
     [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {

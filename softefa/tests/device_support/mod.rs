@@ -245,22 +245,14 @@ impl Side {
 pub struct BlockedMemory {
     pub accesses: AtomicU64,
     pub is_free: AtomicBool,
-    /// An access was not released in time.
-    pub has_given_up: AtomicBool,
 }
-
-/// The client that has the memory.
-pub const BLOCKED: u64 = 7;
 
 impl BlockedMemory {
     fn access(&self) -> Result<(), MemoryFault> {
         self.accesses.fetch_add(1, Ordering::AcqRel);
         let limit = Instant::now() + TIMEOUT / 2;
         while !self.is_free.load(Ordering::Acquire) {
-            if Instant::now() > limit {
-                self.has_given_up.store(true, Ordering::Release);
-                break;
-            }
+            assert!(Instant::now() < limit, "the memory is not released");
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -274,10 +266,6 @@ impl Memory for BlockedMemory {
 
     fn write(&self, _address: u64, _from: &[u8]) -> Result<(), MemoryFault> {
         self.access()
-    }
-
-    fn client(&self) -> u64 {
-        BLOCKED
     }
 }
 

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use softefa::device::{Adapter, say};
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
-use crate::broker::{self, Broker, Clients};
+use crate::broker::{self, Broker};
 use crate::scratch::Scratch;
 use crate::signals::Signals;
 use crate::{compare, doctor, sysfs};
@@ -40,10 +40,9 @@ softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]
     violations. --quiet prints violations only. If SOFTEFA_SOCKET is set, the
     program uses the broker at that path, which then prints the report.
     Exit status: the program's, or 3 if that is 0 and a rule was broken.
-softefa serve --socket PATH [--adapters N] [--quiet] [--every-user]
+softefa serve --socket PATH [--adapters N] [--quiet]
     Runs a broker for several runs until SIGINT, SIGTERM or SIGHUP, then
-    prints the report. --every-user: programs of other users may use the
-    adapters, and reach each other's registered memory if they have its key.
+    prints the report. It serves programs of its own user only.
     Exit status: 0, or 3 if a rule was broken.
 softefa doctor
     Reports whether softefa run works here: the C library, seccomp, memory
@@ -65,7 +64,6 @@ const RELEASE: &str = if cfg!(debug_assertions) { "" } else { " --release" };
 struct Options {
     adapters: usize,
     quiet: bool,
-    clients: Clients,
     socket: Option<PathBuf>,
     program: Vec<OsString>,
 }
@@ -150,7 +148,6 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Optio
     let mut options = Options {
         adapters: 1,
         quiet: false,
-        clients: Clients::OwnUser,
         socket: std::env::var_os(SOCKET_VARIABLE).and_then(not_empty),
         program: Vec::new(),
     };
@@ -166,7 +163,6 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Optio
                 })?;
             }
             Some("--socket") => options.socket = not_empty(value("--socket")?),
-            Some("--every-user") => options.clients = Clients::EveryUser,
             Some("--quiet") => options.quiet = true,
             Some("-h" | "--help") => return Ok(None),
             Some("--") => {
@@ -233,7 +229,7 @@ fn one_word(library: PathBuf, folder: &Path) -> Result<OsString, Failure> {
 
 /// Runs a program on an adapter of its own, and prints violations only. Returns its exit status.
 pub(crate) fn run_quietly(program: Vec<OsString>) -> Result<u8, Failure> {
-    run(&Options { adapters: 1, quiet: true, clients: Clients::OwnUser, socket: None, program })
+    run(&Options { adapters: 1, quiet: true, socket: None, program })
 }
 
 fn run(options: &Options) -> Result<u8, Failure> {
@@ -309,8 +305,7 @@ fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 fn start(socket: &Path, options: &Options) -> Result<Broker, Failure> {
-    Broker::start(socket, options.adapters, options.clients)
-        .map_err(|error| Failure::Other(error.to_string()))
+    Broker::start(socket, options.adapters).map_err(|error| Failure::Other(error.to_string()))
 }
 
 /// Raises the limit of descriptors as far as it goes, because programs share the broker's. Returns the limits before,

@@ -3,7 +3,6 @@
 //! - [`Ioctl`] and [`Command`]: an ioctl on `/dev/infiniband/uverbsN`, decoded.
 //! - [`Response`]: the response to it, encoded.
 //! - [`protocol`]: messages with which softefa's preloaded library forwards ioctls to the broker.
-//! - [`stands_for_several`]: which users of the other end are known.
 //!
 //! The crate does no I/O and has no unsafe code. It reads a program's memory through [`UserMemory`] and returns the
 //! writes for the caller to make. Malformed input is an [`Errno`]: the one that the kernel returns, where the kernel
@@ -18,7 +17,6 @@ mod field;
 mod invoke_write;
 pub mod protocol;
 mod response;
-mod users;
 
 /// Layouts and constants of `third_party/efa_gda/uverbs_abi.h` and `efa_abi.h`.
 #[allow(missing_docs, non_camel_case_types, unreachable_pub, clippy::all)]
@@ -37,7 +35,6 @@ pub use command::{
 pub use errno::Errno;
 pub use field::{Scalar, get_field, put_field};
 pub use response::{DescriptorOutput, Response, Write};
-pub use users::stands_for_several;
 
 /// The request number of the only ioctl that the interface has.
 pub const VERBS_IOCTL: u64 = sys::EFA_GDA_RDMA_VERBS_IOCTL as u64;

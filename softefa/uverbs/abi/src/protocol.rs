@@ -15,22 +15,20 @@
 //!   connection with one thread. So one request is outstanding for each connection, and neither side needs a sequence
 //!   number. Connections are independent of each other.
 //! - **The program's memory.** `Open` carries `/proc/thread-self/mem` and `/proc/thread-self/maps`, opened by the
-//!   library for reading and writing, and for reading. The broker reaches the program's memory only through them, so it
-//!   uses no right of its own. They refer to that memory and not to a process id: after the program ended, or executed
-//!   another program, every access fails, also if another process has the id then.
+//!   library for reading and writing, and for reading. The broker reaches the program's memory only through them. They
+//!   refer to that memory and not to a process id: after the program ended, or executed another program, every access
+//!   fails, also if another process has the id then.
 //! - **An ioctl's data** is not in the message. The broker reads it from the program's memory, and writes the response
 //!   there before it sends the reply. The program's thread is blocked in the ioctl meanwhile.
 //! - **Memory of descriptors.** An ioctl can name a dmabuf ([`descriptor_sources`]). The library maps it whole in the
-//!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory,
-//!   so the pages count as the program's, and no file system of the program's choice can block or fault the broker. The
-//!   mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
+//!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory.
+//!   The mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
 //!   names the mapping. If the ioctl that should create the object fails, the library unmaps at once.
-//! - **Both sides know each other.** The broker refuses another user's programs with EPERM, unless it was started to
-//!   serve every user. The library uses a broker of its own user or of root only: it gives the broker its memory.
-//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. After `Open`
-//!   succeeded, a message with descriptors ends the connection. A program that has too many open devices gets one
-//!   reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the kernel; it ends with
-//!   EIO when the broker closes the socket.
+//! - **One user.** The broker refuses another user's programs with EPERM. The library uses a broker of its own user
+//!   only: it gives the broker its memory.
+//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. If too many devices are
+//!   open, a program gets one reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the
+//!   kernel; it ends with EIO when the broker closes the socket.
 //! - **End.** When the program closes the device, or the process that connected ends (even if another process still has
 //!   the socket), the broker destroys every object of that open device.
 //! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in

@@ -21,7 +21,7 @@ use softefa_abi::protocol::{
 use softefa_abi::sys::{
     IB_UVERBS_BUFFER_TYPE_DMABUF, ib_uverbs_attr, ib_uverbs_buffer_desc, ib_uverbs_ioctl_hdr,
 };
-use softefa_abi::{Errno, MAX_ATTRIBUTES, stands_for_several};
+use softefa_abi::{Errno, MAX_ATTRIBUTES};
 
 use crate::real;
 use crate::table::Entry;
@@ -117,26 +117,6 @@ pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     Ok(number)
 }
 
-/// The start of a small file; empty if it cannot be read.
-fn text_of<'a>(path: &CStr, buffer: &'a mut [u8; 64]) -> &'a str {
-    let file = real::open_path(path, libc::O_RDONLY | libc::O_CLOEXEC);
-    let Ok(file) = Descriptor::new(file) else { return "" };
-    // SAFETY: the descriptor is open, and the buffer has this length.
-    let length = unsafe { libc::read(file.0, buffer.as_mut_ptr().cast(), buffer.len()) };
-    str::from_utf8(&buffer[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default()
-}
-
-/// Whether this process gives its memory to a broker of `user`: its own user or root, if the kernel reports no other user
-/// by that number.
-fn trusts(user: u32) -> bool {
-    let (mut uid_map, mut overflow) = ([0; 64], [0; 64]);
-    let uid_map = text_of(c"/proc/self/uid_map", &mut uid_map);
-    let overflow = text_of(c"/proc/sys/kernel/overflowuid", &mut overflow);
-    // SAFETY: geteuid has no preconditions.
-    let is_named = user == unsafe { libc::geteuid() } || user == 0;
-    is_named && !stands_for_several(user, uid_map, overflow)
-}
-
 fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     let path = path().ok_or(Errno::ENODEV)?;
     let address = UnixAddr::new(path.to_bytes()).map_err(|_| Errno::ENODEV)?;
@@ -145,7 +125,8 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     // SAFETY: the socket is open, and stays so until this function returns.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let broker = getsockopt(&socket, PeerCredentials).map_err(|_| Errno::ENODEV)?;
-    if !trusts(broker.uid()) {
+    // SAFETY: geteuid has no preconditions.
+    if broker.uid() != unsafe { libc::geteuid() } {
         return Err(Errno::EPERM);
     }
     let memory = Descriptor::new(real::open_path(MEMORY, libc::O_RDWR | libc::O_CLOEXEC))?;

@@ -109,25 +109,6 @@ pub(crate) fn map(descriptor: c_int, length: usize) -> Option<*mut c_void> {
     })
 }
 
-/// Maps a page that the kernel clears in children of `fork`. Null if there is none.
-pub(crate) fn map_cleared_in_children<T>() -> *mut T {
-    const PAGE: usize = 4096;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the kernel chooses the address, so that no other mapping is replaced; the advice and the unmapping are for
-    // the page that it returned.
-    unsafe {
-        let page = mmap(null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if page == libc::MAP_FAILED {
-            return null_mut();
-        }
-        if libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) != 0 {
-            libc::munmap(page, PAGE);
-            return null_mut();
-        }
-        page.cast()
-    }
-}
-
 /// Creates a socket.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the arguments are integers.

@@ -17,8 +17,7 @@
 //! holds if the kernel closed descriptors without this library (`close_range`, `fclose`).
 
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use softefa_abi::Errno;
@@ -34,15 +33,15 @@ struct Slot {
     socket: AtomicI32,
     /// The socket's number in its file system, which no other socket has.
     file: AtomicU64,
-    /// The process that opened the device: its number, and its [`generation`].
-    owner: AtomicU64,
+    /// The number of the process that opened the device.
+    owner: AtomicU32,
     /// Held from a request until its reply.
     exchange: Mutex<()>,
 }
 
 impl Slot {
     const fn new() -> Self {
-        let (socket, file, owner) = (AtomicI32::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let (socket, file, owner) = (AtomicI32::new(0), AtomicU64::new(0), AtomicU32::new(0));
         Self { socket, file, owner, exchange: Mutex::new(()) }
     }
 
@@ -53,39 +52,7 @@ impl Slot {
     }
 
     fn is_own(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == this_process()
-    }
-}
-
-/// The number of this process in its PID namespace, and its generation in the upper half.
-fn this_process() -> u64 {
-    u64::from(generation()) << 32 | u64::from(std::process::id())
-}
-
-/// A number that a child of `fork` does not have from its parent: their process numbers can be the same in different PID
-/// namespaces. It is in a page that the kernel clears in the child; 0 if there is no such page.
-fn generation() -> u32 {
-    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    let mut page = PAGE.load(Ordering::Acquire);
-    if page.is_null() {
-        let new = real::map_cleared_in_children();
-        match PAGE.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => page = new,
-            // Another thread was first. This page stays, unused.
-            Err(other) => page = other,
-        }
-    }
-    // SAFETY: the page is never unmapped.
-    let Some(current) = (unsafe { page.as_ref() }) else { return 0 };
-    match current.load(Ordering::Relaxed) {
-        0 => {
-            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-            current
-                .compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
-                .map_or_else(|other| other, |_| next)
-        }
-        number => number,
+        self.owner.load(Ordering::Relaxed) == std::process::id()
     }
 }
 
@@ -175,7 +142,7 @@ pub(crate) fn insert(descriptor: i32, socket: i32) -> Result<(), Errno> {
         return Err(Errno::EMFILE);
     };
     slot.file.store(file, Ordering::Relaxed);
-    slot.owner.store(this_process(), Ordering::Relaxed);
+    slot.owner.store(std::process::id(), Ordering::Relaxed);
     slot.socket.store(socket + 1, Ordering::Release);
     Ok(())
 }

@@ -16,7 +16,6 @@ use softefa_abi::protocol::{MAX_MAPPINGS, Mapping, Reply};
 use softefa_abi::sys::*;
 use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, MemorySource, RegisterMemory, Response, encode};
 
-use super::limits::{Charge, Resource};
 use super::process::{Process, ProcessMemory};
 use super::queues::{CompletionObject, QueuePairObject};
 use super::rings::{Pages, Rings};
@@ -32,8 +31,12 @@ pub(super) enum Object {
     Counter(Arc<CompletionCounter>),
 }
 
-/// An object, its charge, and the mappings of descriptors that belong to it.
-type Stored = (Object, Charge, Mappings);
+/// The most objects of an open device. An adapter has limits of its own for each kind but address handles, of which
+/// several can be one on the adapter.
+const MAX_OBJECTS: usize = 1 << 16;
+
+/// An object, and the mappings of descriptors that belong to it.
+type Stored = (Object, Mappings);
 
 /// Memory of descriptors, mapped in the program.
 type Mappings = [Mapping; MAX_MAPPINGS];
@@ -46,7 +49,7 @@ pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) process: Arc<Process>,
-    /// The process's number, which is its name in messages and in the account of shares.
+    /// The process's number, which is its name in messages.
     pub(super) client: i32,
     pub(super) objects: BTreeMap<u32, Stored>,
     /// The mappings that the ioctl states, until an object has them.
@@ -64,7 +67,6 @@ pub(super) struct Context {
 
 impl Context {
     pub(super) fn new(shared: Arc<Shared>, adapter: Arc<Adapter>, process: Process, client: i32) -> Self {
-        let rings = Rings::new(shared.shares.clone(), client);
         Self {
             shared,
             adapter,
@@ -74,7 +76,7 @@ impl Context {
             mappings: Mappings::default(),
             unmap: Mappings::default(),
             maps: BTreeMap::new(),
-            rings,
+            rings: Rings::default(),
             last_handle: 0,
             last_map: 0,
             ready: false,
@@ -208,13 +210,12 @@ impl Context {
 
     /// Stores an object and returns its handle. Destroys the object if there is no handle for it.
     pub(super) fn insert(&mut self, object: Object) -> Result<u32, Errno> {
-        let charge = self.shared.shares.take(self.client, Resource::Objects, 1);
-        let Some(charge) = charge.filter(|_| self.last_handle < u32::MAX) else {
+        if self.objects.len() >= MAX_OBJECTS || self.last_handle == u32::MAX {
             self.release(object);
             return Err(Errno::ENOMEM);
-        };
+        }
         self.last_handle += 1;
-        self.objects.insert(self.last_handle, (object, charge, take(&mut self.mappings)));
+        self.objects.insert(self.last_handle, (object, take(&mut self.mappings)));
         Ok(self.last_handle)
     }
 
@@ -245,7 +246,7 @@ impl Context {
             Object::Counter(counter) if counter.is_attached() => return Err(Errno::EBUSY),
             _ => {}
         }
-        if let Some((object, _charge, mappings)) = self.objects.remove(&handle) {
+        if let Some((object, mappings)) = self.objects.remove(&handle) {
             self.release(object);
             self.unmap = mappings;
         }
@@ -394,7 +395,7 @@ impl Drop for Context {
         };
         let mut objects: Vec<_> = take(&mut self.objects).into_values().collect();
         objects.sort_by_key(|(object, ..)| rank(object));
-        objects.into_iter().for_each(|(object, _charge, _)| self.release(object));
+        objects.into_iter().for_each(|(object, _)| self.release(object));
     }
 }
 

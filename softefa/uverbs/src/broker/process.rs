@@ -2,10 +2,10 @@
 //! end.
 //!
 //! The program itself supplies the descriptors of its memory and its mappings (`softefa_abi::protocol`). So the broker
-//! reaches no memory that the program could not reach, nor that of a process that has the same number later.
+//! never reaches the memory of a process that has the same number later.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,6 @@ use std::sync::{Arc, Weak};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use softefa::device::{Adapter, Memory, MemoryFault, Warning};
 use softefa_abi::{Errno, UserMemory};
-
-/// The most bytes of a process's list of mappings. 65,530 mappings, the default limit of Linux, have fewer.
-const MAX_MAPPINGS_TEXT: u64 = 64 << 20;
 
 /// The text that names a process in messages.
 pub(crate) fn name(process: i32) -> String {
@@ -38,53 +35,28 @@ pub(crate) fn end_of(process: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// The time at which a process started, in `/proc/PID/stat`: the 22nd field. The second one, its name in parentheses, can
-/// have any characters.
-fn start_time(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
 /// The memory of a process.
 #[derive(Debug)]
 pub(crate) struct Process {
     memory: File,
     mappings: File,
-    identity: u64,
 }
 
 impl Process {
-    /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors, whose number is `client`.
+    /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors.
     ///
     /// # Errors
-    /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine,
-    /// and only lines of `maps` have a bounded length.) This check can block, if they are files of a file system that
-    /// does not reply; then only the connection's thread waits, because the device is not open yet.
-    pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd, client: i32) -> Result<Self, Errno> {
+    /// [`Errno::EBADF`] if they are not these files of procfs.
+    pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd) -> Result<Self, Errno> {
         let is = |file: &OwnedFd, name: &str| {
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let is_named = path.is_ok_and(|path| path.ends_with(name));
             is_named && fstatfs(file).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC)
         };
-        if !is(&memory, "mem") || !is(&mappings, "maps") {
-            return Err(Errno::EBADF);
+        match is(&memory, "mem") && is(&mappings, "maps") {
+            true => Ok(Self { memory: memory.into(), mappings: mappings.into() }),
+            false => Err(Errno::EBADF),
         }
-        let stat = fs::read(format!("/proc/{client}/stat")).unwrap_or_default();
-        let started = start_time(&String::from_utf8_lossy(&stat)).unwrap_or(0);
-        let identity = started << 32 | u64::from(client.unsigned_abs());
-        Ok(Self { memory: memory.into(), mappings: mappings.into(), identity })
-    }
-
-    /// The number by which an adapter tells clients apart. The engine may wait for the memory of a process that has ended,
-    /// so a process that has the same process number later has another one.
-    pub(crate) fn identity(&self) -> u64 {
-        self.identity
-    }
-
-    /// Whether the memory is gone, because the process executed another program or ended.
-    pub(crate) fn is_gone(&self) -> bool {
-        // Reading an address that is not mapped fails, but of memory that is gone it returns nothing.
-        matches!(self.memory.read_at(&mut [0], 0), Ok(0))
     }
 
     /// Copies `into.len()` bytes from `address` of the process.
@@ -101,37 +73,12 @@ impl Process {
     /// Whether the whole range is mapped for reading, and for writing if `writable`.
     pub(crate) fn maps(&self, start: u64, length: u64, writable: bool) -> Result<bool, Errno> {
         let Some(end) = start.checked_add(length) else { return Ok(false) };
-        let text = BufReader::with_capacity(1 << 16, FromStart { file: &self.mappings, at: 0 });
-        covers(text.take(MAX_MAPPINGS_TEXT), start, end, writable).map_err(|error| Errno::of(&error))
+        let mut file = &self.mappings;
+        let covered = file
+            .rewind()
+            .and_then(|()| covers(BufReader::with_capacity(1 << 16, file), start, end, writable));
+        covered.map_err(|error| Errno::of(&error))
     }
-}
-
-/// A file, read from its start on without its position, which the program shares.
-struct FromStart<'a> {
-    file: &'a File,
-    at: u64,
-}
-
-impl Read for FromStart<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let length = self.file.read_at(into, self.at)?;
-        self.at += length as u64;
-        Ok(length)
-    }
-}
-
-/// Bytes of a line of `/proc/PID/maps` that are used: two addresses, and the rights.
-const USED: usize = 16 + 1 + 16 + 1 + 4;
-
-/// Reads the used bytes of the next line, and skips the others: the program may have supplied another file, with lines
-/// of any length. Returns whether there was a line.
-fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
-    line.clear();
-    text.by_ref().take(USED as u64).read_until(b'\n', line)?;
-    if line.len() == USED && line.last() != Some(&b'\n') {
-        text.skip_until(b'\n')?;
-    }
-    Ok(!line.is_empty())
 }
 
 /// The range of a line, and its rights.
@@ -143,15 +90,19 @@ fn parse(line: &[u8]) -> Option<(u64, u64, &str)> {
 }
 
 /// Whether the mappings in `text` (`/proc/PID/maps`, in ascending order) cover the range.
-fn covers(mut text: impl BufRead, start: u64, end: u64, writable: bool) -> io::Result<bool> {
-    let (mut reached, mut line) = (start, Vec::with_capacity(USED));
-    while reached < end && next_line(&mut text, &mut line)? {
+fn covers(text: impl BufRead, start: u64, end: u64, writable: bool) -> io::Result<bool> {
+    let mut reached = start;
+    for line in text.split(b'\n') {
+        let line = line?;
         let Some((from, to, rights)) = parse(&line).filter(|(_, to, _)| *to > reached) else { continue };
         let is_allowed = rights.starts_with(if writable { "rw" } else { "r" });
         if from > reached || !is_allowed {
             return Ok(false);
         }
         reached = to;
+        if reached >= end {
+            return Ok(true);
+        }
     }
     Ok(reached >= end)
 }
@@ -201,10 +152,6 @@ impl ProcessMemory {
 }
 
 impl Memory for ProcessMemory {
-    fn client(&self) -> u64 {
-        self.process.identity
-    }
-
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         let read = self.process.memory.read_exact_at(into, address.wrapping_add(self.shift));
         read.map_err(|error| self.fault(address, into.len(), &error))
@@ -218,7 +165,7 @@ impl Memory for ProcessMemory {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -247,28 +194,10 @@ mod tests {
         assert!(!covered(0x7000, 0x7001, false));
     }
 
-    #[test]
-    fn a_line_of_any_length_takes_a_few_bytes() {
-        let mut text = BufReader::new(io::repeat(b'x').take(1 << 20).chain(&b"\n1000-2000 rw-p"[..]));
-        let mut line = Vec::with_capacity(USED);
-        assert!(next_line(&mut text, &mut line).unwrap());
-        assert_eq!((line.len(), line.capacity()), (USED, USED));
-        assert!(next_line(&mut text, &mut line).unwrap());
-        assert_eq!(parse(&line), Some((0x1000, 0x2000, "rw-p")));
-        assert!(!next_line(&mut text, &mut line).unwrap());
-    }
-
-    #[test]
-    fn the_start_time_follows_a_name_of_any_characters() {
-        let stat = "7 (a) b) 1 2) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
-        assert_eq!(start_time(stat), Some(4711));
-        assert_eq!(start_time("7 (short) S 1"), None);
-    }
-
     fn open(process: &str) -> Result<Process, Errno> {
         let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem"));
         let mappings = File::open(format!("/proc/{process}/maps"));
-        Process::new(memory.unwrap().into(), mappings.unwrap().into(), std::process::id() as i32)
+        Process::new(memory.unwrap().into(), mappings.unwrap().into())
     }
 
     #[test]
@@ -306,7 +235,6 @@ mod tests {
         let start = u64::from_str_radix(mapped.split('-').next().unwrap(), 16).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(shell.is_gone() && cat.is_gone() && !open("self").unwrap().is_gone());
         assert_eq!(cat.read(start, &mut [0; 8]), Err(Errno::EFAULT));
         assert_eq!(cat.write(start, &[0; 8]), Err(Errno::EFAULT));
     }

@@ -160,7 +160,6 @@ impl Context {
                 sq_memory: Some(pages.ring(shape.sq_bytes())?),
                 rq_memory: rq_pages.as_ref().map(|pages| pages.ring(shape.rq_bytes())).transpose()?,
                 sq_doorbell: Some(doorbells[0].doorbell.clone()),
-                client: self.process.identity(),
                 rq_doorbell: doorbells.get(1).map(|allocated| allocated.doorbell.clone()),
                 ..QueuePairAttr::new(pd, send_cq)
             };

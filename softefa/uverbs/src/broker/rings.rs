@@ -1,8 +1,7 @@
 //! Pages of rings and doorbells, which the broker and a program both map. Memory that a program supplies is in `process`.
 //!
-//! An open device has at most two files of them, whatever the number of its queues: one that the program may write,
-//! for work queues and doorbells, and one that it may only read, for completion queues. The files are sealed memory
-//! files, so that no program can truncate them while the engine uses them. A program sees pages of its own device only.
+//! An open device has at most one file of them, whatever the number of its queues: a sealed memory file, so that the
+//! program cannot truncate it while the engine uses it. The program maps completion queues for reading only.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,7 +9,6 @@ use std::fs::{File, OpenOptions};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -19,17 +17,13 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use softefa::device::{Doorbell, PAGE_BYTES, RingMemory};
 use softefa_abi::Errno;
 
-use super::limits::{Charge, Resource, Shares};
-
-/// Bytes of a file. It is sparse: only pages that are used take memory.
+/// Bytes of a file, which limits the rings of an open device. It is sparse: only pages that are used take memory.
 const FILE_BYTES: NonZeroUsize = NonZeroUsize::new(1 << 30).unwrap();
 
 /// The rings of one open device.
+#[derive(Default)]
 pub(crate) struct Rings {
-    shares: Arc<Shares>,
-    client: i32,
-    writable: Option<Arc<RingFile>>,
-    read_only: Option<Arc<RingFile>>,
+    file: Option<Arc<RingFile>>,
     doorbells: Vec<DoorbellPage>,
 }
 
@@ -39,17 +33,6 @@ struct RingFile {
     start: NonNull<u8>,
     /// The allocated ranges: start and length.
     used: Mutex<BTreeMap<usize, usize>>,
-    /// The file can be written through this mapping only, and no hole can be punched in it. So a freed range is zeroed
-    /// instead, and stays charged.
-    is_sealed: bool,
-    retained: Mutex<Retained>,
-}
-
-/// The charges of a sealed file: for the bytes before `end`, the end of the last range that was ever allocated.
-#[derive(Default)]
-struct Retained {
-    end: usize,
-    charges: Vec<Charge>,
 }
 
 // SAFETY: `start` is an address of this process, which any thread may use; the value makes no references to it.
@@ -74,76 +57,36 @@ pub(crate) struct Pages {
     start: usize,
     length: usize,
     is_writable: bool,
-    _charge: Option<Charge>,
 }
 
 impl Rings {
-    pub(crate) fn new(shares: Arc<Shares>, client: i32) -> Self {
-        Self { shares, client, writable: None, read_only: None, doorbells: Vec::new() }
-    }
-
     /// Allocates pages for `bytes` bytes, which the program may write if `writable`.
     pub(crate) fn allocate(&mut self, bytes: usize, writable: bool) -> Result<Arc<Pages>, Errno> {
         let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let file = if writable { &mut self.writable } else { &mut self.read_only };
-        let file = match file {
+        let file = match &self.file {
             Some(file) => file.clone(),
-            None => file.insert(Arc::new(RingFile::new(writable)?)).clone(),
+            None => self.file.insert(Arc::new(RingFile::new()?)).clone(),
         };
         let start = file.allocate(length).ok_or(Errno::ENOMEM)?;
-        let charge = |bytes: usize| self.shares.take(self.client, Resource::RingBytes, bytes as u64);
-        let charged = match file.is_sealed {
-            true => file.retain(start + length, charge).map(|()| None),
-            false => charge(length).map(Some),
-        };
-        let Some(_charge) = charged else {
-            file.free(start);
-            return Err(Errno::ENOMEM);
-        };
-        Ok(Arc::new(Pages { file, start, length, is_writable: writable, _charge }))
+        Ok(Arc::new(Pages { file, start, length, is_writable: writable }))
     }
 }
 
 impl RingFile {
-    fn new(is_writable: bool) -> Result<Self, Errno> {
+    fn new() -> Result<Self, Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"softefa", flags).map_err(errno)?);
         file.set_len(FILE_BYTES.get() as u64).map_err(|error| Errno::of(&error))?;
-        let seal = |seals| fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno);
-        seal(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
         let start = unsafe { mmap(None, FILE_BYTES, protection, MapFlags::MAP_SHARED, &file, 0) };
-        let start = start.map_err(errno)?.cast();
-        // Since Linux 5.1. The mapping above stays writable.
-        let is_sealed = !is_writable && seal(SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE)).is_ok();
-        let (used, retained) = (Mutex::default(), Mutex::default());
-        let ring_file = Self { start, used, is_sealed, retained, file: OwnedFd::from(file) };
-        fcntl(&ring_file.file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SEAL)).map_err(errno)?;
-        Ok(ring_file)
-    }
-
-    /// Charges the bytes before `end` that were never allocated.
-    fn retain(&self, end: usize, charge: impl Fn(usize) -> Option<Charge>) -> Option<()> {
-        let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
-        if end > retained.end {
-            let charge = charge(end - retained.end)?;
-            retained.charges.push(charge);
-            retained.end = end;
-        }
-        Some(())
+        Ok(Self { start: start.map_err(errno)?.cast(), used: Mutex::default(), file: OwnedFd::from(file) })
     }
 
     fn free(&self, start: usize) {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
-    }
-
-    /// Zeroes a range that is not a ring any more.
-    fn zero(&self, start: usize, length: usize) {
-        for at in (start..start + length).step_by(8) {
-            // SAFETY: the word is inside the mapping, and aligned, because ranges are pages.
-            unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }.store(0, Ordering::Relaxed);
-        }
     }
 
     /// The first free range of this length.
@@ -167,10 +110,6 @@ impl RingFile {
 impl Drop for Pages {
     /// Gives the memory back, so that the next ring here is zeroed, and then the range.
     fn drop(&mut self) {
-        if self.file.is_sealed {
-            self.file.zero(self.start, self.length);
-            return self.file.free(self.start);
-        }
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         // An error leaves the range allocated, because its bytes may remain.
         if fallocate(self.file.file.as_fd(), hole, self.start as i64, self.length as i64).is_ok() {
@@ -261,46 +200,13 @@ mod tests {
 
     #[test]
     fn a_freed_range_is_zeroed_and_allocated_again() {
-        let mut rings = Rings::new(Shares::new(), 1);
+        let mut rings = Rings::default();
         let (first, second) = (rings.allocate(1, true).unwrap(), rings.allocate(9000, true).unwrap());
         assert_eq!((first.offset(), second.offset(), second.len()), (0, 4096, 12_288));
         first.ring(64).unwrap().store(0, &[7; 8]);
         drop(first);
         let again = rings.allocate(4096, true).unwrap();
         assert_eq!((again.offset(), again.ring(64).unwrap().load_word_acquire(0)), (0, [0; 8]));
-        assert_eq!(rings.allocate(1, false).unwrap().offset(), 0, "the file of completion queues");
-        let completions = rings.allocate(1, false).unwrap();
-        completions.ring(64).unwrap().store(0, &[7; 8]);
-        drop(completions);
-        let again = rings.allocate(1, false).unwrap();
-        assert_eq!((again.offset(), again.ring(64).unwrap().load_word_acquire(0)), (0, [0; 8]));
         assert!(rings.allocate(FILE_BYTES.get(), true).is_err());
-    }
-
-    #[test]
-    fn the_file_of_completion_queues_is_written_by_nobody_else() {
-        let mut rings = Rings::new(Shares::new(), 1);
-        let pages = rings.allocate(1, false).unwrap();
-        // What a program can do with the descriptor that it receives.
-        let descriptor = pages.descriptor().unwrap();
-        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-        assert!(std::os::unix::fs::FileExt::write_at(&file, &[1], 0).is_err());
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let length = NonZeroUsize::new(PAGE_BYTES).unwrap();
-        // SAFETY: the kernel chooses the address.
-        assert!(unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) }.is_err());
-        assert!(file.set_len(1 << 31).is_err() && file.set_len(0).is_err());
-    }
-
-    #[test]
-    fn rings_past_the_share_of_their_client_are_refused() {
-        let shares = Shares::with_totals([4 * PAGE_BYTES as u64; 3]);
-        let mut rings = Rings::new(shares.clone(), 1);
-        let two = rings.allocate(2 * PAGE_BYTES, true).unwrap();
-        assert_eq!(rings.allocate(1, false).err(), Some(Errno::ENOMEM));
-        assert!(Rings::new(shares, 2).allocate(1, false).is_ok(), "another client's share");
-        drop(two);
-        assert!(rings.allocate(1, false).is_ok());
     }
 }

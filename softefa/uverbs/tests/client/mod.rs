@@ -3,8 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)] // each test program uses a part
 
 use std::fs::File;
-use std::io::{IoSlice, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::IoSlice;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -18,9 +17,7 @@ use efa_gda_wire::{
     Segment,
 };
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use nix::sys::socket::{
-    self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, setsockopt, sockopt,
-};
+use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
 use softefa_abi::protocol::{MAX_MAPPINGS, Mapping, REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
 use softefa_abi::{VERBS_IOCTL, encode, get};
@@ -514,15 +511,6 @@ impl Device {
     pub fn write(&mut self, from: &Region, to: &Region, length: u32) {
         self.post(write(from, to, length));
     }
-}
-
-/// A socket whose closing waits for a minute, unless the listener is closed: it lingers, and its peer reads nothing.
-pub fn lingering(listener: SocketAddr) -> TcpStream {
-    let mut stream = TcpStream::connect(listener).unwrap();
-    setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 60 }).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while stream.write(&[0; 65_536]).is_ok() {}
-    stream
 }
 
 /// Maps `length` bytes of a descriptor, as the preloaded library does.
