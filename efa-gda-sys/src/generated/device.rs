@@ -4,7 +4,6 @@ pub const EFA_GDA_LINE: u32 = 128;
 pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
 pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
-pub const EFA_GDA_XPU_MAGIC: u64 = 3563878342566438501;
 pub const EFA_GDA_OK: efa_gda_status = 0;
 /** The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
  leader has poisoned the queue; the calls of rq.h poison nothing at a bound.*/
@@ -519,117 +518,6 @@ pub struct efa_gda_test_put {
     pub timeout_ns: u64,
 }
 impl Default for efa_gda_test_put {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-/// First member of each struct.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct efa_gda_xpu_object {
-    /// Geometry.
-    pub magic: u64,
-    /// Bytes of the whole struct.
-    pub bytes: u32,
-    /// fid::fclass of the object.
-    pub fclass: u32,
-    /** Bound of each wait for the adapter or for a lock, from its last progress; and of the blocks' meeting, from a
- leader's arrival.*/
-    pub timeout_ns: u64,
-    /// Device: the blocks' meeting in a call of scope FI_XPU_DEVICE, and the result of the last one (fi_xpu_efa.h).
-    pub meeting: u64,
-    pub result: i64,
-}
-/// A context of a posted receive; its index in the table is the request id.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct efa_gda_xpu_receive {
-    /// Device: 1 from the post of the receive until its completion is read.
-    pub used: u32,
-    pub reserved: u32,
-    pub context: u64,
-}
-/// A completion queue.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct efa_gda_xpu_cq {
-    pub object: efa_gda_xpu_object,
-    /// Geometry: the adapter's queue, and its doorbell for the consumer index, which may be null.
-    pub buffer: *const u8,
-    pub doorbell: *mut u32,
-    pub entry_size: u32,
-    /// A power of two.
-    pub num_entries: u32,
-    /// Geometry: num_receives entries, a power of two, at most 65536: a receive's request id has 16 bits.
-    pub receives: *mut efa_gda_xpu_receive,
-    pub num_receives: u32,
-    /// Geometry: enum fi_cq_format of the entries that reads return.
-    pub format: u32,
-    /// Device: 1 while a thread reads; completions read, modulo 2^32.
-    pub lock: u32,
-    pub consumed: u32,
-    /** Device: requests and receives whose completions were not read yet: at most num_entries, but for posters that
- are about to subtract again.*/
-    pub outstanding: u32,
-    /// Device: where the next search for a free entry of `receives` begins.
-    pub next_receive: u32,
-}
-impl Default for efa_gda_xpu_cq {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-/** A counter. Its value is a word of the adapter plus an offset of the device, because only the adapter's host may
- write the word.*/
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct efa_gda_xpu_cntr {
-    pub object: efa_gda_xpu_object,
-    /// Geometry: written by the adapter.
-    pub success: *const u64,
-    pub error: *const u64,
-    /// Device.
-    pub success_offset: u64,
-    pub error_offset: u64,
-    /// Device: the word `error` when a wait last ended because of it, or a program last read or set the errors.
-    pub error_seen: u64,
-}
-impl Default for efa_gda_xpu_cntr {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-/// An endpoint.
-#[repr(C)]
-#[repr(align(128))]
-#[derive(Debug, Copy, Clone)]
-pub struct efa_gda_xpu_ep {
-    pub object: efa_gda_xpu_object,
-    /// Geometry: the device's address of the completion queue of each side; null: a queue that the host reads.
-    pub send_cq: *mut efa_gda_xpu_cq,
-    pub receive_cq: *mut efa_gda_xpu_cq,
-    /// Geometry: the adapter's counts of receives that ended, successfully and not.
-    pub received: *const u64,
-    pub receive_errors: *const u64,
-    pub __bindgen_padding_0: [u64; 7usize],
-    /** The queues. Its counters never wrap (wrap = 0) and count all requests; it has no completion queue, so this
- library's engine reads none. Bit EFA_GDA_SQ_REQ_ID_64 is not set although the adapter's request ids have 64 bits:
- the engine writes the low 16, and fi_xpu_post.h the caller's context into the others.*/
-    pub queue: efa_gda_queue,
-}
-impl Default for efa_gda_xpu_ep {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

@@ -61,14 +61,6 @@ pub const FI_MR_VIRT_ADDR: ::core::ffi::c_int = 16;
 pub const FI_MR_ALLOCATED: ::core::ffi::c_int = 32;
 pub const FI_MR_PROV_KEY: ::core::ffi::c_int = 64;
 pub const FI_MR_HMEM: ::core::ffi::c_int = 1024;
-pub const FI_MR_XPU_DESC: ::core::ffi::c_int = 4096;
-/// fi_xpu_ops: flags of alloc and of import; fi_xpu_ctx_attr::caps.
-pub const FI_XPU_ALLOC_DMABUF: u64 = 1;
-pub const FI_XPU_IMPORT_IOMEMORY: u64 = 1;
-pub const FI_XPU_IMPORT_DEVICEMAP: u64 = 2;
-pub const FI_XPU_CAP_EP: u64 = 1;
-pub const FI_XPU_CAP_CQ: u64 = 2;
-pub const FI_XPU_CAP_CNTR: u64 = 4;
 /// Values that mean "none".
 pub const FI_ADDR_UNSPEC: u64 = 18446744073709551615;
 pub const FI_ADDR_NOTAVAIL: u64 = 18446744073709551615;
@@ -84,8 +76,6 @@ pub const FI_GETWAIT: _bindgen_ty_4 = 5;
 pub const FI_ENABLE: _bindgen_ty_4 = 6;
 /// On a fid_nic: arg receives the copy.
 pub const FI_DUP: _bindgen_ty_4 = 15;
-/// On a fid_mr, from libfabric 2.7 on: arg is a struct fi_mr_xpu_desc.
-pub const FI_GET_MR_XPU_DESC: _bindgen_ty_4 = 21;
 /// Commands of fi_ops::control.
 pub type _bindgen_ty_4 = ::core::ffi::c_uint;
 pub const FI_OPT_ENDPOINT: _bindgen_ty_5 = 0;
@@ -172,7 +162,6 @@ pub const FI_CLASS_EQ: _bindgen_ty_7 = 13;
 pub const FI_CLASS_CQ: _bindgen_ty_7 = 14;
 pub const FI_CLASS_CNTR: _bindgen_ty_7 = 15;
 pub const FI_CLASS_NIC: _bindgen_ty_7 = 20;
-pub const FI_CLASS_XPU_CTX: _bindgen_ty_7 = 31;
 /// fid::fclass
 pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 #[repr(C)]
@@ -183,6 +172,11 @@ pub struct fid_eq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_pep {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct fid_xpu_ctx {
     _unused: [u8; 0],
 }
 pub type fid_t = *mut fid;
@@ -567,23 +561,8 @@ pub struct fi_ops_domain {
     pub srx_ctx: fi_unused_op,
     pub query_atomic: fi_unused_op,
     pub query_collective: fi_unused_op,
-    pub endpoint2: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            ep: *mut *mut fid_ep,
-            flags: u64,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub xpu_ctx: ::core::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_xpu_attr,
-            ctx: *mut *mut fid_xpu_ctx,
-            context: *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub endpoint2: fi_unused_op,
+    pub xpu_ctx: fi_unused_op,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -796,16 +775,7 @@ pub struct fi_ops_av {
     pub insert_auth_key: fi_unused_op,
     pub lookup_auth_key: fi_unused_op,
     pub set_user_id: fi_unused_op,
-    pub lookup2: ::core::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            fi_addr: fi_addr_t,
-            buf: *mut ::core::ffi::c_void,
-            len: *mut usize,
-            flags: u64,
-            ctx: *mut fid_xpu_ctx,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub lookup2: fi_unused_op,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -926,13 +896,7 @@ pub struct fi_ops_cq {
             len: usize,
         ) -> *const ::core::ffi::c_char,
     >,
-    pub export_xpu: ::core::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            flags: u64,
-            xpu_cq: *mut fid_xpu_cq,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub export_xpu: fi_unused_op,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -995,13 +959,7 @@ pub struct fi_ops_cntr {
     pub seterr: ::core::option::Option<
         unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
     >,
-    pub export_xpu: ::core::option::Option<
-        unsafe extern "C" fn(
-            cntr: *mut fid_cntr,
-            flags: u64,
-            xpu_cntr: *mut fid_xpu_cntr,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub export_xpu: fi_unused_op,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1047,13 +1005,7 @@ pub struct fi_ops_ep {
     pub rx_ctx: fi_unused_op,
     pub rx_size_left: fi_unused_op,
     pub tx_size_left: fi_unused_op,
-    pub export_xpu: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            flags: u64,
-            xpu_ep: *mut fid_xpu_ep,
-        ) -> ::core::ffi::c_int,
-    >,
+    pub export_xpu: fi_unused_op,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1162,127 +1114,6 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 impl Default for fid_ep {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-/// The caller's memory callbacks. `size` states which of them are present.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fi_xpu_ops {
-    pub size: usize,
-    pub alloc: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u64,
-            size: u64,
-            alignment: u64,
-            flags: u64,
-            addr: *mut *mut ::core::ffi::c_void,
-            fd: *mut ::core::ffi::c_int,
-            offset: *mut u64,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub import: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u64,
-            host_addr: *mut ::core::ffi::c_void,
-            size: u64,
-            flags: u64,
-            dev_addr: *mut *mut ::core::ffi::c_void,
-        ) -> ::core::ffi::c_int,
-    >,
-    pub free: ::core::option::Option<
-        unsafe extern "C" fn(device: u64, addr: *mut ::core::ffi::c_void),
-    >,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_xpu_attr {
-    pub iface: fi_hmem_iface,
-    pub device: u64,
-    pub ops: *mut fi_xpu_ops,
-}
-impl Default for fi_xpu_attr {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fi_xpu_ctx_attr {
-    pub caps: u64,
-    pub av_addr_size: usize,
-    pub mr_desc_size: usize,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fi_ops_xpu_ctx {
-    pub size: usize,
-    pub query: ::core::option::Option<
-        unsafe extern "C" fn(
-            ctx: *mut fid_xpu_ctx,
-            attr: *mut fi_xpu_ctx_attr,
-        ) -> ::core::ffi::c_int,
-    >,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fid_xpu_ctx {
-    pub fid: fid,
-    pub ops: *mut fi_ops_xpu_ctx,
-}
-impl Default for fid_xpu_ctx {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-pub const FI_XPU_PROV_EFA: fi_xpu_provider = 1;
-pub type fi_xpu_provider = ::core::ffi::c_uint;
-/// An exported object: fclass is that of the object, prov_id an enum fi_xpu_provider.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fid_xpu {
-    pub fclass: u32,
-    pub prov_id: u32,
-    pub prov_ctx: u64,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fid_xpu_ep {
-    pub fid: fid_xpu,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fid_xpu_cq {
-    pub fid: fid_xpu,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct fid_xpu_cntr {
-    pub fid: fid_xpu,
-}
-/// Argument of FI_GET_MR_XPU_DESC.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct fi_mr_xpu_desc {
-    pub buf: *mut ::core::ffi::c_void,
-    pub len: *mut usize,
-    pub flags: u64,
-    pub ctx: *mut fid_xpu_ctx,
-}
-impl Default for fi_mr_xpu_desc {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
