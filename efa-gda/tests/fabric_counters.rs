@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda::fabric::{
-    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query, Result,
+    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, Query, Result,
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::Peer;
@@ -36,7 +36,8 @@ fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations
 }
 
 /// Posts three writes to `peer` that arrive, and one with an rkey that names no region.
-fn three_good_and_one_bad(queue: &mut MappedQueue, peer: Peer, region: &MemoryRegion) {
+fn three_good_and_one_bad(side: &Side, queue: &mut MappedQueue, peer: Peer) {
+    let region = &side.region(&[7; 64]);
     queue.execute(&WorkRequest::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
     let wrong = with_wrong_key(region.remote());
     let error = queue.execute(&WorkRequest::write(peer, region, wrong).bytes(8)).unwrap_err();
@@ -53,8 +54,8 @@ fn successes_and_errors_are_counted_separately() {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE | CountedOperations::SEND);
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
-        three_good_and_one_bad(&mut queue, peer, &region);
+        let peer = introduce(&queue, &queue);
+        three_good_and_one_bad(&side, &mut queue, peer);
         assert_eq!(values(&counter), (Some(3), Some(1)));
     });
 }
@@ -65,8 +66,8 @@ fn a_target_counts_the_writes_of_its_peers() {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
         let (mut from, to) = (side.queue(), counting(&side, &counter, CountedOperations::REMOTE_WRITE));
-        let (peer, region) = (introduce(&from, &to), side.region(&[7; 64]));
-        three_good_and_one_bad(&mut from, peer, &region);
+        let peer = introduce(&from, &to);
+        three_good_and_one_bad(&side, &mut from, peer);
         assert_eq!(values(&counter), (Some(3), Some(0)));
     });
 }
@@ -81,8 +82,8 @@ fn a_counter_in_caller_memory_continues_from_the_value_there() {
         // SAFETY: the counter is closed before the words are dropped.
         let counter = unsafe { ops(&side).cntr_open_ext(success, error) }.unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE);
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
-        three_good_and_one_bad(&mut queue, peer, &region);
+        let peer = introduce(&queue, &queue);
+        three_good_and_one_bad(&side, &mut queue, peer);
         assert_eq!([0, 1].map(|index: usize| words[index].load(Ordering::Acquire)), [103, 8]);
         assert_eq!(values(&counter), (Some(103), Some(8)));
         counter.set(1, 2).unwrap();
@@ -113,8 +114,8 @@ fn a_counter_in_unmapped_memory_is_not_read() {
         // SAFETY: the provider maps the file, and its mapping keeps the memory alive.
         let counter = unsafe { ops(&side).cntr_open_ext(Some(word), None) }.unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE);
-        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
-        three_good_and_one_bad(&mut queue, peer, &region);
+        let peer = introduce(&queue, &queue);
+        three_good_and_one_bad(&side, &mut queue, peer);
         assert_eq!(values(&counter), (None, Some(1)));
         let mut bytes = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 64).unwrap();
