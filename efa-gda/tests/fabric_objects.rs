@@ -126,14 +126,17 @@ fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
 }
 
 #[test]
-fn a_failed_close_is_reported_and_leaves_the_bound_objects_open() {
+fn a_failed_close_is_reported_and_leaves_bound_objects_and_regions_open() {
     let fake = Fake::answering("close endpoint", -i64::from(libc::EBUSY));
-    let error = endpoint(&fake, &fake.domain()).close().unwrap_err();
+    let domain = fake.domain();
+    let mut endpoint = endpoint(&fake, &domain);
+    endpoint.retain(region(&domain).unwrap());
+    let error = endpoint.close().unwrap_err();
     assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
     assert_eq!(
         closes(&fake),
         ["close endpoint"],
-        "the completion queue and the address vector must stay open"
+        "completion queue and address vector must stay open, and the region registered"
     );
 }
 

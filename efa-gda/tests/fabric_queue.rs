@@ -123,18 +123,6 @@ fn close_returns_a_queue_with_requests_in_flight_to_the_caller() {
 }
 
 #[test]
-fn a_poisoned_queues_region_stays_registered_if_its_endpoint_cannot_be_closed() {
-    let fake = Fake::answering("close endpoint", -16);
-    let domain = fake.domain();
-    let mut queue = queue(&fake, &domain);
-    let region = region(&domain, Access::ALL);
-    unanswered(&mut queue, &region);
-    drop(region);
-    assert_eq!(queue.destroy().unwrap_err().code(), Some(-16));
-    assert_eq!(closes(&fake), ["close endpoint"]);
-}
-
-#[test]
 fn a_retained_region_stays_registered_until_the_queue_is_closed() {
     with_queue(|fake, mut queue, region| {
         assert_eq!(queue.retain(&region).unwrap().get(), 0x55);

@@ -132,13 +132,6 @@ fn a_query_for_gpu_memory_fails_where_the_provider_has_none() {
 }
 
 #[test]
-fn a_query_for_gpu_memory_succeeds_where_the_provider_has_it() {
-    with_soft_adapter(&[("SOFTEFA_HMEM", "1")], |_| {
-        assert!(Query::new().gpu_memory(true).find(&Library::load().unwrap()).is_ok());
-    });
-}
-
-#[test]
 fn provider_203_has_five_operations_and_206_the_sixth() {
     let (has, needs) = (Version::new(203, 0), Version::new(206, 0));
     let absent = ("cntr_open_ext", Err(UnavailableReason::ProviderTooOld { has, needs }));

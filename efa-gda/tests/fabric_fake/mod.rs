@@ -213,21 +213,13 @@ impl Fake {
     }
 }
 
-/// The operations of every object but the domain; `close` reads the object's class.
-static mut OBJECT_OPS: fi::fi_ops = fi::fi_ops {
-    size: size_of::<fi::fi_ops>(),
-    close: Some(close_object),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: None,
-    tostr: None,
-    ops_set: None,
-};
-
+/// An object other than the domain; `close` reads its class.
 fn new_fid(class: u32, parent: *mut fi::fid) -> fi::fid {
     // SAFETY: the parent is an object of a live fake.
     let context = unsafe { (*parent).context };
-    fi::fid { fclass: class as usize, context, ops: &raw mut OBJECT_OPS }
+    let (close, bind, control) = (Some(close_object as _), Some(bind as _), Some(control as _));
+    let ops = fi::fi_ops { size: size_of::<fi::fi_ops>(), close, bind, control, ..Default::default() };
+    fi::fid { fclass: class as usize, context, ops: keep(ops) }
 }
 
 fn class_name(class: usize) -> &'static str {
@@ -301,23 +293,11 @@ unsafe extern "C" fn av_open(
     av: *mut *mut fi::fid_av,
     _context: *mut c_void,
 ) -> c_int {
-    static mut OPS: fi::fi_ops_av = fi::fi_ops_av {
-        size: size_of::<fi::fi_ops_av>(),
-        insert: Some(av_insert),
-        insertsvc: None,
-        insertsym: None,
-        remove: None,
-        lookup: None,
-        straddr: None,
-        av_set: None,
-        insert_auth_key: None,
-        lookup_auth_key: None,
-        set_user_id: None,
-        lookup2: None,
-    };
+    let ops =
+        fi::fi_ops_av { size: size_of::<fi::fi_ops_av>(), insert: Some(av_insert), ..Default::default() };
     // SAFETY: called on the fake's domain; `av` can be written.
     unsafe {
-        *av = keep(fi::fid_av { fid: new_fid(fi::FI_CLASS_AV, domain.cast()), ops: &raw mut OPS });
+        *av = keep(fi::fid_av { fid: new_fid(fi::FI_CLASS_AV, domain.cast()), ops: keep(ops) });
         state(domain.cast()).call("open av", 0) as c_int
     }
 }
@@ -357,22 +337,11 @@ unsafe extern "C" fn endpoint_open(
     endpoint: *mut *mut fi::fid_ep,
     _context: *mut c_void,
 ) -> c_int {
-    static mut CM: fi::fi_ops_cm = fi::fi_ops_cm {
-        size: size_of::<fi::fi_ops_cm>(),
-        setname: None,
-        getname: Some(getname),
-        getpeer: None,
-        connect: None,
-        listen: None,
-        accept: None,
-        reject: None,
-        shutdown: None,
-        join: None,
-    };
+    let cm = fi::fi_ops_cm { size: size_of::<fi::fi_ops_cm>(), getname: Some(getname), ..Default::default() };
     // SAFETY: called on the fake's domain; `endpoint` can be written.
     unsafe {
         let mut object = fi::fid_ep { fid: new_fid(fi::FI_CLASS_EP, domain.cast()), ..Default::default() };
-        object.cm = &raw mut CM;
+        object.cm = keep(cm);
         let answer = state(domain.cast()).call("open endpoint", 0);
         *endpoint = if answer == 0 { keep(object) } else { null_mut() };
         // "no object": success without an object.
