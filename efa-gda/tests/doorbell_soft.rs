@@ -6,7 +6,6 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
@@ -14,6 +13,7 @@ use efa_gda::fabric::Query;
 use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::efa_gda_queue;
+use support::load::{endless, stopped_during_traffic};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_pair, with_soft_adapter};
 
@@ -231,30 +231,18 @@ fn a_bad_record_that_a_change_of_mode_finds_puts_the_queue_out_of_service() {
 
 #[test]
 fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
-    with_soft_adapter(&[], |adapter| {
-        for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
-            let proxy = Arc::new(DoorbellProxy::start(&ProxyOptions::new()).unwrap());
-            let side = Side::open(&Query::new());
-            let (mut first, _second, peer) = side.pair();
-            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            first.set_doorbell(mode, &proxy).unwrap();
-            let stopper = proxy.clone();
-            let stopper = std::thread::spawn(move || {
-                while stopper.counts().entries < 10_000 {
-                    efa_gda_test_support::rest();
-                }
-                stopper.stop().unwrap();
-            });
-            // More entries than the proxy can ring for before it is stopped.
-            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
-            let error = first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err();
+    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
+        with_pair(&[], |mut pair, _| {
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            pair.first.set_doorbell(mode, &proxy).unwrap();
+            let [source, target] = pair.regions(64);
+            let put = endless(pair.peer, &source, target.remote());
+            let error = stopped_during_traffic(&proxy, || pair.first.execute(&put)).unwrap_err();
             assert!(
                 matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
                 "{mode}: {error:?}"
             );
-            stopper.join().unwrap();
-            first.destroy().unwrap();
-        }
-        assert_no_violations(adapter);
-    });
+            pair.first.destroy().unwrap();
+        });
+    }
 }

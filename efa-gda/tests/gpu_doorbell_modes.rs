@@ -10,11 +10,11 @@ use std::time::Duration;
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
-use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::queue::WorkError;
 use efa_gda::status::DeviceError;
 use support::kernel::Kernel;
-use support::load::{drop_under_a_load, until_traffic};
-use support::side::{Blocks, Pair, Side, bytes_of, pattern};
+use support::load::{drop_under_a_load, endless, stopped_during_traffic};
+use support::side::{Blocks, Pair, Side, bytes_of};
 use support::{assert_no_violations, with_gpu};
 
 const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
@@ -58,25 +58,13 @@ fn a_proxy_stopped_during_traffic_ends_a_kernel_wait_with_proxy_stopped() {
     with_gpu(&[], |adapter, gpu| {
         for mode in HOST_MODES {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-            let side = Side::open(&Query::new());
-            let (first, _second, peer) = side.pair();
-            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            let (mut first, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
-            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
-            let error = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    until_traffic(&proxy);
-                    proxy.stop().unwrap();
-                });
-                first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err()
-            });
-            assert!(
-                matches!(
-                    error,
-                    GpuQueueError::Work(WorkError::Device { error: DeviceError::ProxyStopped, .. })
-                ),
-                "{mode}: {error:?}"
-            );
+            let pair = Pair::open(&Query::new());
+            let [source, target] = pair.regions(64);
+            let put = endless(pair.peer, &source, target.remote());
+            let (mut first, _) = GpuQueue::with_doorbell(pair.first, gpu, mode.into(), &proxy).unwrap();
+            let error = stopped_during_traffic(&proxy, || first.execute(&put)).unwrap_err();
+            let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+            assert_eq!(error, DeviceError::ProxyStopped, "{mode}");
             first.destroy().unwrap();
         }
         assert_no_violations(adapter);

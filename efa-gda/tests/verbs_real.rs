@@ -32,13 +32,6 @@ fn functions_are_present_from_the_release_that_introduced_them() {
 }
 
 #[test]
-fn both_libraries_belong_to_one_release() {
-    let Some(library) = installed() else { return };
-    let (ibverbs, efa) = library.libraries().unwrap();
-    assert_eq!(ibverbs.release.named, efa.release.named);
-}
-
-#[test]
 fn an_unknown_device_is_reported_by_name_or_by_errno() {
     let Some(library) = installed() else { return };
     match library.adapter(Some("no such device")) {

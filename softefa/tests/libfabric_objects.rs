@@ -18,11 +18,14 @@ const INVALID: c_int = -libc::EINVAL;
 const NOT_PROVIDED: c_int = -libc::ENOSYS;
 const BOTH: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
 
-/// A domain with its parents, for tests that need no endpoint.
-fn domain(client: &Client) -> (*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::fid_domain) {
-    let info = client.info();
-    let fabric = client.fabric(info).unwrap();
-    (info, fabric, open_domain(fabric, info).unwrap())
+/// Runs `body` with a domain and its parents, for tests that need no endpoint.
+fn with_domain(body: impl FnOnce(*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::fid_domain)) {
+    with_soft_adapter(&[], |_| {
+        let client = Client::load();
+        let info = client.info();
+        let fabric = client.fabric(info).unwrap();
+        body(info, fabric, open_domain(fabric, info).unwrap());
+    });
 }
 
 #[test]
@@ -44,9 +47,7 @@ fn closing_every_object_frees_it_in_the_adapter() {
 
 #[test]
 fn a_parent_is_busy_while_a_child_is_open() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (info, fabric, domain) = domain(&client);
+    with_domain(|info, fabric, domain| {
         assert_eq!(close(fabric), BUSY, "fabric with a domain");
         let av = open_av(domain).unwrap();
         assert_eq!(close(domain), BUSY, "domain with an address vector");
@@ -68,9 +69,7 @@ fn a_parent_is_busy_while_a_child_is_open() {
 
 #[test]
 fn a_null_pointer_for_a_new_object_is_refused_and_leaves_no_object_open() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (info, fabric, domain) = domain(&client);
+    with_domain(|info, fabric, domain| {
         let context = ptr::null_mut();
         let (mut av, mut cq) = (fi::fi_av_attr::default(), fi::fi_cq_attr { size: 64, ..Default::default() });
         let memory = [0_u64; 8];
@@ -98,9 +97,7 @@ fn a_bound_object_is_busy_until_the_endpoint_is_closed() {
 
 #[test]
 fn enable_needs_a_completion_queue_for_each_direction() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (info, _, domain) = domain(&client);
+    with_domain(|info, _, domain| {
         let cq = open_cq(domain, 64).unwrap();
         let none = open_ep(domain, info).unwrap();
         assert_eq!(enable(none), -(fi::FI_ENOCQ as c_int));
@@ -112,9 +109,7 @@ fn enable_needs_a_completion_queue_for_each_direction() {
 
 #[test]
 fn a_bind_of_an_unsuitable_object_is_refused() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (info, fabric, domain) = domain(&client);
+    with_domain(|info, fabric, domain| {
         let (cq, av, ep) =
             (open_cq(domain, 64).unwrap(), open_av(domain).unwrap(), open_ep(domain, info).unwrap());
         assert_eq!(bind(ep, cq, 0), -(fi::FI_EBADFLAGS as c_int), "no direction");
@@ -212,9 +207,7 @@ fn straddr_writes_libfabrics_text_of_an_address() {
 
 #[test]
 fn a_region_has_an_rkey_and_an_lkey_of_24_bits() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (_, _, domain) = domain(&client);
+    with_domain(|_, _, domain| {
         let memory = [0_u64; 8];
         let (first, second) = (register(domain, &memory, 0).unwrap(), register(domain, &memory, 0).unwrap());
         // SAFETY: open regions.
@@ -231,9 +224,7 @@ fn a_region_has_an_rkey_and_an_lkey_of_24_bits() {
 
 #[test]
 fn memory_that_cannot_be_registered_is_refused() {
-    with_soft_adapter(&[], |_| {
-        let client = Client::load();
-        let (_, _, domain) = domain(&client);
+    with_domain(|_, _, domain| {
         let (fid, none) = (domain.cast::<fi::fid>(), ptr::null_mut());
         let memory = [0_u64; 8];
         let mut region = ptr::null_mut();

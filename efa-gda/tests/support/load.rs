@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
+use efa_gda::fabric::{MemoryRegion, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
-use efa_gda::queue::device_peer;
+use efa_gda::queue::{WorkRequest, device_peer};
+use efa_gda::wire::Peer;
 use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED, efa_gda_load_args};
 
 use super::kernel::Kernel;
@@ -20,7 +22,7 @@ pub(crate) struct Load(pub(crate) efa_gda_load_args);
 unsafe impl DeviceRepr for Load {}
 
 /// Waits until the proxy has mode for another 10,000 entries of a running kernel.
-pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
+fn until_traffic(proxy: &DoorbellProxy) {
     let (begin, before) = (Instant::now(), proxy.counts().entries);
     while proxy.counts().entries < before + 10_000 {
         assert!(
@@ -30,6 +32,23 @@ pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A write of more entries than a proxy can ring for before it is stopped.
+pub(crate) fn endless(peer: Peer, source: &MemoryRegion, target: RemoteRegion) -> WorkRequest {
+    let put = WorkRequest::write(peer, source, target).bytes(64).count(u64::from(u32::MAX));
+    put.timeout(Duration::from_secs(60))
+}
+
+/// Calls `execute`, and stops the proxy when it has rung for 10,000 of its entries.
+pub(crate) fn stopped_during_traffic<T>(proxy: &DoorbellProxy, execute: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until_traffic(proxy);
+            proxy.stop().unwrap();
+        });
+        execute()
+    })
 }
 
 /// Drops a queue in doorbell mode `mode` while `kernel`, which must be `efa_gda_load_kernel`, posts on it in a launch. The
