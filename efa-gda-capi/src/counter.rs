@@ -91,11 +91,7 @@ fn operations(bits: u64) -> Result<CountedOperations, Fault> {
 /// Opens a counter for a processor.
 fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
     match (&parts.layer, processor) {
-        (Opened::Fabric { ops, .. }, Processor::Host) => Ok(Counter::Fabric(ops.cntr_open_host()?)),
-        #[cfg(feature = "cuda")]
-        (Opened::Fabric { ops, .. }, Processor::Gpu(gpu)) => {
-            Ok(Counter::Fabric(gpu.completion_counter(ops)?.0))
-        }
+        (Opened::Fabric { ops, .. }, processor) => Ok(Counter::Fabric(processor.counter(ops)?)),
         (Opened::Verbs { domain, .. }, Processor::Host) => {
             let bytes = STRIDE + size_of::<u64>();
             let words = Buffer::zeroed(bytes).ok_or_else(|| {

@@ -6,13 +6,12 @@ use std::time::Duration;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
 #[cfg(feature = "cuda")]
 use efa_gda::doorbell::{DoorbellProxy, ProxyOptions};
+use efa_gda::fabric::{CompletionCounter, GdaOps};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu::Gpu;
 #[cfg(feature = "cuda")]
-use efa_gda::gpu_queue::{GpuAbortFlag, GpuCloseError, GpuQueue, LaunchGuard};
-use efa_gda::queue::{
-    AbortFlag, CloseError, MappedQueue, PostedReceives, Received, Receives, Snapshot, WorkRequest,
-};
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue};
+use efa_gda::queue::{CloseError, MappedQueue, PostedReceives, Received, Receives, Snapshot, WorkRequest};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_queue;
 
@@ -33,20 +32,11 @@ pub(crate) enum Processor {
     Gpu(Gpu),
 }
 
-/// The flag that ends the waits of a queue. It is used while another thread holds the queue's lock.
-pub(crate) enum Abort {
-    Host(AbortFlag),
-    #[cfg(feature = "cuda")]
-    Gpu(GpuAbortFlag),
-}
+/// Ends the waits of a queue (true), or lets waits run again. It is called while another thread holds the queue's lock.
+pub(crate) type Abort = Box<dyn Fn(bool) + Send + Sync>;
 
-/// A launch that uses a queue. The queue stays mapped while the value lives.
-pub(crate) enum Launch {
-    /// The host's memory needs no guard.
-    Host,
-    #[cfg(feature = "cuda")]
-    Gpu { _guard: LaunchGuard },
-}
+/// A launch that uses a queue: the guard that keeps a GPU's queue mapped. The host's memory needs none.
+pub(crate) type Launch = Option<Box<dyn Send>>;
 
 /// A queue that was not closed: the fault, and the queue unless it is destroyed.
 pub(crate) type NotClosed = (Fault, Option<Box<dyn Driven>>);
@@ -114,6 +104,15 @@ impl Processor {
                  feature cuda, or pass -1 for the host's processor"
             ),
         ))
+    }
+
+    /// Opens a counter of libfabric in the processor's memory.
+    pub(crate) fn counter(&self, ops: &GdaOps) -> Result<CompletionCounter, Fault> {
+        match self {
+            Self::Host => Ok(ops.cntr_open_host()?),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(gpu) => Ok(gpu.completion_counter(ops)?.0),
+        }
     }
 
     /// Maps the queue for the processor.
@@ -215,7 +214,8 @@ impl<B: Layer> Driven for MappedQueue<B> {
     }
 
     fn abort(&self) -> Abort {
-        Abort::Host(self.abort_flag())
+        let flag = self.abort_flag();
+        Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
     }
 
     fn device_address(&self) -> *mut efa_gda_queue {
@@ -223,7 +223,7 @@ impl<B: Layer> Driven for MappedQueue<B> {
     }
 
     fn begin_launch(&self) -> Launch {
-        Launch::Host
+        None
     }
 
     same_calls!(MappedQueue);
@@ -262,7 +262,8 @@ impl<B: Layer> Driven for GpuQueue<B> {
     }
 
     fn abort(&self) -> Abort {
-        Abort::Gpu(self.abort_flag())
+        let flag = self.abort_flag();
+        Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
     }
 
     fn device_address(&self) -> *mut efa_gda_queue {
@@ -270,7 +271,7 @@ impl<B: Layer> Driven for GpuQueue<B> {
     }
 
     fn begin_launch(&self) -> Launch {
-        Launch::Gpu { _guard: GpuQueue::begin_launch(self) }
+        Some(Box::new(GpuQueue::begin_launch(self)))
     }
 
     same_calls!(GpuQueue);
@@ -301,20 +302,6 @@ impl<B: Layer> Driven for GpuQueue<B> {
 
     fn destroy(self: Box<Self>) -> Result<(), NotClosed> {
         GpuQueue::destroy(*self).map_err(gpu_not_closed)
-    }
-}
-
-impl Abort {
-    /// Ends the waits of the queue, or lets waits run again.
-    pub(crate) fn set(&self, raise: bool) {
-        match (self, raise) {
-            (Self::Host(flag), true) => flag.raise(),
-            (Self::Host(flag), false) => flag.lower(),
-            #[cfg(feature = "cuda")]
-            (Self::Gpu(flag), true) => flag.raise(),
-            #[cfg(feature = "cuda")]
-            (Self::Gpu(flag), false) => flag.lower(),
-        }
     }
 }
 

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn efa_gda_mapped_snapshot(
 pub extern "C" fn efa_gda_mapped_abort(queue: Handle, raise: c_int) -> c_int {
     call(|| {
         // Without the queue's lock, which a wait holds.
-        QUEUES.get(queue)?.shared.abort.set(raise != 0);
+        (QUEUES.get(queue)?.shared.abort)(raise != 0);
         Ok(())
     })
 }

@@ -13,6 +13,7 @@ use crate::domain::{Opened, Parts};
 use crate::driven::{Driven, Processor};
 use crate::error::{Code, Fault};
 use crate::layer::Layer;
+use crate::queue::{COUNTERS, MappedAttr, REQUEST_TABLE};
 
 const DEFAULT_PEERS: u32 = 64;
 /// Entries of each ring of a queue pair, unless the caller chooses.
@@ -20,33 +21,22 @@ const DEFAULT_ENTRIES: u32 = 256;
 /// Entries of a completion queue on which nothing completes.
 const UNUSED: usize = 64;
 
-/// The caller's attributes, checked.
-pub(crate) struct Wanted {
-    pub(crate) completions: u32,
-    pub(crate) peers: u32,
-    pub(crate) requests: u32,
-    pub(crate) receives: u32,
-    pub(crate) doorbell: DoorbellChoice,
-    pub(crate) width: StoreWidth,
-    pub(crate) request_table: bool,
-    pub(crate) counters: bool,
-}
-
 /// Opens and maps a queue.
 pub(crate) fn open(
     parts: &Parts,
     processor: Processor,
-    wanted: &Wanted,
+    attr: &MappedAttr,
+    how: (DoorbellChoice, StoreWidth),
     counter: Option<&CounterOfQueue>,
 ) -> Result<Box<dyn Driven>, Fault> {
     match &parts.layer {
         Opened::Fabric { domain, info, ops } => {
-            let queue = over_fabric((domain, info, ops), &processor, wanted, counter)?;
-            finish(processor, queue, wanted)
+            let queue = over_fabric((domain, info, ops), &processor, attr, counter)?;
+            finish(processor, queue, attr, how)
         }
         Opened::Verbs { domain, wide_entries } => {
-            let queue = over_verbs(domain, *wide_entries, wanted, counter)?;
-            finish(processor, queue, wanted)
+            let queue = over_verbs(domain, *wide_entries, attr, counter)?;
+            finish(processor, queue, attr, how)
         }
     }
 }
@@ -54,31 +44,32 @@ pub(crate) fn open(
 fn finish<B: Layer>(
     processor: Processor,
     queue: MappedQueue<B>,
-    wanted: &Wanted,
+    attr: &MappedAttr,
+    (doorbell, width): (DoorbellChoice, StoreWidth),
 ) -> Result<Box<dyn Driven>, Fault> {
-    let queue = queue.with_store_width(wanted.width);
-    let queue = if wanted.request_table { queue.with_request_table()? } else { queue };
-    processor.drive(queue, wanted.doorbell)
+    let queue = queue.with_store_width(width);
+    let queue = if attr.has(REQUEST_TABLE) { queue.with_request_table()? } else { queue };
+    processor.drive(queue, doorbell)
 }
 
 fn over_fabric(
     (domain, info, ops): (&Domain, &Info, &GdaOps),
     processor: &Processor,
-    wanted: &Wanted,
+    attr: &MappedAttr,
     counter: Option<&CounterOfQueue>,
 ) -> Result<MappedQueue, Fault> {
-    if wanted.requests != 0 || wanted.receives != 0 {
+    if attr.requests != 0 || attr.receives != 0 {
         return Err(Fault::argument(
             "requests and receives must be 0 on a domain of libfabric, whose fi_info sets the depth of the rings",
         ));
     }
-    let peers = if wanted.peers == 0 { DEFAULT_PEERS } else { wanted.peers };
+    let peers = if attr.peers == 0 { DEFAULT_PEERS } else { attr.peers };
     let addresses = domain.address_vector(peers as usize)?;
-    let least = info.completions() * if wanted.counters { 2 } else { 1 };
-    let entries = if wanted.completions == 0 { least } else { wanted.completions as usize };
+    let least = info.completions() * if attr.has(COUNTERS) { 2 } else { 1 };
+    let entries = if attr.completions == 0 { least } else { attr.completions as usize };
     let completions = completion_queue(processor, domain, ops, entries)?;
     // With counters, nothing reads the completion queue, so receives cannot complete there.
-    let receives = if wanted.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
+    let receives = if attr.has(COUNTERS) { domain.completion_queue(UNUSED)? } else { completions.clone() };
     let bindings = Bindings {
         address_vector: &addresses,
         send_completions: &completions,
@@ -92,16 +83,11 @@ fn over_fabric(
         Some(_) => return Err(other_domain()),
         None => {}
     }
-    if wanted.counters {
-        let transmit = match processor {
-            Processor::Host => ops.cntr_open_host()?,
-            #[cfg(feature = "cuda")]
-            Processor::Gpu(gpu) => gpu.completion_counter(ops)?.0,
-        };
-        endpoint.bind_counter(&transmit, CountedOperations::TRANSMIT)?;
+    if attr.has(COUNTERS) {
+        endpoint.bind_counter(&processor.counter(ops)?, CountedOperations::TRANSMIT)?;
     }
     let queue = MappedQueue::new(endpoint.enable()?, ops)?;
-    Ok(if wanted.counters { queue.with_counters()? } else { queue })
+    Ok(if attr.has(COUNTERS) { queue.with_counters()? } else { queue })
 }
 
 /// Opens a completion queue, in the GPU's memory where that is possible.
@@ -122,10 +108,10 @@ fn completion_queue(
 fn over_verbs(
     domain: &ProtectionDomain,
     wide_entries: bool,
-    wanted: &Wanted,
+    attr: &MappedAttr,
     counter: Option<&CounterOfQueue>,
 ) -> Result<MappedQueue<QueuePair<verbs::Ready>>, Fault> {
-    if wanted.counters {
+    if attr.has(COUNTERS) {
         return Err(Fault::new(
             Code::Unsupported,
             "a queue of rdma-core cannot use completion counters in place of its completion queue; open it without \
@@ -134,9 +120,9 @@ fn over_verbs(
     }
     let context = domain.context();
     let depth = |entries: u32| if entries == 0 { DEFAULT_ENTRIES } else { entries };
-    let (requests, receives) = (depth(wanted.requests), depth(wanted.receives));
+    let (requests, receives) = (depth(attr.requests), depth(attr.receives));
     let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
-    let completions = match wanted.completions {
+    let completions = match attr.completions {
         0 => rounded(requests).saturating_add(rounded(receives)),
         entries => entries,
     };

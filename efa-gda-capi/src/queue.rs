@@ -12,14 +12,14 @@ use crate::domain::Parts;
 use crate::driven::{Abort, Driven, HOST, Launch, NotClosed, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::open::{self, Wanted};
+use crate::open;
 use crate::region;
 use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
 
 pub(crate) static QUEUES: Table<Box<dyn Driven>, OpenQueue> = Table::new("mapped queue", 3 << 32);
 
-const REQUEST_TABLE: u32 = 1 << 0;
-const COUNTERS: u32 = 1 << 1;
+pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
+pub(crate) const COUNTERS: u32 = 1 << 1;
 /// Only in what `efa_gda_mapped_describe` returns.
 #[cfg(feature = "cuda")]
 pub(crate) const RELAYED: u32 = 1 << 2;
@@ -67,6 +67,38 @@ impl MappedAttr {
         counter: std::ptr::null_mut(),
         counted: 0,
     };
+
+    /// Whether the caller set this flag.
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Converts a value of `enum efa_gda_doorbell_mode`.
+    pub(crate) fn doorbell_choice(&self) -> Result<DoorbellChoice, Fault> {
+        Ok(match self.doorbell {
+            0 => DoorbellChoice::Auto,
+            1 => DoorbellMode::Direct.into(),
+            2 => DoorbellMode::Record.into(),
+            3 => DoorbellMode::Staged.into(),
+            other => {
+                return Err(Fault::argument(format_args!(
+                    "doorbell {other} is unknown; expected 0 to 3, a value of enum efa_gda_doorbell_mode"
+                )));
+            }
+        })
+    }
+
+    /// Converts a value of `enum efa_gda_store_width`.
+    pub(crate) fn store_width(&self) -> Result<StoreWidth, Fault> {
+        match self.store_width {
+            0 => Ok(StoreWidth::Auto),
+            8 => Ok(StoreWidth::Eight),
+            16 => Ok(StoreWidth::Sixteen),
+            other => Err(Fault::argument(format_args!(
+                "store_width {other} is unknown; expected 0, 8 or 16, a value of enum efa_gda_store_width"
+            ))),
+        }
+    }
 }
 
 /// `struct efa_gda_mapped_info`.
@@ -117,33 +149,6 @@ pub(crate) fn with<T>(
     QUEUES.with(handle, |driven, open| body(open, &mut **driven))
 }
 
-/// Converts a value of `enum efa_gda_doorbell_mode`.
-fn doorbell_choice(number: u32) -> Result<DoorbellChoice, Fault> {
-    Ok(match number {
-        0 => DoorbellChoice::Auto,
-        1 => DoorbellMode::Direct.into(),
-        2 => DoorbellMode::Record.into(),
-        3 => DoorbellMode::Staged.into(),
-        other => {
-            return Err(Fault::argument(format_args!(
-                "doorbell {other} is unknown; expected 0 to 3, a value of enum efa_gda_doorbell_mode"
-            )));
-        }
-    })
-}
-
-/// Converts a value of `enum efa_gda_store_width`.
-fn store_width(number: u32) -> Result<StoreWidth, Fault> {
-    match number {
-        0 => Ok(StoreWidth::Auto),
-        8 => Ok(StoreWidth::Eight),
-        16 => Ok(StoreWidth::Sixteen),
-        other => Err(Fault::argument(format_args!(
-            "store_width {other} is unknown; expected 0, 8 or 16, a value of enum efa_gda_store_width"
-        ))),
-    }
-}
-
 pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
     match mode {
         DoorbellMode::Direct => 1,
@@ -186,20 +191,11 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Faul
             "flags {unknown:#x} are unknown; enum efa_gda_mapped_flags has the known ones"
         )));
     }
-    let wanted = Wanted {
-        completions: attr.completions,
-        peers: attr.peers,
-        requests: attr.requests,
-        receives: attr.receives,
-        doorbell: doorbell_choice(attr.doorbell)?,
-        width: store_width(attr.store_width)?,
-        request_table: attr.flags & REQUEST_TABLE != 0,
-        counters: attr.flags & COUNTERS != 0,
-    };
+    let (doorbell, width) = (attr.doorbell_choice()?, attr.store_width()?);
     let counter = CounterOfQueue::of(attr.counter, attr.counted)?;
     let processor = Processor::open(attr.gpu)?;
-    processor.refuse_mode(wanted.doorbell)?;
-    let driven = open::open(&parts, processor, &wanted, counter.as_ref())?;
+    processor.refuse_mode(doorbell)?;
+    let driven = open::open(&parts, processor, attr, (doorbell, width), counter.as_ref())?;
     let abort = driven.abort();
     let open = OpenQueue { abort, launches: Mutex::default(), _counter: counter, _parts: parts };
     Ok(QUEUES.insert(driven, open))
