@@ -1,7 +1,9 @@
 //! The pretended CUDA driver (`cuda/driver.cpp`): one GPU without hardware, whose kernels the host executor runs.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
+
+use crate::loaded::Loaded;
 
 /// A folder for LD_LIBRARY_PATH with the driver and NVRTC. It serves as XDG_CACHE_HOME as well, so that kernels of the
 /// pretended compiler stay out of the user's cache.
@@ -15,35 +17,19 @@ pub const VARIABLES: [(&str, &str); 2] = [("LD_LIBRARY_PATH", FOLDER), ("XDG_CAC
 
 /// The driver that this process has loaded.
 #[derive(Debug)]
-pub struct Driver(*mut c_void);
+pub struct Driver(Loaded);
 
 impl Driver {
     /// Loads the driver, unless this process has loaded it already.
     pub fn loaded() -> Self {
-        assert!(Path::new(LIBRARY).exists(), "{LIBRARY} is missing: this crate's build script builds it");
-        let path = std::ffi::CString::new(LIBRARY).unwrap();
-        // SAFETY: the library's initialisers are sound; it stays loaded.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null(), "{LIBRARY} cannot be loaded");
-        Self(handle)
-    }
-
-    /// # Safety
-    /// `F` must be the pointer type of the function in `driver.cpp`.
-    unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
-        // SAFETY: the handle is open and the name is a C string.
-        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        assert!(!address.is_null(), "the pretended driver has no {name:?}");
-        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-        // SAFETY: both are pointers; the caller guarantees the type.
-        unsafe { std::mem::transmute_copy(&address) }
+        Self(Loaded::open(Path::new(LIBRARY)))
     }
 
     /// Makes `call` return `code` without effect; code 0 restores it.
     pub fn set_result(&self, call: &CStr, code: c_int) {
         // SAFETY: void (const char *, int) in driver.cpp, and a C string.
         unsafe {
-            self.function::<unsafe extern "C" fn(*const c_char, c_int)>(c"pretend_gpu_result")(
+            self.0.function::<unsafe extern "C" fn(*const c_char, c_int)>(c"pretend_gpu_result")(
                 call.as_ptr(),
                 code,
             );
@@ -58,32 +44,33 @@ impl Driver {
     /// While set, copies of unreadable memory do not end.
     pub fn hang_copies(&self, hang: bool) {
         // SAFETY: void (bool) in driver.cpp.
-        unsafe { self.function::<unsafe extern "C" fn(bool)>(c"pretend_gpu_hang")(hang) }
+        unsafe { self.0.function::<unsafe extern "C" fn(bool)>(c"pretend_gpu_hang")(hang) }
     }
 
     /// While set, another thread captures a graph in the mode that affects all threads.
     pub fn capture(&self, begun: bool) {
         // SAFETY: void (bool) in driver.cpp.
-        unsafe { self.function::<unsafe extern "C" fn(bool)>(c"pretend_gpu_capture")(begun) }
+        unsafe { self.0.function::<unsafe extern "C" fn(bool)>(c"pretend_gpu_capture")(begun) }
     }
 
     /// This thread's capture mode; 0, the global mode, unless the thread changed it.
     pub fn capture_mode(&self) -> c_int {
         // SAFETY: int (void) in driver.cpp.
-        unsafe { self.function::<unsafe extern "C" fn() -> c_int>(c"pretend_gpu_capture_mode")() }
+        unsafe { self.0.function::<unsafe extern "C" fn() -> c_int>(c"pretend_gpu_capture_mode")() }
     }
 
     /// The number of registered ranges of pages.
     pub fn registered(&self) -> u32 {
         // SAFETY: uint32_t (void) in driver.cpp.
-        unsafe { self.function::<unsafe extern "C" fn() -> u32>(c"pretend_gpu_registered")() }
+        unsafe { self.0.function::<unsafe extern "C" fn() -> u32>(c"pretend_gpu_registered")() }
     }
 
     /// Allocates GPU memory that holds `bytes` and that the processor cannot read. It is never freed.
     pub fn memory(&self, bytes: &[u8]) -> u64 {
         // SAFETY: uint64_t (size_t) in driver.cpp.
-        let address =
-            unsafe { self.function::<unsafe extern "C" fn(usize) -> u64>(c"pretend_gpu_alloc")(bytes.len()) };
+        let address = unsafe {
+            self.0.function::<unsafe extern "C" fn(usize) -> u64>(c"pretend_gpu_alloc")(bytes.len())
+        };
         assert_ne!(address, 0, "no memory for {} bytes", bytes.len());
         self.write(address, bytes);
         address
@@ -94,7 +81,7 @@ impl Driver {
         type Write = unsafe extern "C" fn(u64, *const u8, usize) -> bool;
         // SAFETY: the function's type, and a slice of that length.
         let written =
-            unsafe { self.function::<Write>(c"pretend_gpu_write")(address, bytes.as_ptr(), bytes.len()) };
+            unsafe { self.0.function::<Write>(c"pretend_gpu_write")(address, bytes.as_ptr(), bytes.len()) };
         assert!(written, "{} bytes at {address:#x} are not unreadable memory", bytes.len());
     }
 
@@ -103,7 +90,8 @@ impl Driver {
         type Read = unsafe extern "C" fn(u64, *mut u8, usize) -> bool;
         let mut bytes = vec![0; length];
         // SAFETY: the function's type, and memory of that length.
-        let read = unsafe { self.function::<Read>(c"pretend_gpu_read")(address, bytes.as_mut_ptr(), length) };
+        let read =
+            unsafe { self.0.function::<Read>(c"pretend_gpu_read")(address, bytes.as_mut_ptr(), length) };
         assert!(read, "{length} bytes at {address:#x} are not unreadable memory");
         bytes
     }

@@ -11,6 +11,8 @@ pub mod compile;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod gpu;
+#[cfg(any(feature = "cuda", feature = "softefa"))]
+mod loaded;
 mod process;
 mod skip;
 #[cfg(feature = "softefa")]
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use child::{Child, in_child};
-pub use process::{Outcome, copy_program, memory_file, output, run};
+pub use process::{Outcome, copy_program, output, run};
 pub use skip::{Need, missing, skip};
 
 /// The root folder of the repository.

@@ -1,8 +1,7 @@
 //! The software adapter under test: a process whose libfabric finds it, and its C interface
 //! (`softefa/include/softefa.h`).
 
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
 
 use crate::child::{Child, LIMIT, Turn, this_program};
+use crate::loaded::Loaded;
 use crate::{TempDir, binaries, run};
 
 /// The path of the provider's file, which cargo builds beside the tests. The program of a documentation example is in
@@ -91,42 +91,26 @@ pub fn again_with_soft_adapter(mark: &str, variables: &[(&str, &str)]) -> ! {
 
 /// The adapter's C interface, of the file that libfabric loads.
 #[derive(Debug)]
-pub struct SoftAdapter(*mut c_void);
+pub struct SoftAdapter(Loaded);
 
 impl SoftAdapter {
     /// Loads the provider, unless this process has loaded it already.
     pub fn loaded() -> Self {
         let linked =
             std::env::var_os("FI_PROVIDER_PATH").map(|folder| Path::new(&folder).join("softefa-fi.so"));
-        let path: OsString = linked.unwrap_or_else(provider).into();
-        let path = CString::new(path.as_bytes()).unwrap();
-        // SAFETY: the provider's initialisers are sound; it stays loaded.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null(), "{path:?} cannot be loaded");
-        Self(handle)
-    }
-
-    /// # Safety
-    /// `F` must be the pointer type of the function in softefa.h.
-    unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
-        // SAFETY: the handle is open and the name is a C string.
-        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        assert!(!address.is_null(), "the provider has no {name:?}");
-        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-        // SAFETY: both are pointers; the caller guarantees the type.
-        unsafe { std::mem::transmute_copy(&address) }
+        Self(Loaded::open(&linked.unwrap_or_else(provider)))
     }
 
     fn count(&self, name: &CStr) -> usize {
         // SAFETY: every caller's function is size_t (void).
-        unsafe { self.function::<unsafe extern "C" fn() -> usize>(name)() }
+        unsafe { self.0.function::<unsafe extern "C" fn() -> usize>(name)() }
     }
 
     fn texts(&self, count: &CStr, text: &CStr) -> Vec<String> {
         type Text = unsafe extern "C" fn(usize, *mut c_char, usize) -> usize;
         // SAFETY: size_t (size_t, char *, size_t) in softefa.h; it writes at most the length and ends with a zero.
         let one = |index| unsafe {
-            let text = self.function::<Text>(text);
+            let text = self.0.function::<Text>(text);
             let mut bytes = vec![0_u8; text(index, std::ptr::null_mut(), 0) + 1];
             text(index, bytes.as_mut_ptr().cast(), bytes.len());
             CString::from_vec_with_nul(bytes).unwrap().into_string().unwrap()
@@ -154,7 +138,7 @@ impl SoftAdapter {
         type Function = unsafe extern "C" fn(usize, *mut SoftefaViolation) -> c_int;
         let mut violation = SoftefaViolation::default();
         // SAFETY: the signature of softefa.h, and memory for the result.
-        match unsafe { self.function::<Function>(c"softefa_violation")(index, &mut violation) } {
+        match unsafe { self.0.function::<Function>(c"softefa_violation")(index, &mut violation) } {
             0 => Ok(violation),
             error => Err(error),
         }
@@ -170,26 +154,26 @@ impl SoftAdapter {
         type Function = unsafe extern "C" fn(*mut SoftefaStatistics) -> c_int;
         let mut statistics = SoftefaStatistics::default();
         // SAFETY: the signature of softefa.h, and memory for the result.
-        assert_eq!(unsafe { self.function::<Function>(c"softefa_statistics")(&mut statistics) }, 0);
+        assert_eq!(unsafe { self.0.function::<Function>(c"softefa_statistics")(&mut statistics) }, 0);
         statistics
     }
 
     /// Clears violations, warnings and statistics.
     pub fn reset(&self) {
         // SAFETY: void (void) in softefa.h.
-        unsafe { self.function::<unsafe extern "C" fn()>(c"softefa_reset")() }
+        unsafe { self.0.function::<unsafe extern "C" fn()>(c"softefa_reset")() }
     }
 
     /// While held, the adapter fetches and checks requests and executes none.
     pub fn hold(&self, held: bool) {
         // SAFETY: void (int) in softefa.h.
-        unsafe { self.function::<unsafe extern "C" fn(c_int)>(c"softefa_hold")(held.into()) }
+        unsafe { self.0.function::<unsafe extern "C" fn(c_int)>(c"softefa_hold")(held.into()) }
     }
 
     /// Ends the adapters' threads for good.
     pub fn stop(&self) {
         // SAFETY: void (void) in softefa.h.
-        unsafe { self.function::<unsafe extern "C" fn()>(c"softefa_stop")() }
+        unsafe { self.0.function::<unsafe extern "C" fn()>(c"softefa_stop")() }
     }
 
     /// Reports a consumer index of a completion queue, `struct fid_cq *`.
@@ -200,13 +184,13 @@ impl SoftAdapter {
     pub fn set_consumer_index(&self, queue: *mut c_void, consumed: u64) -> c_int {
         type Function = unsafe extern "C" fn(*mut c_void, u64) -> c_int;
         // SAFETY: int (struct fid_cq *, uint64_t) in softefa.h, which refuses pointers that are no open queue's.
-        unsafe { self.function::<Function>(c"softefa_set_consumer_index")(queue, consumed) }
+        unsafe { self.0.function::<Function>(c"softefa_set_consumer_index")(queue, consumed) }
     }
 
     /// Sets the producer index with which later queues begin.
     pub fn preset_counter(&self, counter: u64) -> c_int {
         // SAFETY: int (uint64_t) in softefa.h.
-        unsafe { self.function::<unsafe extern "C" fn(u64) -> c_int>(c"softefa_preset_counter")(counter) }
+        unsafe { self.0.function::<unsafe extern "C" fn(u64) -> c_int>(c"softefa_preset_counter")(counter) }
     }
 }
 
