@@ -49,8 +49,8 @@ impl Symbols {
     }
 }
 
-/// Returns the path of the file behind `handle`; None if the loader does not report it. The loader may have found another
-/// file than was named.
+/// Returns the path of the file behind `handle`; None if the loader does not report it. The loader may have found
+/// another file than was named.
 fn loaded_path(handle: *mut c_void) -> Option<PathBuf> {
     let mut origin = std::ptr::null_mut::<LinkMap>();
     // SAFETY: the handle is open; RTLD_DI_LINKMAP writes one pointer.

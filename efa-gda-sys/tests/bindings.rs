@@ -1,8 +1,7 @@
 //! The checked-in bindings equal those that bindgen generates from the headers.
 //!
 //! The build script has generated the latter (feature `regenerate`), and the crate that is linked here asserts their
-//! layouts when it is compiled. With `EFA_GDA_BLESS=1` the tests write them to `src/generated/` and
-//! pass.
+//! layouts when it is compiled. With `EFA_GDA_BLESS=1` the tests write them to `src/generated/` and pass.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -1,6 +1,6 @@
 //! Writes the first inputs of the fuzz targets that decode entries, encoded by the wire crate, and of the one that reads
-//! events: `efa-gda-fuzz DIRECTORY`. The inputs of the other targets have no format outside the fuzzer, so it writes none for
-//! them.
+//! events: `efa-gda-fuzz DIRECTORY`. The inputs of the other targets have no format outside the fuzzer, so it writes
+//! none for them.
 
 use std::path::Path;
 use std::{env, fs, io, process};
