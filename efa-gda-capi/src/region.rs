@@ -198,8 +198,8 @@ pub extern "C" fn efa_gda_region_close(handle: Handle) -> c_int {
             Err(region) => {
                 let fault = Fault::new(
                     Code::Busy,
-                    "a queue retains the region, or a call of another thread uses it; close or destroy the queue, or wait \
-                     for the call, and close the region again",
+                    "a queue retains the region, or a call of another thread uses it; close or destroy the queue, or \
+                     wait for the call, and close the region again",
                 );
                 (Some(OpenRegion { region, ..open }), Err(fault))
             }
