@@ -20,10 +20,11 @@
 //! (`Network::changing`). `queue_pair_state` and `Network::gids` acquire it for reading; `set_consumer_index` and
 //! `abandon_completion_queue` only to find their completion queue.
 //!
-//! An object has a mutex for state that the engine changes under the read lock. Locks are acquired in this order:
-//! network, engine state of the adapter, send state, receive state, completion queue, then the locks of counters, late
-//! writes and reports (`shared.rs`), of which a thread holds one at a time. Only the last five can be held by another
-//! thread when the engine acquires them: a thread that sets a counter or a consumer index, or reads reports.
+//! Objects have mutexes for the state that the engine changes while it holds the lock for reading. A thread acquires its
+//! locks in this order: network, [`Port::engine`], send state, receive state, completion queue, and then one of a
+//! counter's, a region's late writes (`relaxed.rs`) and the reports (`shared.rs`). The engine finds only three kinds held
+//! by another thread: that of a completion queue by a call that sets its consumer index or abandons it, that of a
+//! counter by [`super::CompletionCounter::set`] or `add`, and that of reports by a call that reads them.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as the engine does. The tables of
@@ -43,16 +44,18 @@
 //! 1. The engine serves A. It loads the doorbell of queue pair 1 (acquire) and finds that it covers entry 0. It copies the
 //!    entry out of its slot, once, and writes the unwritten pattern of the next lap into the slot (`pattern.rs`). From
 //!    now on it uses only its copy, and checks that against the strict rules.
-//! 2. It checks the request: A's lkey, the address handle, queue pair 2 and its queue key, B's rkey. The first check that
-//!    fails is the request's status. It takes the receive from the receive queue of queue pair 2. Without one the request
-//!    stays pending, and the engine tries it again in its next rounds.
+//! 2. It checks the request: A's lkey, the address handle, queue pair 2 and its queue key, then B's rkey. The first check
+//!    that fails decides the request's status, and step 3 is left out. It takes the receive from the receive queue of
+//!    queue pair 2. Without one the request stays pending, and the engine tries it again from this step on in a later
+//!    round.
 //! 3. It copies the 8 bytes, then writes the receive completion of queue pair 2, then adds to the counter of remote writes
 //!    of queue pair 2.
-//! 4. It compares the slot of entry 0 with the pattern. A difference is a violation: the client wrote the slot before it
-//!    could have seen the completion. It gathers the request's completion with others of queue pair 1.
-//! 5. It adds to the counters of queue pair 1, writes the mirrors of counters in client memory, and writes the gathered
-//!    completions. So a client that reads the completion of a request finds the request counted, and the receive
-//!    completion of the target is visible before that of the sender, unless the target's completion queue is full.
+//! 4. It compares the slot of entry 0 with the pattern. A difference is a violation: the client wrote the slot before a
+//!    completion allowed that. It gathers the request's completion with others of queue pair 1.
+//! 5. At the end of the round of queue pair 1, or after 32 gathered completions, it adds to the counters of queue pair 1,
+//!    writes the mirrors of counters in client memory, and writes the gathered completions. So a client that reads the
+//!    completion of a request finds the request counted, and the receive completion of the target is visible before that
+//!    of the sender, unless the target's completion queue is full.
 //!
 //! ## Waits and their bounds
 //! A client that waits for a completion must have its own time limit. A request whose queue pair leaves the ready state

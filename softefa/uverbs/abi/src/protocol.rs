@@ -42,8 +42,6 @@ use crate::sys;
 pub const SOCKET_VARIABLE: &str = "SOFTEFA_SOCKET";
 /// The start of a device file's path; the adapter's number follows.
 pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
-/// The most descriptors beside one message.
-pub const MAX_DESCRIPTORS: usize = 2;
 /// The most dmabufs that an ioctl names.
 pub const MAX_MAPPINGS: usize = 2;
 
