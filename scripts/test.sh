@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Sets the machine up and runs tests.
 #
-#   scripts/test.sh [-v]             the steps that a change needs: about 10 minutes on two idle cores
-#   scripts/test.sh [-v] --all       every step that this machine can run: about 35 minutes
+#   scripts/test.sh [-v]             the steps that a change needs
+#   scripts/test.sh [-v] --all       every step that this machine can run
 #   scripts/test.sh [-v] STEP…       these steps, and the steps that they need
 #   scripts/test.sh --list           the steps
 #
@@ -25,8 +25,6 @@ LIB=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib
 source "$LIB/setup.sh"
 # shellcheck source=scripts/lib/run.sh
 source "$LIB/run.sh"
-# shellcheck source=scripts/lib/count.sh
-source "$LIB/count.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$LIB/fetch.sh"
 # shellcheck source=scripts/lib/steps.sh
@@ -34,45 +32,26 @@ source "$LIB/steps.sh"
 
 ALL=''
 VERBOSE=''
-CHOSEN=()
-LEFT=()
+EARLY=''
+CHOSEN=' '
 
 # ---- the command line ---------------------------------------------------------------
 
-# field STEP N: column N of the table.
-field() { awk -v name="$1" -v column="$2" '$1 == name { print $column }' <<<"$STEPS"; }
+# rows [SET]: the names of the steps, in the table's order, or those of one set.
+rows() { awk -v set="${1:-}" 'NF && (set == "" || $2 == set) { print $1 }' <<<"$STEPS"; }
 
-# steps_of SET: the names of a set, in the table's order; every step for "all".
-steps_of() { awk -v set="$1" 'NF && (set == "all" || $2 == set) { print $1 }' <<<"$STEPS"; }
+# needs STEP: the step that must have passed before, or "-". Fails for what is no step.
+needs() { awk -v name="$1" '$1 == name { print $3; found = 1 } END { exit !found }' <<<"$STEPS"; }
 
-list_steps() {
-  awk 'BEGIN { print "STEP        RUN      DESCRIPTION" }
-    NF { line = sprintf("%-11s %-8s", $1, $2 == "all" ? "--all" : $2); for (i = 6; i <= NF; i++) line = line " " $i; print line }' \
-    <<<"$STEPS"
-}
+is_chosen() { [[ $CHOSEN == *" $1 "* ]]; }
 
-is_chosen() { [[ " ${CHOSEN[*]} " == *" $1 "* ]]; }
-
-# Sets CHOSEN to the steps to run, in the table's order, with the steps that they need.
-choose_steps() {
-  local name needs
-  for name in "$@"; do
-    [[ -n $(field "$name" 1) ]] || wrong_usage "no step is called \"$name\"; scripts/test.sh --list names them"
-  done
-  CHOSEN=("$@")
-  for name in "$@"; do
-    needs=$(field "$name" 5)
-    [[ $needs == - ]] || is_chosen "$needs" || CHOSEN+=("$needs")
-  done
-  mapfile -t CHOSEN < <(for name in $(steps_of all); do if is_chosen "$name"; then echo "$name"; fi; done)
-}
-
+# read_arguments ARGUMENT…: sets CHOSEN.
 read_arguments() {
-  local argument names=()
+  local argument name names=()
   for argument in "$@"; do
     case $argument in
-    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-    --list) list_steps; exit 0 ;;
+    -h | --help) help_or_nothing "$argument" ;;
+    --list) sed '/^$/d' <<<"$STEPS"; exit 0 ;;
     --all) ALL=yes ;;
     -v | --verbose) VERBOSE=yes ;;
     -*) wrong_usage "unknown option \"$argument\"" ;;
@@ -81,51 +60,29 @@ read_arguments() {
   done
   [[ -z $ALL || ${#names[@]} -eq 0 ]] || wrong_usage '--all runs every step; give either --all or steps'
   if [[ -n $ALL ]]; then
-    mapfile -t names < <(steps_of all)
+    mapfile -t names < <(rows)
   elif [[ ${#names[@]} -eq 0 ]]; then
-    mapfile -t names < <(steps_of default)
+    mapfile -t names < <(rows default)
   fi
-  choose_steps "${names[@]}"
+  for name in "${names[@]}"; do
+    CHOSEN+="$(needs "$name") $name " || wrong_usage "no step is called \"$name\"; scripts/test.sh --list names them"
+  done
 }
 
 # ---- setting up ---------------------------------------------------------------------
 
-# What the run needs of the disk and of the user's time. Fails if the disk lacks it.
-announce() {
-  local name seconds=20 mb=0 used free
-  for name in "${CHOSEN[@]}"; do
-    seconds=$((seconds + $(field "$name" 3)))
-    mb=$((mb + $(field "$name" 4)))
-  done
-  # CUDA's compilers and upstream headers.
-  if is_chosen tests || is_chosen kernels || is_chosen asan || is_chosen nvcc; then mb=$((mb + 600)); fi
-  used=$({ du -sm "$TARGET" "$ROOT/.cache" 2>/dev/null || true; } | awk '{ sum += $1 } END { print sum + 0 }')
-  free=$(df -Pm "$TARGET" | awk 'NR == 2 { print $4 }')
-  printf 'steps: %s\n' "${CHOSEN[*]}"
-  printf 'from a fresh clone on two idle cores: about %d min and %d.%d GB; in use %d.%d GB, free %d.%d GB (%s)\n' \
-    $(((seconds + 59) / 60)) $((mb / 1000)) $((mb % 1000 / 100)) $((used / 1000)) $((used % 1000 / 100)) \
-    $((free / 1000)) $((free % 1000 / 100)) "$TARGET"
-  if ((mb > used && free < mb - used)); then
-    say "$TARGET has $free MB free, and this run needs $((mb - used)) MB more; free some, or name another directory with CARGO_TARGET_DIR"
-    return 1
-  fi
-}
-
 set_up() {
   choose_target_dir
-  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
   LOGS=$TARGET/test-logs
   mkdir -p "$LOGS" || return 1
   cd -- "$ROOT"
-  announce || return 1
   want gcc have_c_compiler
   want libc6-dev have_c_compiler
   want g++ have_cxx_compiler
   want binutils have readelf
   want libfabric1 have_libfabric
   want libfabric-bin have fi_info
-  want python3 have python3
-  want python3-venv python3 -c 'import ensurepip, venv' 2>/dev/null
+  want python3-venv python3 -c 'import ensurepip, venv'
   # Without these a step is skipped.
   if have apt-get && can_be_root; then
     if is_chosen shellcheck; then want shellcheck have shellcheck; fi
@@ -136,85 +93,56 @@ set_up() {
     fi
     if is_chosen bindings || is_chosen upstream; then want libclang-dev have_libclang; fi
   fi
-  if [[ ${#MISSING[@]} -gt 0 ]]; then
-    begin 'installing packages'
-    install_missing &
-    await "$!" || return 1
-  fi
-  find_rust || return 1
+  install_missing && find_rust || return 1
   fetch_in_background
 }
 
 # Downloads run while the build keeps the processors busy. A step that needs one waits for it.
 fetch_in_background() {
-  local name
-  for name in tests kernels asan nvcc; do
-    if is_chosen "$name" && [[ -z ${TOOLKIT_FETCH:-} ]]; then
-      launch "$LOGS/cuda-toolchain.log" 600 bash -c "scripts/cuda_toolchain.sh >\"\$1\"" - "$LOGS/cuda-toolchain"
-      TOOLKIT_FETCH=$!
-    fi
-  done
-  if is_chosen upstream || { [[ -z ${RDMA_CORE_INCLUDE:-} ]] && { is_chosen tests || is_chosen asan; }; }; then
-    fetch_upstream rdma-core libfabric >"$LOGS/upstream-headers.log" 2>&1 </dev/null &
-    HEADERS_FETCH=$!
+  if is_chosen tests || is_chosen kernels || is_chosen asan || is_chosen nvcc; then
+    start 'download of the CUDA compilers' 900 scripts/cuda_toolchain.sh
+  fi
+  if is_chosen upstream || is_chosen tests || is_chosen asan; then
+    start 'download of upstream headers' 900 \
+      bash -c 'source scripts/lib/setup.sh; source scripts/lib/fetch.sh; fetch_upstream rdma-core libfabric'
   fi
 }
 
 TOOLKIT=''
-NO_TOOLKIT=''
 # Waits for CUDA's compilers. Tests record why they skip without them.
 with_toolkit() {
-  [[ -n ${TOOLKIT_FETCH:-} ]] || return 0
-  begin "waiting for CUDA's compilers" 2
-  if await "$TOOLKIT_FETCH"; then
-    TOOLKIT=$(<"$LOGS/cuda-toolchain")
-    export LD_LIBRARY_PATH=$TOOLKIT/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  else
-    NO_TOOLKIT=$(tail -n 1 "$LOGS/cuda-toolchain.log")
-  fi
-  TOOLKIT_FETCH=''
+  [[ -n ${JOB['download of the CUDA compilers']:-} ]] || return 0
+  await 'download of the CUDA compilers' || return 0
+  TOOLKIT=$(tail -n 1 "$(log_of 'download of the CUDA compilers')")
+  export LD_LIBRARY_PATH=$TOOLKIT/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 
 # Waits for rdma-core's headers. The step upstream reports why they could not be fetched.
 with_headers() {
-  [[ -n ${HEADERS_FETCH:-} ]] || return 0
-  begin 'waiting for upstream headers' 2
-  if await "$HEADERS_FETCH" && [[ -z ${RDMA_CORE_INCLUDE:-} ]]; then
-    export RDMA_CORE_INCLUDE=$UPSTREAM/rdma-core/include
-  fi
-  HEADERS_FETCH=''
+  [[ -n ${JOB['download of upstream headers']:-} ]] || return 0
+  await 'download of upstream headers' || return 0
+  export RDMA_CORE_INCLUDE=${RDMA_CORE_INCLUDE:-$UPSTREAM/rdma-core/include}
 }
 
 # ---- running ------------------------------------------------------------------------
 
-interrupted() {
-  printf 'INTERRUPTED by %s%s\n' "$1" "${RUNNING:+ while running $RUNNING}"
-  [[ ${#LEFT[@]} -eq 0 ]] || printf 'not completed: %s\n' "${LEFT[*]}"
-  printf 'interrupted: '
-  summary
-}
-
 main() {
-  local name needs broken=' '
+  local name broken=' '
   read_arguments "$@"
-  AFTER_INTERRUPT=interrupted
   guard
-  LEFT=("${CHOSEN[@]}")
-  if ! set_up; then
-    fail 'setting up' 'the reason is above'
-    LEFT=()
+  if set_up; then
+    for name in $(rows); do
+      if ! is_chosen "$name"; then
+        continue
+      elif [[ $broken == *" $(needs "$name") "* ]]; then
+        skip "$name" "$(needs "$name") failed"
+      elif ! "step_$name"; then
+        broken+="$name "
+      fi
+    done
+  else
+    fail 'setting up: the reason is above'
   fi
-  while [[ ${#LEFT[@]} -gt 0 ]]; do
-    name=${LEFT[0]}
-    needs=$(field "$name" 5)
-    if [[ $broken == *" $needs "* ]]; then
-      skip "$name" "$needs failed"
-    elif ! "step_$name"; then
-      broken+="$name "
-    fi
-    RUNNING=''
-    LEFT=("${LEFT[@]:1}")
-  done
   summary
   [[ $FAILED -eq 0 ]]
 }

@@ -1,214 +1,160 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs commands with a time limit, progress lines and clean interruption; counts results. Sourced after setup.sh.
+# Runs commands with a time limit, counts results, and ends every process at an interrupt. Sourced by test.sh, which sets
+# LOGS and VERBOSE.
 #
-# Every process of a run carries EFA_GDA_TEST_RUN in its environment. A process that left its parent and its
-# process group is found by that mark, so that an interrupt stops it as well.
+# Each command runs in a session of its own. Its descendants stay in that session, whatever process groups they make, so
+# that end_sessions finds them.
 
 PASSED=0
 FAILED=0
 SKIPPED=0
+# Of each job: its process while it runs, which leads its session, and when it began.
+declare -A JOB=() BEGAN=()
 
-RUN_MARK=$$-$RANDOM
-# A run may start another; the outer run must find the processes of the inner one.
-export EFA_GDA_TEST_RUN=${EFA_GDA_TEST_RUN:+$EFA_GDA_TEST_RUN/}$RUN_MARK
-
-# probe.sh sets these: its stdout belongs to gda-probe.
-PROGRESS_FD=${PROGRESS_FD:-1}
-PROGRESS_PREFIX=${PROGRESS_PREFIX:-running  }
-RUNNING=''
-STARTED=0
-NEXT_REPORT=0
-RUNNING_LOG=''
-
-# ---- results ------------------------------------------------------------------------
-
-result() {
-  clear_progress
-  printf '%-8s %s\n' "$1" "$2"
-}
-
-pass() {
-  PASSED=$((PASSED + 1))
-  result ok "$1 ($2 s)"
-}
-
-fail() {
-  FAILED=$((FAILED + 1))
-  result FAILED "$1: $2"
-}
-
-skip() {
-  SKIPPED=$((SKIPPED + 1))
-  result SKIPPED "$1: $2"
-}
-
+result() { printf '%-8s %s\n' "$1" "$2"; }
+pass() { PASSED=$((PASSED + 1)); result ok "$1"; }
+fail() { FAILED=$((FAILED + 1)); result FAILED "$1"; }
+skip() { SKIPPED=$((SKIPPED + 1)); result SKIPPED "$1: $2"; }
 summary() { printf '%d passed, %d failed, %d skipped\n' "$PASSED" "$FAILED" "$SKIPPED"; }
-
-# describe_status STATUS LIMIT: why a command ended.
-describe_status() {
-  case $1 in
-  124 | 137) echo "stopped at its time limit of $2 s" ;;
-  *) echo "exit status $1" ;;
-  esac
-}
-
-# ---- progress -----------------------------------------------------------------------
-
-on_terminal() { [[ -t $PROGRESS_FD && ${TERM:-dumb} != dumb ]]; }
-
-clear_progress() { if on_terminal; then printf '\r\033[K' >&"$PROGRESS_FD"; fi; }
-
-# begin NAME [DELAY]: progress reports NAME from now on, or after DELAY seconds.
-begin() {
-  RUNNING=$1
-  STARTED=$SECONDS
-  NEXT_REPORT=${2:-0}
-  RUNNING_LOG=''
-  progress
-}
-
-# A terminal shows the elapsed time in place. A pipe gets a line at the start and every 30 s.
-progress() {
-  local elapsed=$((SECONDS - STARTED)) time='…' detail=''
-  ((elapsed >= NEXT_REPORT)) || return 0
-  on_terminal || NEXT_REPORT=$((elapsed + 30))
-  [[ $elapsed -lt 5 ]] || time=" $elapsed s"
-  if [[ -s $RUNNING_LOG && $(tail -n 1 "$RUNNING_LOG") == *'Blocking waiting for file lock'* ]]; then
-    detail=', waiting for another cargo'
-  fi
-  clear_progress
-  printf '%s%s %s%s' "$PROGRESS_PREFIX" "$RUNNING" "$time" "$detail" >&"$PROGRESS_FD"
-  on_terminal || echo >&"$PROGRESS_FD"
-}
-
-# ---- running ------------------------------------------------------------------------
-
-# launch LOG LIMIT COMMAND…: starts a program in the background; $! is its process. Background processes of a shell
-# ignore SIGINT, and programs under test must not inherit that.
-launch() {
-  local log=$1 limit=$2
-  shift 2
-  env --default-signal=INT,QUIT timeout --kill-after=10 "$limit" "$@" </dev/null >"$log" 2>&1 &
-}
-
-# await PROCESS: shows progress until a background process ends; returns its status. A signal interrupts the builtin
-# wait. It would neither interrupt a foreground command nor run a trap safely within read -t.
-await() {
-  local tick status=0
-  while kill -0 "$1" 2>/dev/null; do
-    progress
-    sleep 1 &
-    tick=$!
-    wait -n "$1" "$tick" || true
-  done
-  kill "${tick:-}" 2>/dev/null || true
-  wait "$1" || status=$?
-  return "$status"
-}
-
-# run_logged LOG LIMIT COMMAND…: without input.
-run_logged() {
-  launch "$@"
-  RUNNING_LOG=$1
-  await "$!"
-}
 
 log_of() { echo "$LOGS/${1//[^A-Za-z0-9]/-}.log"; }
 
-# step NAME LIMIT COMMAND…: one line on success; the end of the log on failure. Exit status 77 with a line
-# "SKIPPED: reason" is a skip.
+# ---- jobs ---------------------------------------------------------------------------
+
+# start NAME LIMIT COMMAND…: starts a job without input, whose output goes to its log. A shell lets its background
+# processes ignore SIGINT, which programs under test must not inherit.
+start() {
+  result running "$1"
+  BEGAN[$1]=$SECONDS
+  env --default-signal=INT,QUIT setsid timeout --kill-after=10 "${@:2}" </dev/null >"$(log_of "$1")" 2>&1 &
+  JOB[$1]=$!
+}
+
+# await NAME: waits for a job and returns its status. A signal interrupts the wait.
+await() {
+  local process=${JOB[$1]} status=0
+  wait "$process" || status=$?
+  # The time limit ends one process group only.
+  [[ $status -ne 124 && $status -ne 137 ]] || end_sessions "$process"
+  JOB[$1]=''
+  return "$status"
+}
+
+# failed NAME STATUS: shows the end of the log.
+failed() {
+  tail -n 60 "$(log_of "$1")"
+  fail "$1: $(case $2 in 124 | 137) echo 'stopped at its time limit' ;; *) echo "exit status $2" ;; esac); log: $(log_of "$1")"
+}
+
+# step NAME LIMIT COMMAND…: runs a job, or waits for it if it runs already. Exit status 77 with a line "SKIPPED: reason"
+# is a skip. With EARLY, only starts it.
 step() {
-  local name=$1 limit=$2 log status=0
-  shift 2
-  log=$(log_of "$name")
-  begin "$name"
-  run_logged "$log" "$limit" "$@" || status=$?
+  local status=0
+  [[ -n ${JOB[$1]:-} ]] || start "$@"
+  [[ -z ${EARLY:-} ]] || return 0
+  await "$1" || status=$?
   case $status in
-  0) pass "$name" "$((SECONDS - STARTED))" ;;
-  77) skip "$name" "$(sed -n 's/^SKIPPED: //p' "$log" | tail -n 1)" ;;
-  *)
-    clear_progress
-    tail -n 60 "$log"
-    fail "$name" "$(describe_status "$status" "$limit"); log: $log"
-    return 1
-    ;;
+  0) pass "$1 ($((SECONDS - ${BEGAN[$1]})) s)" ;;
+  77) skip "$1" "$(sed -n 's/^SKIPPED: //p' "$(log_of "$1")" | tail -n 1)" ;;
+  *) failed "$1" "$status"; return 1 ;;
   esac
+}
+
+# ---- tests of cargo -----------------------------------------------------------------
+
+# cargo_tests NAME LIMIT ARGUMENT…: as step, of cargo test, and counts each test. A test that cannot run appends
+# PROGRAM::NAME, a tab and the reason to the file EFA_GDA_TEST_SKIPS. Tests whose names contain LEAVE_OUT do not run.
+cargo_tests() {
+  local log skips status=0 passed broken ignored skipped
+  log=$(log_of "$1")
+  skips=${log%.log}.skips
+  if [[ -z ${JOB[$1]:-} ]]; then
+    : >"$skips"
+    EFA_GDA_TEST_SKIPS=$skips start "$1" "$2" \
+      cargo test --locked --no-fail-fast "${@:3}" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"}
+  fi
+  [[ -z ${EARLY:-} ]] || return 0
+  await "$1" || status=$?
+  # A test may record its skip more than once.
+  sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
+  skipped=$(wc -l <"$skips")
+  sed -n 's/^test \(.*\) \.\.\. ignored,\{0,1\} *\(.*\)/\1\t\2/p' "$log" >>"$skips"
+  read -r passed broken ignored < <(tally "$log")
+  PASSED=$((PASSED + passed - skipped)) SKIPPED=$((SKIPPED + skipped + ignored))
+  report_skips "$1" "$skips"
+  if [[ $status -eq 0 ]]; then
+    result ok "$1: $((passed - skipped)) tests ($((SECONDS - ${BEGAN[$1]})) s)"
+    return 0
+  fi
+  grep -E '^test .* \.\.\. FAILED$' "$log" || true
+  FAILED=$((FAILED + (broken > 1 ? broken - 1 : 0)))
+  failed "$1" "$status"
+  return 1
+}
+
+# tally LOG: prints how many tests passed, failed and were ignored. Of each program the last result line counts, because
+# the output of a failed test may hold that of a child; of rustdoc, which prints one for each group of examples, all.
+tally() {
+  awk '
+    function add() { passed += p; failed += f; ignored += i; p = f = i = 0 }
+    /^ +(Running|Doc-tests) / { add(); doc = /Doc-tests/ }
+    /^test result:/ { if (doc) add(); p = $4; f = $6; i = $8 }
+    END { add(); print passed + 0, failed + 0, ignored + 0 }' "$1"
+}
+
+# report_skips NAME FILE: one line for each reason; with -v, the names of the tests too.
+report_skips() {
+  local count reason
+  while read -r count reason; do
+    result SKIPPED "$1: $reason ($count tests)"
+    [[ -z $VERBOSE ]] || awk -F '\t' -v reason="$reason" '$2 == reason { print "             " $1 }' "$2"
+  done < <(cut -f 2- "$2" | sort | uniq -c)
 }
 
 # ---- interruption -------------------------------------------------------------------
 
-# The processes of this run that have not ended: those that carry its mark, and all descendants of this shell and
-# of those.
-remaining() {
-  local marked pid pids
-  marked=$(env -u EFA_GDA_TEST_RUN grep -lzs "^EFA_GDA_TEST_RUN=.*$RUN_MARK" /proc/[0-9]*/environ |
-    sed 's|/proc/\([0-9]*\)/.*|\1|' | tr '\n' ' ') || true
-  # A process name may hold spaces and parentheses.
-  pids=$(cat /proc/[0-9]*/stat 2>/dev/null | sed -nE 's/^([0-9]+) \(.*\) ([A-Z]) ([0-9]+) .*/\1 \2 \3/p' |
-    awk -v shell=$$ -v marked="$marked" '
-      BEGIN { split(marked, list); for (i in list) root[list[i]]; root[shell] }
-      { state[$1] = $2; parent[$1] = $3 }
-      END {
-        for (pid in state) {
-          if (pid == shell || state[pid] ~ /[ZX]/) continue
-          for (up = pid; up > 1 && !(up in root); up = parent[up]);
-          if (up > 1) print pid
-        }
-      }') || true
-  for pid in $pids; do
-    # The processes of this pipeline have ended by now; this subshell has not.
-    if [[ -d /proc/$pid && $pid != "$BASHPID" ]]; then echo "$pid"; fi
-  done
+# members SESSION…: the processes of these sessions that have not ended, and leaders that have no session yet.
+members() {
+  cat /proc/[0-9]*/stat 2>/dev/null | awk -v sessions=" $* " '
+    { pid = $1; sub(/.*\) /, ""); if ($1 !~ /[ZX]/ && (index(sessions, " " $4 " ") || index(sessions, " " pid " "))) print pid }' || true
 }
 
-# any_alive PROCESS…: starts no process, because a scan takes long on a loaded machine.
-any_alive() {
-  local pid stat
-  for pid in "$@"; do
-    { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || continue
-    [[ ${stat##*) } == [ZX]* ]] || return 0
+# end_sessions SESSION…: SIGTERM first, so that programs remove their directories; SIGKILL after two seconds.
+end_sessions() {
+  local turn signal=TERM pids
+  [[ $# -gt 0 ]] || return 0
+  for ((turn = 0; turn < 50; turn++)); do
+    mapfile -t pids < <(members "$@")
+    [[ ${#pids[@]} -gt 0 ]] || return 0
+    [[ $turn -lt 20 ]] || signal=KILL
+    [[ $turn -gt 0 && $turn -lt 20 ]] || kill -s "$signal" "${pids[@]}" 2>/dev/null || true
+    sleep 0.1
   done
-  return 1
+  echo "still running after SIGKILL: ${pids[*]}" >&2
 }
 
-# SIGTERM first, so that programs remove their directories; SIGKILL after a second.
-end_everything() {
-  local signal turn pids
-  for signal in TERM KILL KILL KILL; do
-    mapfile -t pids < <(remaining)
-    if [[ ${#pids[@]} -eq 0 ]]; then
-      # A process that is executing another program has no environment, and so no mark, for a moment.
-      sleep 0.2
-      mapfile -t pids < <(remaining)
-      [[ ${#pids[@]} -gt 0 ]] || return 0
-    fi
-    kill -s "$signal" "${pids[@]}" 2>/dev/null || true
-    for ((turn = 0; turn < 10; turn++)); do
-      any_alive "${pids[@]}" || break
-      sleep 0.1
-    done
-  done
-  any_alive "${pids[@]}" || return 0
-  printf 'still running after SIGKILL: %s\n' "${pids[*]}" >&2
-}
-
-# on_signal NAME NUMBER: AFTER_INTERRUPT, a function, prints what the caller has to report.
-on_signal() {
-  trap '' INT TERM HUP PIPE
+# interrupted NAME NUMBER: ends the run after a signal.
+interrupted() {
+  trap '' HUP INT PIPE TERM
   trap - EXIT
   # The reader of the output has gone.
   [[ $1 != SIGPIPE ]] || exec >/dev/null 2>&1
-  clear_progress
-  end_everything
-  ${AFTER_INTERRUPT:-:} "$1" || true
+  local name running=()
+  for name in "${!JOB[@]}"; do
+    [[ -z ${JOB[$name]} ]] || running+=("$name")
+  done
+  printf 'INTERRUPTED by %s\n' "$1${running[*]:+ while running ${running[*]}}"
+  end_sessions "${JOB[@]}"
+  printf 'interrupted: '
+  summary
   exit $((128 + $2))
 }
 
 guard() {
-  trap 'on_signal SIGHUP 1' HUP
-  trap 'on_signal SIGINT 2' INT
-  trap 'on_signal SIGPIPE 13' PIPE
-  trap 'on_signal SIGTERM 15' TERM
-  trap 'end_everything' EXIT
+  trap 'interrupted SIGHUP 1' HUP
+  trap 'interrupted SIGINT 2' INT
+  trap 'interrupted SIGPIPE 13' PIPE
+  trap 'interrupted SIGTERM 15' TERM
+  trap 'end_sessions "${JOB[@]}"' EXIT
 }

@@ -12,12 +12,18 @@ die() {
   exit 1
 }
 
-# print_help FILE: prints the comment at the head of a script.
-print_help() { sed -n '3,/^[^#]/{/^[^#]/d;s/^# \{0,1\}//;p}' "$1"; }
+# skipped REASON: ends a test that this machine cannot run.
+skipped() {
+  echo "SKIPPED: $*"
+  exit 77
+}
+
+# print_help: prints the comment at the head of the script.
+print_help() { sed -n '3,/^[^#]/{/^[^#]/d;s/^# \{0,1\}//;p}' "$0"; }
 
 # wrong_usage MESSAGE: refuses the command line before anything runs.
 wrong_usage() {
-  print_help "$0" >&2
+  print_help >&2
   printf '\n' >&2
   say "$1"
   exit 2
@@ -26,10 +32,7 @@ wrong_usage() {
 # help_or_nothing ARGUMENT…: for scripts without options of their own.
 help_or_nothing() {
   case ${1:-} in
-  -h | --help)
-    print_help "$0"
-    exit 0
-    ;;
+  -h | --help) print_help; exit 0 ;;
   '') ;;
   *) wrong_usage "unknown argument \"$1\"" ;;
   esac
@@ -69,155 +72,126 @@ read_options() {
   done
 }
 
+# holds FILE EXPRESSION: the expression of Python must be true of the JSON in FILE, which it calls report. check(CODE) is
+# the check with that code.
+holds() {
+  python3 -c 'import json, sys
+report = json.load(open(sys.argv[1]))
+def check(code): return next(c for c in report["checks"] if c["code"] == code)
+assert eval(sys.argv[2]), sys.argv[2] + " does not hold in " + json.dumps(report, indent=1)' "$1" "$2"
+}
+
 # ---- packages -----------------------------------------------------------------
 
 MISSING=()
 
 # want PACKAGE TEST…: adds a Debian package to the missing ones if TEST fails.
-want() {
-  local package=$1
-  shift
-  "$@" || MISSING+=("$package")
-}
+want() { "${@:2}" >/dev/null 2>&1 || MISSING+=("$1"); }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-have_glob() { compgen -G "$1" >/dev/null; }
+have_c_compiler() { cc -x c -fsyntax-only - <<<'#include <stdio.h>' >/dev/null 2>&1; }
 
-# If the headers are in their usual directory, the compiler need not run.
-have_c_compiler() {
-  have cc || return 1
-  [[ -e /usr/include/stdio.h ]] ||
-    printf '#include <stdio.h>\nint main(void){return 0;}\n' | cc -x c -fsyntax-only - >/dev/null 2>&1
-}
-
-have_cxx_compiler() {
-  have c++ || return 1
-  have_glob '/usr/include/c++/*/atomic' ||
-    printf '#include <atomic>\nint main(){}\n' | c++ -x c++ -fsyntax-only - >/dev/null 2>&1
-}
+have_cxx_compiler() { c++ -x c++ -fsyntax-only - <<<'#include <atomic>' >/dev/null 2>&1; }
 
 have_compose() { docker compose version >/dev/null 2>&1 || have docker-compose; }
 
-# bindgen needs libclang and the compiler's own headers.
+# bindgen needs libclang and the compiler's own headers, which have the same version.
 have_libclang() {
-  [[ -n ${LIBCLANG_PATH:-} ]] && return 0
-  { have_glob '/usr/lib/llvm-*/lib/libclang*.so*' || have_glob '/usr/lib*/libclang*.so*' ||
-    have_glob '/usr/lib/*/libclang*.so*' || have_glob '/usr/local/lib/libclang*.so*'; } &&
-    { have_glob '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' || have_glob '/usr/lib*/clang/*/include/stddef.h' ||
-      have_glob '/usr/local/lib/clang/*/include/stddef.h'; }
+  [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' >/dev/null ||
+    compgen -G '/usr/lib*/clang/*/include/stddef.h' >/dev/null
 }
 
 # The loader, the EFA installer or the user provides a libfabric.
 have_libfabric() {
-  [[ -n ${LIBFABRIC_PATH:-} ]] && return 0
-  local dir
-  local -a dirs
+  local dir dirs
+  [[ -z ${LIBFABRIC_PATH:-} ]] || return 0
   IFS=: read -r -a dirs <<<"${LD_LIBRARY_PATH:-}"
   for dir in "${dirs[@]}" /opt/amazon/efa/lib /opt/amazon/efa/lib64; do
-    [[ -n $dir && -e $dir/libfabric.so.1 ]] && return 0
+    [[ ! -e $dir/libfabric.so.1 ]] || return 0
   done
-  # All of the output is read: grep -q would end ldconfig by SIGPIPE, and pipefail would make that a failure.
-  PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep 'libfabric\.so\.1 ' >/dev/null
+  [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *'libfabric.so.1 '* ]]
 }
 
-as_root() {
-  if [[ $(id -u) -eq 0 ]]; then
-    "$@"
-  else
-    sudo -n "$@"
-  fi
-}
+as_root() { if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n "$@"; fi; }
 
-can_be_root() { [[ $(id -u) -eq 0 ]] || { have sudo && sudo -n true 2>/dev/null; }; }
-
-# Installs the packages that `want` found missing. Returns 1, after a message, if it cannot.
-install_missing() {
-  [[ ${#MISSING[@]} -eq 0 ]] && return 0
-  local list="${MISSING[*]}"
-  MISSING=()
-  if ! have apt-get; then
-    say "missing: $list (Debian package names); install them with this system's package manager, then run again"
-    return 1
-  fi
-  if ! can_be_root; then
-    say "missing: $list; as root, run: apt-get update && apt-get install --no-install-recommends $list"
-    return 1
-  fi
-  say "installing $list"
-  local log copy
-  log=$(mktemp)
-  copy=$(copy_certificates)
-  # shellcheck disable=SC2086 # a list of package names
-  if ! { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 update &&
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
-      install --no-install-recommends $list; } </dev/null >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    rm -f "$log"
-    restore_certificates "$copy"
-    say "could not install $list; the output of apt-get is above"
-    return 1
-  fi
-  rm -f "$log"
-  restore_certificates "$copy"
-}
+can_be_root() { as_root true 2>/dev/null; }
 
 CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 
-# A certificate bundle may be present without the package ca-certificates. Installing that package as a dependency
-# replaces the bundle, and registries behind it are no longer reachable. Copies the bundle and prints the copy's name.
-copy_certificates() {
-  local copy
-  [[ -s $CERTIFICATES ]] || return 0
-  [[ $(dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null) == *'ok installed'* ]] && return 0
-  copy=$(mktemp)
-  cp -- "$CERTIFICATES" "$copy"
-  printf '%s\n' "$copy"
+# Installs the packages that `want` found missing. Returns 1, after a message, if it cannot.
+install_missing() {
+  local list="${MISSING[*]}" scratch status=0
+  [[ -n $list ]] || return 0
+  MISSING=()
+  if ! have apt-get || ! can_be_root; then
+    say "missing: $list (Debian packages); as root, run: apt-get update && apt-get install --no-install-recommends $list"
+    return 1
+  fi
+  say "installing $list"
+  scratch=$(mktemp -d)
+  # A certificate bundle may be present without its package. Installing that package as a dependency replaces the bundle,
+  # and registries behind it are no longer reachable.
+  dpkg-query -W ca-certificates >/dev/null 2>&1 || cp -- "$CERTIFICATES" "$scratch/bundle" 2>/dev/null || true
+  # shellcheck disable=SC2086 # a list of package names
+  { as_root apt-get -q -o DPkg::Lock::Timeout=300 update && as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+    -o DPkg::Lock::Timeout=300 install --no-install-recommends $list; } </dev/null >"$scratch/log" 2>&1 || status=1
+  [[ ! -s $scratch/bundle ]] || as_root cp -- "$scratch/bundle" "$CERTIFICATES"
+  if [[ $status -ne 0 ]]; then
+    tail -n 20 "$scratch/log" >&2
+    say "could not install $list; the output of apt-get is above"
+  fi
+  rm -rf -- "$scratch"
+  return "$status"
 }
 
-restore_certificates() {
-  [[ -n $1 ]] || return 0
-  if ! cmp -s -- "$1" "$CERTIFICATES"; then
-    as_root cp -- "$1" "$CERTIFICATES"
-    say "restored $CERTIFICATES, which a package had replaced"
-  fi
-  rm -f -- "$1"
+# venv NAME PACKAGE…: prints .cache/NAME, a Python environment with these packages of pip's index, installed once.
+# Fails with pip's message.
+venv() {
+  local place=$ROOT/.cache/$1 stamp
+  shift
+  stamp=$place/.complete-$(printf '%s\n' "$@" | cksum | cut -d' ' -f1)
+  mkdir -p -- "$ROOT/.cache"
+  # Several tests may ask at once; the lock lets one of them install.
+  (
+    flock 9
+    [[ ! -e $stamp ]] || exit 0
+    say "installing $* into $place"
+    rm -rf -- "$place"
+    python3 -m venv "$place" && "$place/bin/pip" install --quiet --disable-pip-version-check "$@" && touch "$stamp"
+  ) 9>"$place.lock" >&2 || return 1
+  printf '%s\n' "$place"
 }
 
 # ---- Rust -----------------------------------------------------------------------
 
 # Puts cargo on PATH and checks that it is new enough for the workspace.
 find_rust() {
-  if [[ -z ${HOME:-} ]]; then
-    HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
-    export HOME=${HOME:-/}
-  fi
-  if ! have cargo; then
-    PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
-    export PATH
-  fi
   local wanted version
+  export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+  have cargo || export PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
   wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
   if ! have cargo || ! version=$(cd "$ROOT" && rustc --version 2>&1); then
     say "no Rust toolchain was found${version:+ ($version)}; install Rust $wanted or newer, for example with rustup"
     return 1
   fi
-  version=${version#rustc }
-  version=${version%% *}
-  if [[ $(printf '%s\n%s\n' "$wanted" "${version%%-*}" | sort -V | head -n 1) != "$wanted" ]]; then
+  version=$(cut -d ' ' -f 2 <<<"$version")
+  if ! printf '%s\n' "$wanted" "${version%%-*}" | sort -VC; then
     say "Rust $version is too old; the workspace needs $wanted or newer (rustup update)"
     return 1
   fi
 }
 
-# Chooses a writable target directory and makes its path absolute, because cargo runs in $ROOT.
+# Sets TARGET to a writable target directory, with an absolute path, because cargo runs in $ROOT.
 choose_target_dir() {
+  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
   if [[ -n ${CARGO_TARGET_DIR:-} ]]; then
-    [[ $CARGO_TARGET_DIR == /* ]] || CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR
-    export CARGO_TARGET_DIR
-  elif ! mkdir -p "$ROOT/target" 2>/dev/null || [[ ! -w $ROOT/target ]]; then
-    export CARGO_TARGET_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/efa-gda/target
-    say "$ROOT/target cannot be written; building in $CARGO_TARGET_DIR"
+    TARGET=$(realpath -m -- "$TARGET")
+    export CARGO_TARGET_DIR=$TARGET
+  elif ! mkdir -p "$TARGET" 2>/dev/null || [[ ! -w $TARGET ]]; then
+    say "$TARGET cannot be written; building in ${XDG_CACHE_HOME:-$HOME/.cache}/efa-gda/target"
+    TARGET=${XDG_CACHE_HOME:-$HOME/.cache}/efa-gda/target
+    export CARGO_TARGET_DIR=$TARGET
   fi
 }
 
