@@ -4,8 +4,7 @@
 #
 #   scripts/check_interfaces.sh [FILE|DIR …]
 #
-# FILE is rdma-core's efa_io_defs.h or libfabric's fi_ext_efa.h. DIR contains libfabric's rdma/fabric.h, or is a source
-# tree of either. Without arguments, the script fetches the source packages of rdma-core and libfabric from Debian sid
+# FILE is rdma-core's efa_io_defs.h. DIR contains libfabric's rdma/fabric.h, or is a source tree of either. Without arguments, the script fetches the source packages of rdma-core and libfabric from Debian sid
 # through this machine's apt configuration, verifies their signatures, and reuses them for a week (.cache/upstream).
 #
 # Exit status: 0 no difference, 1 differences, 2 usage or an upstream that cannot be read, 77 SKIPPED, because nothing
@@ -19,25 +18,19 @@ source "$ROOT/scripts/lib/fetch.sh"
 
 main() {
   case ${1:-} in -*) help_or_nothing "$1" ;; esac
-  want gcc have_c_compiler
-  want libc6-dev have_c_compiler
-  want binutils have readelf
+  want g++ have_cxx_compiler
   want python3 have python3
   install_missing || exit 2
 
   local -a upstream=("$@")
   if [[ $# -eq 0 ]]; then
     local reason
-    if ! reason=$(fetch_upstream rdma-core libfabric 2>&1); then
-      echo "SKIPPED: $reason"
-      exit 77
-    fi
+    reason=$(fetch_upstream rdma-core libfabric 2>&1) || skipped "$reason"
     [[ -z $reason ]] || say "$reason"
     upstream=("$UPSTREAM/rdma-core/source" "$UPSTREAM/libfabric/source")
     echo "rdma-core $(<"$UPSTREAM/rdma-core/version"), libfabric $(<"$UPSTREAM/libfabric/version"), from Debian sid"
   fi
-  exec python3 -B "$ROOT/scripts/lib/interfaces.py" --ours "$ROOT/third_party/efa_gda" --cc "${CC:-cc}" \
-    "${upstream[@]}"
+  exec python3 -B "$ROOT/scripts/lib/interfaces.py" "$ROOT/third_party/efa_gda" "${upstream[@]}"
 }
 
 main "$@"

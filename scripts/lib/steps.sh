@@ -144,6 +144,10 @@ step_upstream() {
   local header=$UPSTREAM/rdma-core/source/providers/efa/efa_io_defs.h
   with_headers
   step 'interfaces against upstream' 600 scripts/check_interfaces.sh || return 0
+  if grep -q '^note: fi_efa_ops_gda: not upstream' "$(log_of 'interfaces against upstream')"; then
+    skip 'GDA operations against upstream' \
+      "Debian's libfabric is older than they are; scripts/check_interfaces.sh takes the directory of a newer one"
+  fi
   if [[ ! -e $header ]]; then
     skip 'wire against the header of rdma-core' 'that header could not be fetched'
   elif needs_libclang 'wire against the header of rdma-core'; then
