@@ -10,8 +10,9 @@ set -euo pipefail
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh") || { echo "SKIPPED: no CUDA compilers"; exit 77; }
-NVSHMEM_HOME=$("$ROOT/scripts/lib/nvshmem_wheel.sh") || { echo "SKIPPED: no NVSHMEM"; exit 77; }
+TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh") || skipped "no CUDA compilers"
+VENV=$(venv nvshmem nvidia-nvshmem-cu13==3.8.0) || skipped 'pip could not install NVSHMEM'
+NVSHMEM_HOME=${NVSHMEM_HOME:-$(compgen -G "$VENV/lib/python3.*/site-packages/nvidia/nvshmem")}
 export NVSHMEM_HOME NVCC=$TOOLKIT/bin/nvcc
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT
