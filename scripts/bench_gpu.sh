@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Measures the posting engine, an earlier revision of it and other posting engines on the GPU of this machine, in one
-# process over the same ring, and checks the limits that scripts/lib/bench_limits.py states.
+# process over the same ring, and checks the limits that the function judged states. A result is a line of fields that
+# tabs separate: "row", the case, the batch window, what was measured, and the median, the lowest and the highest value.
 # kernels/bench/post_rate.cu describes the modes; softefa is efa-gda/benches/soft_adapter:
 #
 #   scripts/bench_gpu.sh [--before REVISION] [bench [CASE]|check [ENTRIES]|soak [ENTRIES]|floor|softefa]
 #                                             bench without an argument
 #   scripts/bench_gpu.sh [--before REVISION] --build-only DIR
-#                                             leaves post_rate, bench_limits.py, soft_adapter_nccl.cubin and
+#                                             leaves post_rate, soft_adapter_nccl.cubin and
 #                                             soft_adapter_drop_in.cubin in DIR
 #
 # --before REVISION compiles kernels/include of that revision too, without the bound of 1,024 threads for a block under
@@ -26,7 +27,6 @@ source "$ROOT/scripts/lib/headers.sh"
 
 ARCH=${EFA_GDA_BENCH_ARCH:-90}
 BEFORE=
-LIMITS=$ROOT/scripts/lib/bench_limits.py
 
 # compile NAME SOURCE FLAG…: compiles kernels/bench/SOURCE to OUT/NAME.o.
 compile() {
@@ -76,15 +76,47 @@ build() {
   "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" -o "$OUT/post_rate" "${OBJECTS[@]}" -lpthread
 }
 
-# judged COMMAND…: runs the command, and prints its results as tables with the limits.
+# judged COMMAND…: prints the results of the command, and a verdict for each limit that they have: of two medians of one
+# row, the ratio.
 judged() {
-  local results
-  results=$(mktemp)
-  "$@" >"$results" || { cat -- "$results"; rm -f -- "$results"; return 1; }
-  local status=0
-  python3 "$LIMITS" "$results" || status=1
-  rm -f -- "$results"
-  return "$status"
+  "$@" | awk -F '\t' '
+    function limit(what, ratio, least, most) {
+      kept = least ? ratio >= least : ratio <= most
+      failed += !kept
+      printf "%s  %s, max_batch %s: %s: %.3f, at %s %g\n", kept ? "PASS" : "FAIL", name, batch, what, ratio,
+        least ? "least" : "most", least ? least : most
+    }
+    # of DIVIDEND DIVISOR LEAST MOST
+    function of(dividend, divisor, least, most) {
+      if ((row, dividend) in median && median[row, divisor] > 0)
+        limit(dividend ", of " divisor, median[row, dividend] / median[row, divisor], least, most)
+    }
+    { print }
+    $1 == "row" { rows[$2 FS $3]; median[$2 FS $3, $4] = $5 }
+    END {
+      for (row in rows) {
+        measured++
+        split(row, part, FS)
+        name = part[1]
+        batch = part[2]
+        if (name == "softefa, counters in GPU memory") {
+          # 10^6 writes of 64 bytes a second.
+          if ((row, "after") in median) limit("after", median[row, "after"], 2)
+          if ((row, "nccl") in median) limit("nccl", median[row, "nccl"], 2)
+        } else if (name ~ /^softefa/) {
+          of("signal", "two completions", 0, 1.15)
+          of("busy", "idle", 0, 1.5)
+        } else {
+          of("after", "before", 0.95)
+          of("after", "nccl", 2)
+          of("nccl drop-in, 16-byte stores", "nccl", name ~ /1 thread/ ? 1.5 : 2)
+          if (batch == 64 && (name == "block of 8 warps owns its queue" || name == "16 x 1 warp, 16 queues"))
+            of("after", "bare", 0.97)
+        }
+      }
+      if (!measured) print "nothing was measured"
+      exit failed > 0 || !measured
+    }'
 }
 
 if [[ ${1:-} == --before ]]; then
@@ -96,16 +128,13 @@ case ${1:-bench} in
 --build-only)
   [[ $# -eq 2 ]] || wrong_usage '--build-only needs one directory'
   build "$2"
-  cp -- "$LIMITS" "$2/"
   exit 0
   ;;
 bench | check | soak | floor | softefa) ;;
 *) help_or_nothing "$1" ;;
 esac
-if ! have nvidia-smi || ! nvidia-smi -L >&2; then
-  say "this machine has no NVIDIA GPU; build with --build-only DIR and run DIR/post_rate on a machine with a GPU"
-  exit 1
-fi
+{ have nvidia-smi && nvidia-smi -L >&2; } ||
+  die "this machine has no NVIDIA GPU; build with --build-only DIR and run DIR/post_rate on a machine with a GPU"
 # Lazy loading may wait for a running kernel, and a kernel of the benchmark may wait for the host.
 export CUDA_MODULE_LOADING=EAGER
 OUT=$ROOT/target/bench_gpu

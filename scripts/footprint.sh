@@ -23,11 +23,7 @@ source "$ROOT/scripts/lib/headers.sh"
 before=
 case ${1:-} in
 -h | --help) help_or_nothing "$1" ;;
---before)
-  [[ $# -ge 2 ]] || wrong_usage '--before needs a revision'
-  before=$2
-  shift 2
-  ;;
+--before) [[ $# -ge 2 ]] || wrong_usage '--before needs a revision'; before=$2; shift 2 ;;
 esac
 for architecture in "$@"; do
   [[ $architecture =~ ^sm_[0-9]+[a-z]?$ ]] || wrong_usage "\"$architecture\" is not an architecture such as sm_90"
@@ -44,44 +40,40 @@ if [[ -n "$before" ]]; then
 fi
 peer=$(peer_headers "") || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
 
-# compile SOURCE KERNEL ARCHITECTURE FLAG…: compiles kernels/bench/SOURCE.cu to $out/KERNEL.ARCHITECTURE.cubin, ptxas'
-# report beside it.
-compile() {
-  local source=$1 kernel=$2 architecture=$3
-  shift 3
-  "$toolkit/bin/nvcc" -O3 -std=c++17 -arch="$architecture" "$@" -Xptxas -v -cubin \
-    -o "$out/$kernel.$architecture.cubin" "$ROOT/kernels/bench/$source.cu" 2>"$out/$kernel.$architecture.log" ||
-    die "kernels/bench/$source.cu does not compile for $architecture: $(cat "$out/$kernel.$architecture.log")"
-  files+=("$out/$kernel.$architecture")
+# row NAME GROUP QUEUE ENTRY SOURCE ARCHITECTURE FLAG…: compiles the kernel NAME of kernels/bench/SOURCE.cu, and prints its
+# row from the report of ptxas and from the size of its section.
+row() {
+  local name=$1 group=$2 queue=$3 entry=$4 source=$5 architecture=$6
+  "$toolkit/bin/nvcc" -O3 -std=c++17 -arch="$architecture" "${@:7}" -Xptxas -v -cubin -o "$out/cubin" \
+    "$ROOT/kernels/bench/$source.cu" >"$out/log" 2>&1 ||
+    die "kernels/bench/$source.cu does not compile for $architecture: $(cat "$out/log")"
+  code=$(readelf -SW "$out/cubin" 2>/dev/null | sed -n "s/.* \.text\.$name *PROGBITS *[0-9a-f]* [0-9a-f]* \([0-9a-f]*\) .*/\1/p")
+  awk -v name="$name" -v row="| $architecture | $group | $queue | $entry |" -v code=$((16#$code)) '
+    /Function properties for/ { function_name = $NF }
+    /spill stores/ { if (function_name == name) own += $5 + $9; else called += $5 + $9 }
+    / Used / { for (i = 2; i < NF; i++) { if ($i == "registers,") registers = $(i - 1); if ($i == "cumulative") stack = $(i - 2) } }
+    END { print row, registers, "|", stack + 0, "|", own + 0, "|", called + 0, "|", code, "|" }' "$out/log"
 }
 
-# compile_ours GROUP CLASS SHARING ARCHITECTURE: the kernel of one kind of group, for each kind of entry.
-compile_ours() {
-  local kernel=${1}_owned
-  [[ $3 != Device ]] || kernel=${1}_shared
-  for entry in "${entries[@]}"; do
-    compile footprint "${kernel}_$entry" "$4" -DEFA_GDA_FOOTPRINT_KERNEL="${kernel}_$entry" \
-      -DEFA_GDA_FOOTPRINT_SHARING="$3" -DEFA_GDA_FOOTPRINT_GROUP="$2" \
-      -DEFA_GDA_FOOTPRINT_INLINED="$([[ $entry == inline ]] && echo true || echo false)" \
-      -DEFA_GDA_FOOTPRINT_OWN="$([[ $entry == own ]] && echo true || echo false)" \
-      -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
-  done
+# our_row GROUP SHARING QUEUE KIND ENTRY ARCHITECTURE
+our_row() {
+  local name=${1,}_$3_$4
+  row "$name" "${1,}" "$3" "$5" footprint "$6" -DEFA_GDA_FOOTPRINT_KERNEL="$name" -DEFA_GDA_FOOTPRINT_SHARING="$2" \
+    -DEFA_GDA_FOOTPRINT_GROUP="${1}Group" -DEFA_GDA_FOOTPRINT_INLINED="$([[ $4 != inline ]]; echo $?)" \
+    -DEFA_GDA_FOOTPRINT_OWN="$([[ $4 != own ]]; echo $?)" \
+    -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
 }
 
-# A group on a shared queue: compact with the headers of an earlier revision that has Compact.
-shared_group() {
-  if grep -q 'struct Compact ' "$headers/kernels/include/efa_gda/group.h"; then echo "Compact<$1>"; else echo "$1"; fi
-}
-
-# The kernel with entries of 64 or 128 bytes also waits for its own requests, unless the revision cannot.
-entries=(inline write)
-! grep -q wait_own "$headers/kernels/include/efa_gda/post.h" || entries+=(own)
-files=()
+echo '| GPU | group | queue | entry | registers | stack bytes | spill bytes | in functions | code bytes |'
+echo '|---|---|---|---|---|---|---|---|---|'
 for architecture in "$@"; do
   for group in Thread Warp Block; do
-    compile_ours "${group,}" "${group}Group" "$group" "$architecture"
-    compile_ours "${group,}" "$(shared_group "${group}Group")" Device "$architecture"
+    for sharing in "$group owned" 'Device shared'; do
+      # shellcheck disable=SC2086 # two words
+      for entry in 'inline:inline, 128 bytes' 'write:64 or 128 bytes' 'own:64 or 128 bytes, wait_own'; do
+        our_row "$group" $sharing "${entry%%:*}" "${entry#*:}" "$architecture"
+      done
+    done
   done
-  [[ -z "$peer" ]] || compile footprint_nccl nccl_shared_ "$architecture" -I "$peer"
+  [[ -z "$peer" ]] || row nccl_shared_ "NCCL's put" shared '64 or 128 bytes' footprint_nccl "$architecture" -I "$peer"
 done
-python3 "$ROOT/scripts/lib/footprint.py" "${files[@]}"

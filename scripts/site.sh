@@ -13,29 +13,14 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$ROOT/scripts/lib/fetch.sh"
 
-# Sets MDBOOK to a command: the installed mdBook, or that of Debian trixie with its dynamic loader.
-find_mdbook() {
-  MDBOOK=(mdbook)
-  have mdbook && return 0
-  fetch_suite trixie "${TRIXIE_PACKAGES[@]}" 2>"$TARGET/mdbook.log" ||
-    { echo "SKIPPED: mdBook could not be fetched: $(tail -n 1 "$TARGET/mdbook.log")"; exit 77; }
+read_options '' 1 "$@"
+choose_target_dir
+MDBOOK=(mdbook)
+if ! have mdbook; then
+  why=$(fetch_suite trixie "${TRIXIE_PACKAGES[@]}" 2>&1) || skipped "mdBook could not be fetched: $why"
   MDBOOK=("$(suite_loader trixie)" --library-path "$(suite_lib trixie)" "$(suite_dir trixie)/root/usr/bin/mdbook")
-}
-
-main() {
-  local probe=${1:-$ROOT/scripts/probe.sh}
-  case $probe in
-  -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
-  -*) wrong_usage "unknown option \"$probe\"" ;;
-  esac
-  choose_target_dir
-  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
-  mkdir -p -- "$TARGET"
-  find_mdbook
-  python3 -B "$ROOT/scripts/lib/site.py" make "$probe" "$TARGET/book"
-  "${MDBOOK[@]}" build --dest-dir "$TARGET/site" "$TARGET/book" >&2
-  python3 -B "$ROOT/scripts/lib/site.py" check "$TARGET/site" >&2
-  printf '%s\n' "$TARGET/site/index.html"
-}
-
-main "$@"
+fi
+python3 -B "$ROOT/scripts/lib/site.py" make "${OPERANDS[0]:-$ROOT/scripts/probe.sh}" "$TARGET/book"
+"${MDBOOK[@]}" build --dest-dir "$TARGET/site" "$TARGET/book" >&2
+python3 -B "$ROOT/scripts/lib/site.py" check "$TARGET/site" >&2
+printf '%s\n' "$TARGET/site/index.html"

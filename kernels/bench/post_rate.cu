@@ -5,7 +5,7 @@
  * the adapter's BAR. scripts/bench_gpu.sh builds and runs it.
  *
  *   post_rate bench [CASE]  measures every case whose name contains CASE, and the bare loops, as lines for
- *                           scripts/lib/bench_limits.py (Contest)
+ *                           scripts/bench_gpu.sh (Contest)
  *   post_rate check         runs each case while a host thread reads all entries and doorbells (checker.h); exit
  *                           status 1 if a rule is broken
  *   post_rate soak          the same with a billion entries that all multiprocessors post to shared queues

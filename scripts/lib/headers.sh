@@ -7,24 +7,19 @@ PEER_PACKAGE=nvidia-nccl-cu13==2.32.3
 # peer_headers [PACKAGE]: prints the directory of NCCL's headers: without PACKAGE that in NCCL_INCLUDE, or else the PyPI
 # package's, downloaded once: by the Python of scripts/cuda_toolchain.sh if it is there, because Debian's has no pip.
 peer_headers() {
-  if [[ -z "${1:-}" && -n "${NCCL_INCLUDE:-}" ]]; then
+  local package=${1:-$PEER_PACKAGE} python=$ROOT/.cache/cuda/bin/python3 to
+  if [[ -z ${1:-} && -n ${NCCL_INCLUDE:-} ]]; then
     printf '%s\n' "$NCCL_INCLUDE"
     return
   fi
-  local package=${1:-$PEER_PACKAGE}
-  local to=$ROOT/.cache/${package//==/-} python=$ROOT/.cache/cuda/bin/python3
+  to=$ROOT/.cache/${package//==/-}
   [[ -x $python ]] || python=python3
   if [[ ! -e $to/.complete ]]; then
     rm -rf -- "$to"
-    mkdir -p -- "$to"
-    "$python" -m pip download --quiet --no-deps --disable-pip-version-check -d "$to" "$package" >&2 || return 1
-    python3 - "$to" <<'PY' || return 1
-import glob, sys, zipfile
-to = sys.argv[1]
-with zipfile.ZipFile(glob.glob(to + "/*.whl")[0]) as wheel:
-    wheel.extractall(to, [name for name in wheel.namelist() if "/include/" in name])
-PY
-    rm -f -- "$to"/*.whl
+    "$python" -m pip download --quiet --no-deps --disable-pip-version-check -d "$to" "$package" >&2 &&
+      python3 -m zipfile -e "$to"/*.whl "$to" || return 1
+    # The library itself has 250 MB.
+    rm -rf -- "$to"/*.whl "$to"/nvidia/nccl/lib
     touch "$to/.complete"
   fi
   printf '%s\n' "$to/nvidia/nccl/include"

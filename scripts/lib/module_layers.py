@@ -18,97 +18,69 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def stated(document):
-    """Yields (folder, [group, ...]) for each line of the document's layers blocks."""
-    for block in re.findall(r"^```layers\n(.*?)^```", document.read_text(), re.M | re.S):
-        for line in block.splitlines():
-            folder, _, groups = line.partition(":")
-            yield folder.strip(), [group.split() for group in groups.split("<")]
-
-
-def code(text):
-    """The text without comments and without a trailing test module."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+def code(file):
+    """The text of a file without comments and without a trailing test module."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", file.read_text(), flags=re.S)
     return re.split(r"#\[cfg\((?:all\()?test[^\]]*\)\]\s*mod \w+ \{", text)[0]
 
 
 def first_names(tree):
     """The first path segments of a use tree: "a::b" gives a, "{a, b::{c, d}}" gives a and b."""
-    tree = tree.strip()
     if not tree.startswith("{"):
         return re.findall(r"^\w+", tree)
-    names, depth = [], 0
-    for part in re.findall(r"[{}]|\w+|,", tree):
-        if part == "{":
-            depth += 1
-        elif part == "}":
-            depth -= 1
-            if depth == 0:
-                break
-        elif part == "," and depth == 1:
-            names.append(None)
-        elif depth == 1 and (not names or names[-1] is None):
-            names[-1:] = [part]
-    return [name for name in names if name]
+    # Braces within braces, from the inside out.
+    tree = tree[1:]
+    while (inner := re.sub(r"\{[^{}]*\}", "", tree, count=1)) != tree and "{" in tree.split("}")[0]:
+        tree = inner
+    return re.findall(r"(?:^|,)\s*(\w+)", tree.split("}")[0])
 
 
-def used(folder, crate_root):
+def used(folder):
     """Yields (module, other module, file) for every path from one module of `folder` to another."""
-    above = folder.relative_to(crate_root).parts
+    crate = next(p for p in (folder, *folder.parents) if p.name == "src")
+    absolute = r"\bcrate::" + "".join(f"{part}::" for part in folder.relative_to(crate).parts)
     for file in sorted(folder.rglob("*.rs")):
         inside = file.relative_to(folder).with_suffix("").parts
         inside = inside[:-1] if inside[-1] == "mod" else inside
         if not inside or inside[0] in ("lib", "main"):
             continue
-        text = code(file.read_text())
-        absolute = r"\bcrate::" + "".join(f"{part}::" for part in above)
         relative = r"(?<!\w)(?<!::)" + "super::" * len(inside)
-        for start in (absolute, relative):
-            for match in re.finditer(start + r"(?!super)", text):
-                for name in first_names(text[match.end() :]):
-                    if name != inside[0] and name[0].islower():
-                        yield inside[0], name, file.relative_to(ROOT)
+        text = code(file)
+        for match in re.finditer(rf"(?:{absolute}|{relative})(?!super)", text):
+            for name in first_names(text[match.end() :]):
+                if name != inside[0]:
+                    yield inside[0], name, file.relative_to(ROOT)
 
 
-def check_modules(folder, groups, problems):
-    path = ROOT / folder
-    crate_root = next(p for p in (path, *path.parents) if p.name == "src")
-    level = {name: i for i, group in enumerate(groups) for name in group}
-    there = {p.stem for p in path.glob("*.rs")} | {p.name for p in path.iterdir() if p.is_dir()}
-    there -= {"lib", "main", "mod", "bin"}
-    for name in sorted(there ^ set(level)):
-        where = "has no place in docs/architecture.md" if name in there else "does not exist"
-        problems.append(f"{folder}: module {name} {where}")
-    for module, other, file in used(path, crate_root):
-        if other in level and module in level and level[other] >= level[module]:
-            problems.append(f"{file}: {module} must not use {other}")
-
-
-def check_crates(groups, problems):
+def imports(folder):
+    """The modules or packages that there are, and (one, other, where) for each that uses another."""
+    if folder != "crates":
+        path = ROOT / folder
+        there = {p.stem for p in path.iterdir() if p.is_dir() or p.suffix == ".rs"} - {"lib", "main", "mod", "bin"}
+        return there, used(path)
     members = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["members"]
     manifests = [tomllib.loads((ROOT / member / "Cargo.toml").read_text()) for member in members]
-    level = {name: i for i, group in enumerate(groups) for name in group}
-    for name in {manifest["package"]["name"] for manifest in manifests} ^ set(level):
-        problems.append(f"crates: {name} is in one of Cargo.toml and docs/architecture.md only")
-    for manifest in manifests:
-        name = manifest["package"]["name"]
-        for other in manifest.get("dependencies", {}):
-            if level.get(other, -1) >= level.get(name, len(groups)):
-                problems.append(f"crates: {name} must not depend on {other}")
+    named = {manifest["package"]["name"]: manifest.get("dependencies", {}) for manifest in manifests}
+    return set(named), ((name, other, "Cargo.toml") for name in named for other in named[name])
 
 
 def main():
-    problems, lines = [], list(stated(ROOT / "docs/architecture.md"))
-    if not lines:
-        sys.exit("docs/architecture.md has no layers block")
-    for folder, groups in lines:
-        if folder == "crates":
-            check_crates(groups, problems)
-        else:
-            check_modules(folder, groups, problems)
+    problems = []
+    lines = [line.partition(":") for block in
+             re.findall(r"^```layers\n(.*?)^```", (ROOT / "docs/architecture.md").read_text(), re.M | re.S)
+             for line in block.splitlines()]
+    assert lines, "docs/architecture.md has no layers block"
+    for folder, _, groups in lines:
+        level = {name: i for i, group in enumerate(groups.split("<")) for name in group.split()}
+        there, edges = imports(folder.strip())
+        for name in sorted(there ^ set(level)):
+            where = "has no place in docs/architecture.md" if name in there else "does not exist"
+            problems.append(f"{folder}: {name} {where}")
+        for one, other, where in edges:
+            if one in level and other in level and level[other] >= level[one]:
+                problems.append(f"{where}: {one} must not use {other}")
     print("\n".join(dict.fromkeys(problems)) or f"{len(lines)} layer statements hold")
     sys.exit(1 if problems else 0)
 
 
-if __name__ == "__main__":
-    main()
+main()

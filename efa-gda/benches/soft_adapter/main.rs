@@ -1,5 +1,5 @@
 //! What kernels of the first GPU measure against the software adapter in this process. It prints lines for
-//! `scripts/lib/bench_limits.py`. It fails if a request failed, a byte is wrong or a rule of the adapter is broken, and
+//! `scripts/bench_gpu.sh`. It fails if a request failed, a byte is wrong or a rule of the adapter is broken, and
 //! judges no times.
 //!
 //! `cargo bench -p efa-gda --bench soft_adapter`, or `scripts/bench_gpu.sh softefa`, which also sets
