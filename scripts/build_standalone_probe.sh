@@ -19,21 +19,11 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/standalone.sh
 source "$ROOT/scripts/lib/standalone.sh"
 
-main() {
-  read_build_arguments 1 "$@"
-  have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
-  have objdump || die "no objdump was found (Debian package binutils)"
-  find_rust || die "nothing was built"
-  choose_target_dir
-  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
-  open_source "${SOURCE:-$ROOT}"
-  build_tools
-  build_programs
-  OUTPUT=${OUTPUT:-$TARGET/gda-probe-standalone}
-  mkdir -p -- "$(dirname -- "$OUTPUT")"
-  install -m 755 -- "$BUILT/gda-probe" "$OUTPUT" || die "$OUTPUT cannot be written; name another file with --output"
-  say "built $OUTPUT: $(stat -c %s -- "$OUTPUT") bytes, needs glibc $(needs_glibc "$OUTPUT")"
-  printf '%s\n' "$OUTPUT"
-}
-
-main "$@"
+prepare_build 1 "$@"
+open_source "$SOURCE"
+build_tools
+build_programs
+OUTPUT=${OUTPUT:-$TARGET/gda-probe-standalone}
+install -D -m 755 -- "$BUILT/gda-probe" "$OUTPUT" || die "$OUTPUT cannot be written; name another file with --output"
+say "built $OUTPUT: $(stat -c %s -- "$OUTPUT") bytes, needs glibc $(needs_glibc "$OUTPUT")"
+printf '%s\n' "$OUTPUT"

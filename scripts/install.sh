@@ -25,11 +25,6 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 
 PREFIX=''
 
-read_arguments() {
-  read_options --prefix 0 "$@"
-  [[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
-}
-
 # build: builds the library, and sets BUILT to the directory that has it.
 build() {
   BUILT=${EFA_GDA_BUILT:-}
@@ -109,29 +104,25 @@ endif()
 CMAKE
 }
 
-main() {
-  local version file
-  read_arguments "$@"
-  build
-  version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
-  [[ -n $version ]] || die "the version is missing in $ROOT/Cargo.toml; nothing was installed"
-  mkdir -p -- "$PREFIX/include/efa_gda" "$PREFIX/lib/pkgconfig" "$PREFIX/lib/cmake/efa_gda" ||
-    die "$PREFIX cannot be written; name another directory with --prefix"
-  PREFIX=$(cd -- "$PREFIX" && pwd)
-  for file in "$ROOT"/efa-gda-capi/include/*.h; do
-    put "$file" "$PREFIX/include"
-  done
-  for file in "$ROOT"/kernels/include/efa_gda/*.{h,cuh}; do
-    put "$file" "$PREFIX/include/efa_gda"
-  done
-  put "$ROOT/third_party/efa_gda/efa_io_defs.h" "$PREFIX/include"
-  put "$BUILT/libefa_gda.a" "$PREFIX/lib"
-  "$ROOT/efa-gda-capi/link.sh" "$BUILT/libefa_gda.a" "$PREFIX/lib/libefa_gda.so" ||
-    die "libefa_gda.so cannot be linked; the installation is not complete"
-  printf '%s\n' "$PREFIX/lib/libefa_gda.so"
-  pkg_config_file "$version" | write "$PREFIX/lib/pkgconfig/efa_gda.pc"
-  cmake_config | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config.cmake"
-  cmake_version "$version" | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config-version.cmake"
-}
-
-main "$@"
+read_options --prefix 0 "$@"
+[[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
+build
+version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
+[[ -n $version ]] || die "the version is missing in $ROOT/Cargo.toml; nothing was installed"
+mkdir -p -- "$PREFIX/include/efa_gda" "$PREFIX/lib/pkgconfig" "$PREFIX/lib/cmake/efa_gda" ||
+  die "$PREFIX cannot be written; name another directory with --prefix"
+PREFIX=$(cd -- "$PREFIX" && pwd)
+for file in "$ROOT"/efa-gda-capi/include/*.h; do
+  put "$file" "$PREFIX/include"
+done
+for file in "$ROOT"/kernels/include/efa_gda/*.{h,cuh}; do
+  put "$file" "$PREFIX/include/efa_gda"
+done
+put "$ROOT/third_party/efa_gda/efa_io_defs.h" "$PREFIX/include"
+put "$BUILT/libefa_gda.a" "$PREFIX/lib"
+"$ROOT/efa-gda-capi/link.sh" "$BUILT/libefa_gda.a" "$PREFIX/lib/libefa_gda.so" ||
+  die "libefa_gda.so cannot be linked; the installation is not complete"
+printf '%s\n' "$PREFIX/lib/libefa_gda.so"
+pkg_config_file "$version" | write "$PREFIX/lib/pkgconfig/efa_gda.pc"
+cmake_config | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config.cmake"
+cmake_version "$version" | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config-version.cmake"

@@ -25,11 +25,6 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 PREFIX=''
 ARCH=sm_90
 
-read_arguments() {
-  read_options '--prefix --arch' 0 "$@"
-  [[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
-}
-
 # Sets INCLUDE and LIBRARIES to NVSHMEM's directories.
 find_nvshmem() {
   local home=${NVSHMEM_HOME:-${NVSHMEM_DIR:-}} directory
@@ -46,10 +41,9 @@ find_nvshmem() {
 }
 
 find_nvcc() {
-  NVCC=${NVCC:-}
-  if [[ -z $NVCC && -x ${CUDA_HOME:-/nowhere}/bin/nvcc ]]; then NVCC=$CUDA_HOME/bin/nvcc; fi
-  if [[ -z $NVCC ]] && have nvcc; then NVCC=nvcc; fi
-  [[ -n $NVCC ]] || NVCC=$("$ROOT/scripts/cuda_toolchain.sh")/bin/nvcc
+  [[ -z ${NVCC:-} ]] || return 0
+  NVCC=${CUDA_HOME:-/nowhere}/bin/nvcc
+  [[ -x $NVCC ]] || NVCC=$(command -v nvcc) || NVCC=$("$ROOT/scripts/cuda_toolchain.sh")/bin/nvcc
 }
 
 # compile SOURCE OBJECT OPTION…
@@ -84,30 +78,24 @@ export CUDA_MODULE_LOADING=EAGER
 TEXT
 }
 
-main() {
-  local object host
-  read_arguments "$@"
-  find_nvshmem
-  find_nvcc
-  WORK=$(mktemp -d)
-  trap 'rm -rf -- "$WORK"' EXIT
-  install_headers
-  # What a block of 1,024 threads has.
-  compile deepep/efa_device_state.cu device.o -maxrregcount=64
-  compile nvshmem/host.cpp host.o
-  compile put.cu put.o -DEFA_GDA_STORE_BYTES=8
-  compile nvshmem/ring.cu ring.o
-  rm -f -- "$PREFIX/lib/libefa_gda_nvshmem.a"
-  ar rcs "$PREFIX/lib/libefa_gda_nvshmem.a" "$WORK"/{device,host,put}.o || die 'ar failed; nothing was installed'
-  # A wheel has only the name with the version.
-  host=$(compgen -G "$LIBRARIES/libnvshmem_host.so*" | head -n 1) || die "$LIBRARIES has no libnvshmem_host.so"
-  ln -s -- "$(readlink -f -- "$host")" "$WORK/libnvshmem_host.so"
-  "$NVCC" "-arch=$ARCH" "$WORK/ring.o" "$PREFIX/lib/libefa_gda_nvshmem.a" -L "$LIBRARIES" -L "$WORK" -lnvshmem_device \
-    -lnvshmem_host -ldl -o "$PREFIX/bin/efa_gda_nvshmem_ring" || die 'the ring program did not link'
-  for object in lib/libefa_gda_nvshmem.a bin/efa_gda_nvshmem_ring; do
-    say "installed $PREFIX/$object"
-  done
-  print_environment
-}
-
-main "$@"
+read_options '--prefix --arch' 0 "$@"
+[[ -n $PREFIX ]] || wrong_usage 'the option --prefix is missing; name the directory to install to'
+find_nvshmem
+find_nvcc
+WORK=$(mktemp -d)
+trap 'rm -rf -- "$WORK"' EXIT
+install_headers
+# What a block of 1,024 threads has.
+compile deepep/efa_device_state.cu device.o -maxrregcount=64
+compile nvshmem/host.cpp host.o
+compile put.cu put.o -DEFA_GDA_STORE_BYTES=8
+compile nvshmem/ring.cu ring.o
+rm -f -- "$PREFIX/lib/libefa_gda_nvshmem.a"
+ar rcs "$PREFIX/lib/libefa_gda_nvshmem.a" "$WORK"/{device,host,put}.o || die 'ar failed; nothing was installed'
+# A wheel has only the name with the version.
+host=$(compgen -G "$LIBRARIES/libnvshmem_host.so*" | head -n 1) || die "$LIBRARIES has no libnvshmem_host.so"
+ln -s -- "$(readlink -f -- "$host")" "$WORK/libnvshmem_host.so"
+"$NVCC" "-arch=$ARCH" "$WORK/ring.o" "$PREFIX/lib/libefa_gda_nvshmem.a" -L "$LIBRARIES" -L "$WORK" -lnvshmem_device \
+  -lnvshmem_host -ldl -o "$PREFIX/bin/efa_gda_nvshmem_ring" || die 'the ring program did not link'
+say "installed $PREFIX/lib/libefa_gda_nvshmem.a and $PREFIX/bin/efa_gda_nvshmem_ring"
+print_environment

@@ -20,18 +20,6 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 OUT=''
 ARCH=sm_90
 
-read_arguments() {
-  read_options '--out --arch' 0 "$@"
-  [[ -n $OUT ]] || wrong_usage 'the option --out is missing; name the directory to make'
-  [[ $ARCH =~ ^sm_([0-9]+)([0-9][af]?)$ ]] || wrong_usage "--arch $ARCH: expected an architecture such as sm_90"
-  TORCH_ARCH=${BASH_REMATCH[1]}.${BASH_REMATCH[2]}
-  [[ -n ${DEEPEP_DIR:-} ]] || wrong_usage "set DEEPEP_DIR to DeepEP's source tree"
-  [[ -n ${NVSHMEM_HOME:-} ]] || wrong_usage 'set NVSHMEM_HOME to an NVSHMEM that is installed'
-  [[ -e $DEEPEP_DIR/csrc/kernels/ibgda_device.cuh ]] ||
-    die "$DEEPEP_DIR has no csrc/kernels/ibgda_device.cuh; expected DeepEP v1.2.1, or another of the first generation"
-  [[ ! -e $OUT ]] || die "$OUT exists; remove it, or name another directory"
-}
-
 # links FROM TO: TO becomes a directory with a link to each file of FROM.
 links() {
   local file
@@ -87,17 +75,21 @@ H
   fi
 }
 
-main() {
-  read_arguments "$@"
-  mkdir -p -- "$OUT"
-  OUT=$(cd -- "$OUT" && pwd)
-  overlay_sources
-  overlay_nvshmem
-  cat <<TEXT
+read_options '--out --arch' 0 "$@"
+[[ -n $OUT ]] || wrong_usage 'the option --out is missing; name the directory to make'
+[[ $ARCH =~ ^sm_([0-9]+)([0-9][af]?)$ ]] || wrong_usage "--arch $ARCH: expected an architecture such as sm_90"
+TORCH_ARCH=${BASH_REMATCH[1]}.${BASH_REMATCH[2]}
+[[ -n ${DEEPEP_DIR:-} ]] || wrong_usage "set DEEPEP_DIR to DeepEP's source tree"
+[[ -n ${NVSHMEM_HOME:-} ]] || wrong_usage 'set NVSHMEM_HOME to an NVSHMEM that is installed'
+[[ -e $DEEPEP_DIR/csrc/kernels/ibgda_device.cuh ]] ||
+  die "$DEEPEP_DIR has no csrc/kernels/ibgda_device.cuh; expected DeepEP v1.2.1, or another of the first generation"
+[[ ! -e $OUT ]] || die "$OUT exists; remove it, or name another directory"
+mkdir -p -- "$OUT"
+OUT=$(cd -- "$OUT" && pwd)
+overlay_sources
+overlay_nvshmem
+cat <<TEXT
 # Build DeepEP:
 cd $OUT/deepep && NVSHMEM_DIR=$OUT/nvshmem TORCH_CUDA_ARCH_LIST=$TORCH_ARCH python3 setup.py install
 TEXT
-  cat "$OUT/environment"
-}
-
-main "$@"
+cat "$OUT/environment"

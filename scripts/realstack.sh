@@ -34,12 +34,11 @@ run() {
   shift 2
   log=$SCRATCH/$name.log
   timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
-  if [[ $status -ne 0 ]]; then
-    case $status in
-    124 | 137) failed "$name" "did not end within $limit seconds" ;;
-    *) failed "$name" "ended with status $status" ;;
-    esac
-  fi
+  case $status in
+  0) ;;
+  124 | 137) failed "$name" "did not end within $limit seconds" ;;
+  *) failed "$name" "ended with status $status" ;;
+  esac
   printf 'passed: %-28s %s\n' "$name" "$(grep -m 1 'rdmap0s6: ' "$log" | sed 's/^softefa: //' || true)"
 }
 
@@ -73,7 +72,7 @@ build() {
   # What test.sh builds: fewer packages would have other features and be compiled again.
   (cd "$ROOT" && cargo build --locked -q --workspace --lib --bins --tests --examples) || die "the build failed"
   build_tests verbs_adapter verbs_cycles
-  SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
+  SOFTEFA=$TARGET/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
   cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/verbs_requests.c" \
@@ -367,10 +366,7 @@ main() {
   find_rust
   choose_target_dir
   local reason
-  if ! reason=$(fetch_suite sid "${STACK_PACKAGES[@]}" 2>&1); then
-    echo "SKIPPED: $reason"
-    exit 77
-  fi
+  reason=$(fetch_suite sid "${STACK_PACKAGES[@]}" 2>&1) || skipped "$reason"
   [[ -z $reason ]] || say "$reason"
   SID=$(suite_dir sid)
   SID_LIB=$(suite_lib sid)

@@ -26,7 +26,7 @@ stage() {
   local doc=$STAGE/share/doc/efa-gda
   build_programs
   build -p efa-gda-capi
-  EFA_GDA_BUILT=$BUILT CC=$(linker) "$ROOT/scripts/install.sh" --prefix "$STAGE" >/dev/null
+  EFA_GDA_BUILT=$BUILT CC=$LINKER "$ROOT/scripts/install.sh" --prefix "$STAGE" >/dev/null
   strip --strip-debug "$STAGE/lib/libefa_gda.a" "$STAGE/lib/libefa_gda.so"
   install -D -m 755 -t "$STAGE/bin" "$BUILT/gda-probe"
   install -D -m 755 -t "$STAGE/lib/softefa" "$BUILT/softefa"
@@ -61,44 +61,26 @@ CONTROL
   dpkg-deb --root-owner-group -Zxz --build "$root" "$file" >/dev/null || die "$file could not be made"
 }
 
-packages() {
-  package gda-probe 'reports whether a GPU can drive an AWS EFA adapter on this machine' bin/gda-probe
-  package libefa-gda-dev 'queues of an AWS EFA adapter that GPU kernels post to: library and headers' \
-    include/efa_gda include/efa_gda.h include/efa_gda_nvshmem.h include/efa_io_defs.h lib/libefa_gda.a \
-    lib/libefa_gda.so lib/pkgconfig lib/cmake
-  package softefa 'software AWS EFA adapter that checks its clients strictly' bin/softefa lib/softefa include/softefa.h
-}
-
-bill_of_materials() {
-  python3 -B "$ROOT/scripts/lib/bill_of_materials.py" "${RUST_TARGET%".$GLIBC"}" gda-probe softefa softefa-preload \
-    efa-gda-capi >"$OUTPUT/$NAME.cdx.json" || die 'the bill of materials could not be made'
-}
-
-main() {
-  read_build_arguments 0 "$@"
-  have dpkg-deb || die 'no dpkg-deb was found (Debian package dpkg)'
-  have_cxx_compiler || die 'no C++ compiler was found (Debian package g++)'
-  have objdump || die 'no objdump was found (Debian package binutils)'
-  find_rust || die 'nothing was made'
-  choose_target_dir
-  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
-  OUTPUT=${OUTPUT:-$TARGET/release-files}
-  open_source "$ROOT"
-  VERSION=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
-  NAME=efa-gda-$VERSION
-  SCRATCH=$(mktemp -d)
-  trap 'rm -rf -- "$SCRATCH"' EXIT
-  STAGE=$SCRATCH/$NAME
-  rm -rf -- "$OUTPUT"
-  mkdir -p -- "$OUTPUT" "$STAGE"
-  OUTPUT=$(cd -- "$OUTPUT" && pwd)
-  build_tools
-  stage
-  tar -C "$SCRATCH" --owner=0 --group=0 --numeric-owner --sort=name -czf "$OUTPUT/$NAME-$(uname -m)-linux.tar.gz" "$NAME"
-  packages
-  bill_of_materials
-  (cd -- "$OUTPUT" && sha256sum -- * >SHA256SUMS)
-  printf '%s\n' "$OUTPUT"/*
-}
-
-main "$@"
+prepare_build 0 "$@"
+have dpkg-deb || die 'no dpkg-deb was found (Debian package dpkg)'
+open_source "$ROOT"
+VERSION=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
+NAME=efa-gda-$VERSION
+SCRATCH=$(mktemp -d)
+trap 'rm -rf -- "$SCRATCH"' EXIT
+STAGE=$SCRATCH/$NAME
+OUTPUT=$(realpath -m -- "${OUTPUT:-$TARGET/release-files}")
+rm -rf -- "$OUTPUT"
+mkdir -p -- "$OUTPUT" "$STAGE"
+build_tools
+stage
+tar -C "$SCRATCH" --owner=0 --group=0 --numeric-owner --sort=name -czf "$OUTPUT/$NAME-$(uname -m)-linux.tar.gz" "$NAME"
+package gda-probe 'reports whether a GPU can drive an AWS EFA adapter on this machine' bin/gda-probe
+package libefa-gda-dev 'queues of an AWS EFA adapter that GPU kernels post to: library and headers' \
+  include/efa_gda include/efa_gda.h include/efa_gda_nvshmem.h include/efa_io_defs.h lib/libefa_gda.a \
+  lib/libefa_gda.so lib/pkgconfig lib/cmake
+package softefa 'software AWS EFA adapter that checks its clients strictly' bin/softefa lib/softefa include/softefa.h
+python3 -B "$ROOT/scripts/lib/bill_of_materials.py" "${RUST_TARGET%".$GLIBC"}" gda-probe softefa softefa-preload \
+  efa-gda-capi >"$OUTPUT/$NAME.cdx.json" || die 'the bill of materials could not be made'
+(cd -- "$OUTPUT" && sha256sum -- * >SHA256SUMS)
+printf '%s\n' "$OUTPUT"/*

@@ -21,14 +21,6 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 source "$ROOT/scripts/lib/standalone.sh"
 
 WORKSPACE=/workspace
-SOURCE=$ROOT
-CHECK=()
-
-read_arguments() {
-  read_options '--workspace --' 1 "$@"
-  SOURCE=${OPERANDS[0]:-$SOURCE}
-  CHECK=("${REST[@]}")
-}
 
 # Runs the probe: a report for people on stderr, and one for programs in a file.
 run_probe() {
@@ -52,21 +44,18 @@ print_exports() {
     "LD_LIBRARY_PATH='$home/lib'"'"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
 }
 
-main() {
-  local status=0
-  read_arguments "$@"
-  mkdir -p -- "$WORKSPACE" || die "$WORKSPACE cannot be written; name another directory with --workspace"
-  WORKSPACE=$(cd -- "$WORKSPACE" && pwd)
-  choose_target_dir
-  open_source "$SOURCE"
-  "$TREE/scripts/build_standalone_probe.sh" --glibc host --output "$WORKSPACE/gda_probe" >&2
-  ln -sf gda_probe "$WORKSPACE/softefa"
-  run_probe || status=$?
-  [[ $status -ne 1 ]] || die "the probe could not run; its message is above"
-  say "the probe's exit status is $status; its report for programs is $WORKSPACE/gda_probe.json"
-  "$TREE/scripts/install.sh" --prefix "$WORKSPACE/efa_gda" >&2
-  print_exports
-  return "$status"
-}
-
-main "$@"
+status=0
+read_options '--workspace --' 1 "$@"
+CHECK=("${REST[@]}")
+mkdir -p -- "$WORKSPACE" || die "$WORKSPACE cannot be written; name another directory with --workspace"
+WORKSPACE=$(cd -- "$WORKSPACE" && pwd)
+choose_target_dir
+open_source "${OPERANDS[0]:-$ROOT}"
+"$TREE/scripts/build_standalone_probe.sh" --glibc host --output "$WORKSPACE/gda_probe" >&2
+ln -sf gda_probe "$WORKSPACE/softefa"
+run_probe || status=$?
+[[ $status -ne 1 ]] || die "the probe could not run; its message is above"
+say "the probe's exit status is $status; its report for programs is $WORKSPACE/gda_probe.json"
+"$TREE/scripts/install.sh" --prefix "$WORKSPACE/efa_gda" >&2
+print_exports
+exit "$status"

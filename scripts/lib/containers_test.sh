@@ -17,35 +17,24 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 source "$ROOT/scripts/lib/fetch.sh"
 
 TAG=efa-gda-test-$$
-SCRATCH=''
+SCRATCH=$(mktemp -d)
 
-skipped() { echo "SKIPPED: $*"; exit 77; }
-
-# clean_up: removes what this run has in the docker engine, and its directory. Containers of compose have the label too,
-# from their image.
+# Containers of compose have the label too, from their image. An engine without BuildKit leaves the stage that compiles as
+# an image without a name.
 clean_up() {
-  local containers images networks volumes
-  mapfile -t containers < <(docker ps -aq --filter "label=$TAG")
-  [[ ${#containers[@]} -eq 0 ]] || docker rm -fv "${containers[@]}" >/dev/null || true
-  mapfile -t networks < <(docker network ls -q --filter "label=com.docker.compose.project=$TAG")
-  [[ ${#networks[@]} -eq 0 ]] || docker network rm "${networks[@]}" >/dev/null || true
-  mapfile -t volumes < <(docker volume ls -q --filter "label=com.docker.compose.project=$TAG")
-  [[ ${#volumes[@]} -eq 0 ]] || docker volume rm -f "${volumes[@]}" >/dev/null || true
-  mapfile -t images < <(docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}')
-  [[ ${#images[@]} -eq 0 ]] || docker rmi -f "${images[@]}" >/dev/null || true
-  # An engine without BuildKit leaves the stage that compiles as an image without a name.
-  docker image prune --force --filter label=efa-gda.stage=build >/dev/null || true
+  {
+    docker ps -aq --filter "label=$TAG" | xargs -r docker rm -fv
+    docker network ls -q --filter "label=com.docker.compose.project=$TAG" | xargs -r docker network rm
+    docker volume ls -q --filter "label=com.docker.compose.project=$TAG" | xargs -r docker volume rm -f
+    docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}' | xargs -r docker rmi -f
+    docker image prune --force --filter label=efa-gda.stage=build
+  } >/dev/null || true
   rm -rf -- "$SCRATCH"
 }
 
-# At a time limit, SIGKILL follows SIGTERM sooner than the engine removes containers. So a process that is no child of
-# this one waits for its end, and cleans up. A command that was sent to the engine before may still start a container;
-# hence the second time.
-clean_up_after() {
-  tail --pid="$1" -f /dev/null
-  clean_up
-  sleep 5
-  clean_up
+# logged WHAT COMMAND…: a command whose output matters only if it fails.
+logged() {
+  "${@:2}" >"$SCRATCH/log" 2>&1 || { cat "$SCRATCH/log"; die "$1"; }
 }
 
 # ---- images -------------------------------------------------------------------------
@@ -53,31 +42,25 @@ clean_up_after() {
 # base: an image of this machine's Debian release without libfabric.
 base() {
   local archive
-  archive=$(debian_root "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" 2>"$SCRATCH/log") ||
-    skipped "$(tail -n 1 "$SCRATCH/log")"
+  archive=$(debian_root "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" 2>"$SCRATCH/log") || skipped "$(<"$SCRATCH/log")"
   docker import "$archive" "$TAG:base" >/dev/null
   timeout 60 docker run --rm --network none --label "$TAG" "$TAG:base" true >"$SCRATCH/log" 2>&1 ||
     skipped "the docker engine cannot run a container: $(tail -n 1 "$SCRATCH/log")"
 }
 
-# build TARGET: an image of the Dockerfile. Nothing is compiled and no package is added.
-build() {
-  docker build --quiet --force-rm --network none --label "$TAG" --target "$1" --tag "$TAG:$1" \
-    --build-arg "RUST=$TAG:base" --build-arg "BASE=$TAG:base" --build-arg PACKAGES= --build-arg TOOLS= \
-    "$SCRATCH/context" >"$SCRATCH/log" 2>&1 ||
-    { cat "$SCRATCH/log"; die "the image $1 could not be built"; }
-}
-
+# images: those of the Dockerfile. Nothing is compiled there and no package is added.
 images() {
-  local probe=$1
+  local probe=$1 target
   [[ -n $probe ]] || probe=$("$ROOT/scripts/build_standalone_probe.sh" --glibc host)
-  [[ $(stat -c %s "$probe") -le 12000000 ]] || die "the probe has $(stat -c %s "$probe") bytes; at most 12000000 are allowed"
   mkdir -p "$SCRATCH/context/scripts/lib"
   cp -- "$ROOT/Dockerfile" "$ROOT/.dockerignore" "$SCRATCH/context/"
   cp -- "$ROOT/scripts/lib/setup.sh" "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/scripts/lib/"
   "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/target/image" "$probe"
-  build probe
-  build transport
+  for target in probe transport; do
+    logged "the image $target could not be built" docker build --quiet --force-rm --network none --label "$TAG" \
+      --target "$target" --tag "$TAG:$target" --build-arg "RUST=$TAG:base" --build-arg "BASE=$TAG:base" \
+      --build-arg PACKAGES= --build-arg TOOLS= "$SCRATCH/context"
+  done
   [[ $(docker image inspect --format '{{.Size}}' "$TAG:probe") -le 120000000 ]] || die 'the image probe is larger than 120 MB'
 }
 
@@ -99,16 +82,6 @@ adapters() {
     mknod -m 666 "$SCRATCH/uverbs$number" c 1 3
   done
   mknod -m 600 "$SCRATCH/closed" c 1 3
-}
-
-NODES=()
-# nodes NUMBER…: options that give a container these device nodes.
-nodes() {
-  local number
-  NODES=()
-  for number in "$@"; do
-    NODES+=(--device "$SCRATCH/uverbs$number:/dev/infiniband/uverbs$number")
-  done
 }
 
 # probe NAME STATUS OPTION… -- ARGUMENT…: the report of a container; the probe must end with STATUS.
@@ -134,37 +107,30 @@ on_hardware() {
   probe "$name" 3 -v "$SCRATCH/sys:/sys:ro" "$@" -- check
 }
 
-# holds EXPRESSION: of the last report. state(CODE) is the worst state of that code; names(CODE, WHO, TEXT) is whether it
-# failed or warned, WHO can fix it, and the fix contains TEXT.
-holds() {
-  python3 -c 'import json, sys
-report = json.load(open(sys.argv[1]))
-def of(code): return [check for check in report["checks"] if check["code"] == code]
-def state(code):
-    states = [check["state"] for check in of(code)]
-    return next(state for state in ("fail", "warn", "unknown", "skip", "pass") if state in states)
-def names(code, who, text):
-    return any(c["state"] in ("fail", "warn") and c["who"] == who and text in c["fix"] for c in of(code))
-assert eval(sys.argv[2]), sys.argv[2] + " does not hold in " + json.dumps(report["checks"], indent=1)' "$REPORT" "$1" ||
-    die "$1 does not hold; the report is above"
+# reported EXPRESSION: of the last report. state(CODE) is the worst state of that code; names(CODE, WHO, TEXT) is whether
+# it failed or warned, WHO can fix it, and the fix contains TEXT.
+reported() {
+  holds "$REPORT" "(state := lambda code: next(state for state in ('fail', 'warn', 'unknown', 'skip', 'pass')
+      if state in [c['state'] for c in report['checks'] if c['code'] == code]),
+    names := lambda code, who, text: any(c['code'] == code and c['state'] in ('fail', 'warn') and c['who'] == who
+      and text in c['fix'] for c in report['checks']), $1)[-1]" || die "$1 does not hold"
 }
 
 devices() {
   on_hardware 'no device nodes'
-  holds 'state("DEV-005") == "fail" and names("DEV-005", "pod", "vpc.amazonaws.com/efa")'
-  holds 'state("LIB-001") == "fail" and names("LIB-001", "image", "libfabric")'
-  nodes 1 2
-  on_hardware 'all device nodes' "${NODES[@]}"
-  holds '{state(code) for code in ("DEV-005", "DEV-006", "DEV-007")} == {"pass"}'
-  nodes 1
-  on_hardware 'some device nodes' "${NODES[@]}"
-  holds 'state("DEV-007") == "warn" and names("DEV-007", "pod", "all EFA devices")'
+  reported 'state("DEV-005") == "fail" and names("DEV-005", "pod", "vpc.amazonaws.com/efa")'
+  reported 'state("LIB-001") == "fail" and names("LIB-001", "image", "libfabric")'
+  local first=(--device "$SCRATCH/uverbs1:/dev/infiniband/uverbs1") second=(--device "$SCRATCH/uverbs2:/dev/infiniband/uverbs2")
+  on_hardware 'all device nodes' "${first[@]}" "${second[@]}"
+  reported '{state(code) for code in ("DEV-005", "DEV-006", "DEV-007")} == {"pass"}'
+  on_hardware 'some device nodes' "${first[@]}"
+  reported 'state("DEV-007") == "warn" and names("DEV-007", "pod", "all EFA devices")'
   on_hardware 'a node that its user may not open' --user 65534 --device "$SCRATCH/closed:/dev/infiniband/uverbs1"
-  holds 'names("DEV-006", "pod", "read and write permission")'
+  reported 'names("DEV-006", "pod", "read and write permission")'
   on_hardware 'low memlock' --ulimit memlock=65536
-  holds 'state("ENV-003") == "fail" and names("ENV-003", "pod", "memlock")'
+  reported 'state("ENV-003") == "fail" and names("ENV-003", "pod", "memlock")'
   on_hardware 'low memlock and its fix' --ulimit memlock=65536 --cap-add IPC_LOCK
-  holds 'state("ENV-003") == "pass"'
+  reported 'state("ENV-003") == "pass"'
 }
 
 # works NAME OPTION…: the software adapter moves bytes, with a warning of libfabric only, which the image lacks.
@@ -172,8 +138,8 @@ works() {
   local name=$1
   shift
   probe "$name" 4 "$@" -- check --soft
-  holds '[c["code"] for c in report["checks"] if c["state"] in ("fail", "warn")] == ["LIB-001"]'
-  holds 'report["put"]["verified"] is True and names("LIB-001", "image", "install libfabric")'
+  reported '[c["code"] for c in report["checks"] if c["state"] in ("fail", "warn")] == ["LIB-001"]'
+  reported 'report["put"]["verified"] is True and names("LIB-001", "image", "install libfabric")'
 }
 
 restrictions() {
@@ -183,50 +149,45 @@ restrictions() {
   works 'no capabilities' --cap-drop ALL --security-opt no-new-privileges
   works 'no shared memory and a temporary file system' --read-only --ipc none --tmpfs /tmp
   probe 'no directory that can be written' 3 --read-only --ipc none -- check --soft
-  holds 'names("ENV-000", "pod", "--tmpfs /tmp")'
+  reported 'names("ENV-000", "pod", "--tmpfs /tmp")'
   printf '%s\n' '{"defaultAction": "SCMP_ACT_ALLOW",' \
     '"syscalls": [{"names": ["memfd_create"], "action": "SCMP_ACT_ERRNO"}]}' >"$SCRATCH/seccomp.json"
   probe 'a seccomp profile' 3 --security-opt "seccomp=$SCRATCH/seccomp.json" -- check --soft
-  holds 'names("ENV-000", "pod", "seccomp")'
+  reported 'names("ENV-000", "pod", "seccomp")'
 }
 
-# copies: this machine's libfabric with the libraries that it needs, and another release of it.
+# copies: this machine's libfabric with the libraries that it needs, and another release of it. The check of copies reads
+# the release from the name of the file.
 copies() {
-  local file library trixie
-  library=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | awk '/libfabric\.so\.1 / { print $NF; exit }')
+  local library trixie
+  library=$(ldconfig -p | awk '/libfabric\.so\.1 / { print $NF; exit }')
   [[ -n $library ]] || { echo 'not run: libfabric, because this machine has none'; return 1; }
   mkdir -p "$SCRATCH/lib" "$SCRATCH/amazon"
-  for file in "$library" $(ldd "$library" | awk '$3 ~ /^\// { print $3 }'); do
-    [[ $file == */libc.so* || $file == */libm.so* ]] || cp -L -- "$file" "$SCRATCH/lib/"
-  done
-  # The check of copies reads the release from the name of the file.
-  mv -- "$SCRATCH/lib/libfabric.so.1" "$SCRATCH/lib/$(basename "$(readlink -f "$library")")"
+  ldd "$library" | awk '$3 ~ /^\// && $3 !~ /lib[cm]\.so/ { print $3 }' | xargs cp -Lt "$SCRATCH/lib"
+  cp -- "$(readlink -f "$library")" "$SCRATCH/lib/"
   ln -s "$(basename "$(readlink -f "$library")")" "$SCRATCH/lib/libfabric.so.1"
-  if fetch_suite trixie "${TRIXIE_PACKAGES[@]}" 2>"$SCRATCH/why"; then
-    trixie=$(readlink -f "$(suite_lib trixie)/libfabric.so.1")
-    cp -- "$trixie" "$SCRATCH/amazon/"
-    ln -s "$(basename "$trixie")" "$SCRATCH/amazon/libfabric.so.1"
-  else
-    echo "not run: two libfabrics, because $(tail -n 1 "$SCRATCH/why")"
-  fi
+  fetch_suite trixie "${TRIXIE_PACKAGES[@]}" || { echo 'not run: two libfabrics'; return 0; }
+  trixie=$(readlink -f "$(suite_lib trixie)/libfabric.so.1")
+  cp -- "$trixie" "$SCRATCH/amazon/"
+  ln -s "$(basename "$trixie")" "$SCRATCH/amazon/libfabric.so.1"
 }
 
 libraries() {
   copies || return 0
   local with=(-v "$SCRATCH/lib:/usr/local/lib/fabric:ro" -e LD_LIBRARY_PATH=/usr/local/lib/fabric)
   probe 'libfabric and the software adapter' 0 "${with[@]}" --read-only -- check --soft
-  holds 'state("LIB-001") == "pass" and report["put"]["verified"] is True'
+  reported 'state("LIB-001") == "pass" and report["put"]["verified"] is True'
   on_hardware 'an old libfabric' "${with[@]}"
-  holds 'names("GDA-001", "image", "install libfabric")'
+  reported 'names("GDA-001", "image", "install libfabric")'
   if [[ -e $SCRATCH/amazon/libfabric.so.1 ]]; then
     on_hardware 'two libfabrics' "${with[@]}" -v "$SCRATCH/amazon:/opt/amazon/efa/lib:ro"
-    holds 'state("LIB-004") == "warn" and names("LIB-004", "image", "")'
+    reported 'state("LIB-004") == "warn" and names("LIB-004", "image", "")'
   fi
 }
 
-# A container stops soon after SIGTERM, which kills it in no other way, and leaves no file.
+# SIGTERM ends a container, and nothing else would within 20 s; it leaves no file.
 stops() {
-  local id begun took turn
+  local id turn
   mkdir "$SCRATCH/tmp" "$SCRATCH/shm"
   id=$(docker run -d --network none --label "$TAG" -v "$SCRATCH/tmp:/tmp" -v "$SCRATCH/shm:/dev/shm" "$TAG:probe" \
     bench --soft --gpu none --time-limit 60000)
@@ -235,11 +196,7 @@ stops() {
     [[ $(docker top "$id" | wc -l) -lt 3 ]] || break
     sleep 0.1
   done
-  begun=$(date +%s%N)
   docker stop --time 20 "$id" >/dev/null
-  took=$((($(date +%s%N) - begun) / 1000000))
-  echo "stopped after $took ms"
-  # 137 would be SIGKILL after 20 s; the wall time depends on what else this machine does.
   [[ $(docker inspect --format '{{.State.ExitCode}}' "$id") -eq 143 ]] || die "docker stop did not end the probe by SIGTERM"
   [[ -z $(find "$SCRATCH/tmp" "$SCRATCH/shm" -mindepth 1) ]] || die "files are left: $(find "$SCRATCH/tmp" "$SCRATCH/shm")"
 }
@@ -262,9 +219,8 @@ stack() {
   cp -a -- "$(suite_dir sid)/root/usr" "$SCRATCH/stack/usr"
   rm -rf -- "$SCRATCH"/stack/usr/{include,share}
   printf 'FROM %s\nCOPY usr /usr\nRUN ldconfig\n' "$TAG:probe" >"$SCRATCH/stack/Dockerfile"
-  docker build --quiet --force-rm --network none --label "$TAG" --tag "$TAG:stack" "$SCRATCH/stack" \
-    >"$SCRATCH/log" 2>&1 ||
-    { cat "$SCRATCH/log"; die 'the image with rdma-core of sid could not be built'; }
+  logged 'the image with rdma-core of sid could not be built' \
+    docker build --quiet --force-rm --network none --label "$TAG" --tag "$TAG:stack" "$SCRATCH/stack"
 }
 
 # service NAME: the container of a service.
@@ -274,14 +230,14 @@ service() { docker ps -aq --filter "label=com.docker.compose.project=$TAG" --fil
 pair() {
   local turn status
   stack || return 0
-  compose up --exit-code-from first >"$SCRATCH/log" 2>&1 || { cat "$SCRATCH/log"; die 'two containers: a put failed'; }
+  logged 'two containers: a put failed' compose up --exit-code-from first
   for line in '1000 × 65536 bytes (write) on rdmap0s7' 'PE 0\] PASS - Got expected value 100 from PE 1' \
     'PE 1\] PASS - Got expected value 0 from PE 0'; do
     grep -q "$line" "$SCRATCH/log" || { cat "$SCRATCH/log"; die "two containers: no line \"$line\""; }
   done
   compose down --volumes --timeout 1 >/dev/null 2>&1
   # More puts than end before the kill.
-  PUTS=1000000000 compose up --detach >"$SCRATCH/log" 2>&1 || { cat "$SCRATCH/log"; die 'two containers do not start'; }
+  PUTS=1000000000 logged 'two containers do not start' compose up --detach
   for ((turn = 0; turn < 600; turn++)); do
     [[ $(docker top "$(service second)" -o pid,args) != *' ring '*__ranks* ]] || break
     sleep 0.1
@@ -298,37 +254,23 @@ pair() {
   echo 'ran: two containers, and one that is killed'
 }
 
-main() {
-  if [[ ${1:-} == --clean-up-after ]]; then
-    TAG=efa-gda-test-$2 SCRATCH=$3
-    clean_up_after "$2"
-    exit
-  fi
-  have docker || skipped 'no docker on this machine'
-  timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not answer'
-  PATH=$PATH:/sbin:/usr/sbin
-  have debootstrap || skipped 'debootstrap is not installed (Debian package debootstrap)'
-  [[ $(id -u) -eq 0 ]] || skipped 'debootstrap and device nodes need root'
-  [[ -n $(debian_mirror) ]] || skipped 'apt knows no mirror of this Debian release'
-  SCRATCH=$(mktemp -d)
-  chmod 755 "$SCRATCH"
-  trap clean_up EXIT
-  # Without the mark by which test.sh ends the processes of an interrupted run.
-  env -u EFA_GDA_TEST_RUN setsid --fork "${BASH_SOURCE[0]}" --clean-up-after "$$" "$SCRATCH" </dev/null >/dev/null 2>&1
-  choose_target_dir
-  base
-  images "${1:-}"
-  adapters
-  devices
-  restrictions
-  libraries
-  stops
-  pair
-  # A container's programs and headers are found where the documentation states them.
-  [[ $(docker run --rm --network none --entrypoint /workspace/gda_probe "$TAG:probe" --version) == *$'\nsoftefa: built in'* ]]
-  [[ $(docker run --rm --network none --entrypoint softefa "$TAG:probe" --version) == 'softefa '* ]]
-  docker run --rm --network none "$TAG:transport" sh -c 'test -e /usr/local/include/efa_gda.h &&
-    test -e /usr/local/share/efa_gda/kernels/put.cu && ldconfig -p | grep -q libefa_gda.so'
-}
-
-main "$@"
+have docker || skipped 'no docker on this machine'
+timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not answer'
+PATH=$PATH:/sbin:/usr/sbin
+have debootstrap || skipped 'debootstrap is not installed (Debian package debootstrap)'
+[[ $(id -u) -eq 0 ]] || skipped 'debootstrap and device nodes need root'
+chmod 755 "$SCRATCH"
+trap clean_up EXIT
+base
+images "${1:-}"
+adapters
+devices
+restrictions
+libraries
+stops
+pair
+# A container's programs and headers are found where the documentation states them.
+[[ $(docker run --rm --network none --entrypoint /workspace/gda_probe "$TAG:probe" --version) == *$'\nsoftefa: built in'* ]]
+[[ $(docker run --rm --network none --entrypoint softefa "$TAG:probe" --version) == 'softefa '* ]]
+docker run --rm --network none "$TAG:transport" sh -c 'test -e /usr/local/include/efa_gda.h &&
+  test -e /usr/local/share/efa_gda/kernels/put.cu && ldconfig -p | grep -q libefa_gda.so'

@@ -3,10 +3,10 @@
 # Fetches packages of other Debian suites through the mirror that this machine's apt uses: sources of sid, and
 # binary packages of sid and trixie, unpacked and not installed. apt verifies the signatures. The apt state is
 # private, so that the machine's sources and package lists do not change and root is not needed. Sourced after
-# setup.sh.
+# setup.sh. A function that fails prints one line on stderr with the reason.
 
 UPSTREAM=$ROOT/.cache/upstream
-UPSTREAM_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 FETCH_DAYS=7
 # What programs need of sid to run on its rdma-core and libfabric.
 # shellcheck disable=SC2034 # callers read it
@@ -17,8 +17,21 @@ TRIXIE_PACKAGES=(libfabric1 mdbook)
 
 is_recent() { [[ -n $(find "$1" -mtime "-$FETCH_DAYS" 2>/dev/null) ]]; }
 
-# first_error LOG: apt's own message, or the last line.
-first_error() { grep -m 1 '^[EW]:' "$1" || tail -n 1 "$1"; }
+# quietly SCRATCH WHAT COMMAND…: runs a command; if it fails, prints WHAT and the message of apt, or the last line.
+quietly() {
+  "${@:3}" >"$1/log" 2>&1 </dev/null && return 0
+  echo "$2: $(grep -m 1 '^[EW]:' "$1/log" || tail -n 1 "$1/log")" >&2
+  return 1
+}
+
+# in_scratch FUNCTION ARGUMENT…: calls FUNCTION SCRATCH ARGUMENT… with a directory that is removed afterwards.
+in_scratch() {
+  local scratch status=0
+  scratch=$(mktemp -d)
+  ("$1" "$scratch" "${@:2}") || status=$?
+  rm -rf -- "$scratch"
+  return "$status"
+}
 
 # The URI that serves this machine's own Debian release.
 debian_mirror() {
@@ -30,97 +43,46 @@ debian_mirror() {
 }
 
 # private_apt SCRATCH deb|deb-src SUITE: sets APT to an apt-get whose state is SCRATCH and whose only source is that
-# suite of the machine's own mirror, and reads the suite's index. On failure one line on stderr gives the reason.
+# suite of the machine's own mirror, and reads the suite's index. An expired index of a mirror that no longer updates is
+# accepted: its signature is still verified.
 private_apt() {
-  local scratch=$1 type=$2 suite=$3 mirror
-  have apt-get || { echo "no apt-get on this system" >&2; return 1; }
-  grep -q '^ID=debian$' /etc/os-release || { echo "not a Debian system" >&2; return 1; }
-  [[ -r $UPSTREAM_KEYRING ]] || { echo "no $UPSTREAM_KEYRING (package debian-archive-keyring)" >&2; return 1; }
+  local scratch=$1 mirror
+  [[ -r $KEYRING ]] || { echo "not a Debian system, or no $KEYRING" >&2; return 1; }
   mirror=$(debian_mirror)
   [[ -n $mirror ]] || { echo "apt knows no mirror of this Debian release" >&2; return 1; }
-
-  mkdir -p "$scratch"/{etc/sources,state/lists/partial,cache/archives/partial,download}
-  cat >"$scratch/etc/sources/$suite.sources" <<SOURCES
-Types: $type
-URIs: $mirror
-Suites: $suite
-Components: main
-Signed-By: $UPSTREAM_KEYRING
-SOURCES
+  mkdir -p "$scratch"/{etc/sources,state/lists/partial,cache/archives/partial}
+  printf '%s\n' "Types: $2" "URIs: $mirror" "Suites: $3" 'Components: main' "Signed-By: $KEYRING" \
+    >"$scratch/etc/sources/$3.sources"
   APT=(apt-get -q -o "Dir::Etc::SourceList=/dev/null" -o "Dir::Etc::SourceParts=$scratch/etc/sources"
     -o "Dir::Etc::PreferencesParts=/dev/null"
     -o "Dir::State=$scratch/state" -o "Dir::State::status=/var/lib/dpkg/status" -o "Dir::Cache=$scratch/cache"
     -o "APT::Sandbox::User=$(id -un)" -o "APT::Update::Post-Invoke=" -o "APT::Update::Post-Invoke-Success="
-    -o "Acquire::Languages=none" -o "Acquire::Retries=2" -o "Acquire::http::Timeout=60"
-    -o "Acquire::https::Timeout=60")
-  update_suite "$scratch" "$suite"
-}
-
-# Reads the suite's index. An expired index of a mirror that no longer updates is accepted: its signature is still
-# verified.
-update_suite() {
-  local log=$1/update.log
-  "${APT[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null && return 0
-  if grep -q 'is expired' "$log"; then
-    APT+=(-o "Acquire::Check-Valid-Until=false")
-    "${APT[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null && return 0
-  fi
-  echo "the index of $2 could not be read: $(first_error "$log")" >&2
-  return 1
-}
-
-# in_scratch FUNCTION ARGUMENT…: calls FUNCTION SCRATCH ARGUMENT… with a directory that is removed afterwards, in a
-# subshell, so that a failure anywhere in the function still removes it.
-in_scratch() {
-  local scratch status=0 function=$1
-  shift
-  scratch=$(mktemp -d)
-  ("$function" "$scratch" "$@") || status=$?
-  rm -rf -- "$scratch"
-  return "$status"
+    -o "Acquire::Check-Valid-Until=false" -o "Acquire::Languages=none" -o "Acquire::Retries=2"
+    -o "Acquire::http::Timeout=60" -o "Acquire::https::Timeout=60")
+  quietly "$scratch" "the index of $3 could not be read" "${APT[@]}" -o APT::Update::Error-Mode=any update
 }
 
 # ---- source packages of sid ---------------------------------------------------------
 
 # fetch_upstream PACKAGE…: leaves $UPSTREAM/PACKAGE/{source,version}, where source holds the headers only, and for
-# rdma-core $UPSTREAM/rdma-core/include as its build would make it. On failure one line on stderr gives the reason.
+# rdma-core $UPSTREAM/rdma-core/include as its build would make it. An older copy serves if it cannot be renewed.
 fetch_upstream() {
-  local package stale=()
+  local package
   for package in "$@"; do
-    is_recent "$UPSTREAM/$package/version" || stale+=("$package")
-  done
-  [[ ${#stale[@]} -eq 0 ]] && return 0
-  in_scratch fetch_sources "${stale[@]}" && return 0
-  # An older copy serves as well: upstream only extends these interfaces.
-  for package in "$@"; do
-    [[ -e $UPSTREAM/$package/version ]] || return 1
-  done
-  echo "using a copy of more than $FETCH_DAYS days" >&2
-}
-
-fetch_sources() {
-  local scratch=$1 package
-  shift
-  private_apt "$scratch" deb-src sid || return 1
-  for package in "$@"; do
-    fetch_source "$scratch" "$package" || return 1
+    is_recent "$UPSTREAM/$package/version" || in_scratch fetch_source "$package" ||
+      [[ -e $UPSTREAM/$package/version ]] || return 1
   done
 }
 
 fetch_source() {
-  local scratch=$1 package=$2 log=$1/$2.log download=$1/download/$2 tarball new
-  mkdir -p "$download"
+  local scratch=$1 package=$2 tarball new=$1/new
+  private_apt "$scratch" deb-src sid || return 1
   # The upstream tarball, without Debian's patches: the comparison is with upstream's headers.
-  if ! (cd "$download" && "${APT[@]}" source --download-only --tar-only "$package" >"$log" 2>&1 </dev/null); then
-    echo "the source of $package could not be fetched: $(first_error "$log")" >&2
-    return 1
-  fi
-  tarball=$(find "$download" -name '*.orig.tar.*' ! -name '*.asc' | head -n 1)
-  [[ -n $tarball ]] || { echo "the source of $package has no upstream tarball" >&2; return 1; }
-  new=$scratch/unpacked/$package
-  mkdir -p "$new/unpack" "$UPSTREAM"
+  (cd "$scratch" && quietly . "the source of $package could not be fetched" \
+    "${APT[@]}" source --download-only --tar-only "$package") || return 1
+  tarball=$(compgen -G "$scratch/*.orig.tar.*" | grep -v '\.asc$')
   # Python, because a minimal system has no xz for tar to call.
-  python3 - "$tarball" "$new/unpack" <<'PYTHON' >"$log" 2>&1 || { echo "$(basename "$tarball") does not unpack: $(tail -n 1 "$log")" >&2; return 1; }
+  python3 - "$tarball" "$new/unpack" <<'PYTHON'
 import sys, tarfile
 with tarfile.open(sys.argv[1]) as archive:
     headers = [m for m in archive.getmembers() if m.isreg() and m.name.endswith(".h") and ".." not in m.name.split("/")]
@@ -130,26 +92,22 @@ PYTHON
   rmdir -- "$new/unpack"
   [[ $package != rdma-core ]] || link_rdma_core_headers "$new"
   basename "$tarball" | sed 's/^[^_]*_\(.*\)\.orig\.tar\..*/\1/' >"$new/version"
+  mkdir -p "$UPSTREAM"
   rm -rf -- "${UPSTREAM:?}/$package"
   mv -- "$new" "$UPSTREAM/$package"
 }
 
 # The include directory that rdma-core's build would make, as links: DIRECTORY/include/{infiniband,rdma}.
 link_rdma_core_headers() {
-  local file
   mkdir -p "$1/include/infiniband" "$1/include/rdma"
-  for file in "$1"/source/kernel-headers/rdma/*.h "$1"/source/libibverbs/*.h "$1"/source/providers/efa/efadv.h; do
-    ln -sf "../../${file#"$1/"}" "$1/include/infiniband/"
-  done
-  for file in "$1"/source/kernel-headers/rdma/*.h; do
-    ln -sf "../../${file#"$1/"}" "$1/include/rdma/"
-  done
+  ln -sfr "$1"/source/{kernel-headers/rdma,libibverbs}/*.h "$1/source/providers/efa/efadv.h" "$1/include/infiniband/"
+  ln -sfr "$1"/source/kernel-headers/rdma/*.h "$1/include/rdma/"
 }
 
 # ---- root file systems --------------------------------------------------------------
 
 # debian_root SUITE: prints the path of an archive of debootstrap's smallest root, from the mirror that apt uses. The
-# archive is kept for later runs. Needs root. On failure one line on stderr gives the reason.
+# archive is kept for later runs. Needs root.
 debian_root() {
   local archive=$ROOT/.cache/containers/$1.tar
   [[ -s $archive ]] || in_scratch make_root "$1" "$archive" || return 1
@@ -157,12 +115,10 @@ debian_root() {
 }
 
 make_root() {
-  local tree=$1/root suite=$2 archive=$3
-  debootstrap --variant=minbase "$suite" "$tree" "$(debian_mirror)" >"$1/log" 2>&1 ||
-    { echo "debootstrap failed: $(tail -n 1 "$1/log")" >&2; return 1; }
-  rm -rf -- "$tree"/var/cache/apt/* "$tree"/var/lib/apt/lists/* "$tree"/usr/share/{doc,man,locale}/*
-  mkdir -p -- "$(dirname -- "$archive")"
-  tar -C "$tree" -cf "$archive.new" . && mv -- "$archive.new" "$archive"
+  quietly "$1" 'debootstrap failed' debootstrap --variant=minbase "$2" "$1/root" "$(debian_mirror)" || return 1
+  rm -rf -- "$1"/root/var/{cache/apt,lib/apt/lists}/* "$1"/root/usr/share/{doc,man,locale}/*
+  mkdir -p -- "$(dirname -- "$3")"
+  tar -C "$1/root" -cf "$3.new" . && mv -- "$3.new" "$3"
 }
 
 # ---- binary packages ----------------------------------------------------------------
@@ -170,40 +126,32 @@ make_root() {
 suite_dir() { printf '%s/.cache/%s' "$ROOT" "$1"; }
 
 # fetch_suite SUITE PACKAGE…: leaves in suite_dir the directory root, with the packages and all packages that they
-# depend on, and the file versions. On failure one line on stderr gives the reason; an older copy then serves.
+# depend on, and the file versions. An older copy serves if it cannot be renewed.
 fetch_suite() {
-  local suite=$1 dir
-  shift
-  dir=$(suite_dir "$suite")
-  if [[ -e $dir/versions && $(<"$dir/packages") == "$*" ]]; then
-    is_recent "$dir/versions" && return 0
-    in_scratch fetch_binaries "$suite" "$@" || say "using a copy of $suite of more than $FETCH_DAYS days"
-    return 0
+  local dir
+  dir=$(suite_dir "$1")
+  if [[ -e $dir/versions && $(<"$dir/packages") == "${*:2}" ]]; then
+    is_recent "$dir/versions" || in_scratch fetch_binaries "$@" || true
+  else
+    in_scratch fetch_binaries "$@"
   fi
-  in_scratch fetch_binaries "$suite" "$@"
 }
 
 fetch_binaries() {
-  local scratch=$1 suite=$2 dir package log=$1/install.log
-  shift 2
-  dir=$(suite_dir "$suite")
-  have dpkg-deb || { echo "no dpkg-deb on this system" >&2; return 1; }
+  local scratch=$1 suite=$2 dir package
   private_apt "$scratch" deb "$suite" || return 1
   # With nothing installed, apt fetches every dependency, down to the C library.
   : >"$scratch/status"
-  mkdir -p "$scratch/root"
-  if ! "${APT[@]}" -o "Dir::State::status=$scratch/status" -o Debug::NoLocking=1 install --download-only -y \
-    --no-install-recommends "$@" >"$log" 2>&1 </dev/null; then
-    echo "packages of $suite could not be fetched: $(first_error "$log")" >&2
-    return 1
-  fi
+  quietly "$scratch" "packages of $suite could not be fetched" "${APT[@]}" -o "Dir::State::status=$scratch/status" \
+    -o Debug::NoLocking=1 install --download-only -y --no-install-recommends "${@:3}" || return 1
   for package in "$scratch"/cache/archives/*.deb; do
     # Large, and no program here needs them.
     case ${package##*/} in systemd_* | libc-gconv-modules-extra_* | *-doc_*) continue ;; esac
-    dpkg-deb -x "$package" "$scratch/root" || { echo "${package##*/} does not unpack" >&2; return 1; }
+    quietly "$scratch" "${package##*/} does not unpack" dpkg-deb -x "$package" "$scratch/root" || return 1
     basename "$package" .deb >>"$scratch/versions"
   done
-  printf '%s\n' "$*" >"$scratch/packages"
+  printf '%s\n' "${*:3}" >"$scratch/packages"
+  dir=$(suite_dir "$suite")
   rm -rf -- "$dir"
   mkdir -p "$dir"
   mv -- "$scratch/root" "$scratch/versions" "$scratch/packages" "$dir/"
@@ -211,10 +159,7 @@ fetch_binaries() {
 
 # suite_lib SUITE, suite_loader SUITE: the directory of its libraries, and its dynamic loader.
 suite_lib() { printf '%s/root/usr/lib/%s-linux-gnu' "$(suite_dir "$1")" "$(uname -m)"; }
-suite_loader() {
-  { compgen -G "$(suite_lib "$1")/ld-linux-*.so.*" || compgen -G "$(suite_dir "$1")/root/usr/lib*/ld-linux-*.so.*"; } |
-    head -n 1
-}
+suite_loader() { compgen -G "$(suite_lib "$1")/ld-linux-*.so.*" | head -n 1; }
 
 # suite_version SUITE PACKAGE: its version.
 suite_version() { sed -n "s/^$2_\(.*\)_[a-z0-9]*\$/\1/p" "$(suite_dir "$1")/versions" | sed 's/%3a/:/'; }

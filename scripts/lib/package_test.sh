@@ -17,8 +17,9 @@ export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 LIBCLANG_PATH=/nonexistent
 unset EFA_IO_DEFS_H EFA_GDA_NVCC CUDA_PATH CUDA_HOME
 
 PRIVATE=()
-for manifest in $(grep -l '^publish = false' ./*/Cargo.toml ./*/*/Cargo.toml ./*/*/*/Cargo.toml); do
-  [[ $manifest == ./fuzz/* ]] || PRIVATE+=(--exclude "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)")
+for manifest in */Cargo.toml */*/Cargo.toml */*/*/Cargo.toml; do
+  ! grep -q '^publish = false' "$manifest" || [[ $manifest == fuzz/* ]] ||
+    PRIVATE+=(--exclude "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)")
 done
 cargo package --locked --allow-dirty --workspace "${PRIVATE[@]}" --target-dir "$BUILD"
 for crate in "$BUILD"/package/*.crate; do

@@ -1,20 +1,21 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Building the self-contained gda-probe and what a release has beside it. Sourced after setup.sh. The caller sets
-# TARGET, the target directory, and GLIBC: the oldest C library to run with, or "host". Each has its own directory in
-# TARGET.
+# Building the self-contained gda-probe and what a release has beside it. Sourced after setup.sh. GLIBC is the oldest C
+# library to run with, or "host"; each has its own directory in the target directory.
 
-# shellcheck disable=SC2034 # the callers read OUTPUT
-ZIG_PACKAGES=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
-
-# read_build_arguments MOST ARGUMENT…: sets OUTPUT and GLIBC from the options, and SOURCE from the other argument, if
-# there is one and MOST is 1.
-read_build_arguments() {
+# prepare_build MOST ARGUMENT…: sets OUTPUT and GLIBC from the options, and SOURCE from the other argument, of which there
+# may be MOST. Checks what builds need.
+# shellcheck disable=SC2034 # the callers read OUTPUT and SOURCE
+prepare_build() {
   OUTPUT='' GLIBC=2.28
   read_options '--output --glibc' "$@"
-  SOURCE=${OPERANDS[0]:-}
+  SOURCE=${OPERANDS[0]:-$ROOT}
   [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] ||
     wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
+  have_cxx_compiler || die 'no C++ compiler was found (Debian package g++)'
+  have objdump || die 'no objdump was found (Debian package binutils)'
+  find_rust || die 'nothing was built'
+  choose_target_dir
 }
 
 # open_source PATH: sets TREE to the checkout PATH, or to what the source archive PATH holds.
@@ -31,59 +32,41 @@ open_source() {
   TREE=$(cd -- "$TREE" && pwd)
 }
 
-# commit_of TREE: the commit, with a mark if files differ from it; nothing outside of git.
-commit_of() {
-  local commit
-  commit=$(git -C "$1" rev-parse --short=12 HEAD 2>/dev/null) || return 0
-  git -C "$1" diff --quiet HEAD -- 2>/dev/null || commit+=-modified
-  printf '%s\n' "$commit"
-}
-
-# build_tools: sets CARGO, the command that builds, and RUST_TARGET, cargo's name for what it builds for.
+# build_tools: sets CARGO, the command that builds, RUST_TARGET, cargo's name for what it builds for, and LINKER, the C
+# compiler that links for it.
 build_tools() {
-  local host venv=$ROOT/.cache/zig
+  local host place=$TARGET/standalone/$GLIBC zig
   host=$(rustc -vV | sed -n 's/^host: //p')
   CARGO=(cargo build)
   RUST_TARGET=$host
+  LINKER=cc
   export CARGO_INCREMENTAL=0 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
   unset CARGO_BUILD_TARGET EFA_GDA_STANDALONE
   [[ $GLIBC != host ]] || return 0
   if ! have cargo-zigbuild; then
-    if [[ ! -x $venv/bin/cargo-zigbuild ]]; then
-      say "installing Zig, the linker for glibc $GLIBC, into $venv"
-      { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet "${ZIG_PACKAGES[@]}"; } >&2 ||
-        die "${ZIG_PACKAGES[*]} could not be installed (Debian package python3-venv); --glibc host builds without it"
-    fi
-    PATH=$venv/bin:$PATH
+    zig=$(venv zig cargo-zigbuild==0.24.0 ziglang==0.17.1) ||
+      die "Zig could not be installed (Debian package python3-venv); --glibc host builds without it"
+    PATH=$zig/bin:$PATH
   fi
-  mkdir -p -- "$TARGET/standalone/$GLIBC"
+  mkdir -p -- "$place"
+  LINKER=$place/cc
+  printf '#!/bin/sh\nexec cargo-zigbuild zig cc -- -target %s "$@" "%s"\n' "${host%%-*}-linux-gnu.$GLIBC" \
+    "$place/gettid.o" >"$LINKER"
+  chmod +x "$LINKER"
   cargo-zigbuild zig cc -- -target "${host%%-*}-linux-gnu.$GLIBC" -O2 -fPIC -c "$ROOT/scripts/lib/gettid.c" \
-    -o "$TARGET/standalone/$GLIBC/gettid.o" || die "Zig cannot compile for glibc $GLIBC"
+    -o "$place/gettid.o" || die "Zig cannot compile for glibc $GLIBC"
   CARGO=(cargo-zigbuild zigbuild)
   RUST_TARGET=$host.$GLIBC
-  export RUSTFLAGS="-Clink-arg=$TARGET/standalone/$GLIBC/gettid.o"
-}
-
-# linker: the C compiler that links for GLIBC.
-linker() {
-  [[ $GLIBC != host ]] || { echo cc; return; }
-  cat >"$TARGET/standalone/$GLIBC/cc" <<CC
-#!/bin/sh
-exec cargo-zigbuild zig cc -- -target $(uname -m)-linux-gnu.$GLIBC "\$@" "$TARGET/standalone/$GLIBC/gettid.o"
-CC
-  chmod +x "$TARGET/standalone/$GLIBC/cc"
-  printf '%s\n' "$TARGET/standalone/$GLIBC/cc"
+  export RUSTFLAGS="-Clink-arg=$place/gettid.o"
 }
 
 # build_programs: builds gda-probe with softefa in it, and sets BUILT to the directory that has the programs and
 # libraries. The files of softefa are built first, because cargo cannot make one crate's library a part of another's.
 build_programs() {
   BUILT=$TARGET/standalone/$GLIBC/${RUST_TARGET%".$GLIBC"}/release
-  EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(commit_of "$TREE")}
-  export EFA_GDA_COMMIT
-  say "building softefa (a few minutes the first time)"
+  export EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(git -C "$TREE" describe --always --abbrev=12 --exclude '*' --dirty=-modified 2>/dev/null)}
+  say "building softefa and gda-probe (a few minutes the first time)"
   build -p softefa -p softefa-preload -p softefa-uverbs
-  say "building gda-probe"
   EFA_GDA_STANDALONE=$BUILT build -p gda-probe
 }
 
