@@ -466,9 +466,11 @@ int cuIpcOpenMemHandle_v2(uint64_t *to, CUipcMemHandle handle, unsigned) {
 int cuIpcCloseMemHandle(uint64_t at) { return allocations.remove(at); }
 int cuMemGetAddressRange_v2(uint64_t *start, size_t *length, uint64_t at) {
   std::lock_guard<std::mutex> locked(allocations.lock);
-  auto found = allocations.lengths.find(at);
-  if (found == allocations.lengths.end()) return kNotFound;
-  return give(start, at), give(length, found->second);
+  auto after = allocations.lengths.upper_bound(at);
+  if (after == allocations.lengths.begin()) return kNotFound;
+  auto [first, bytes] = *std::prev(after);
+  if (at - first >= bytes) return kNotFound;
+  return give(start, first), give(length, bytes);
 }
 /* The pretended GPU exports none of its memory. */
 int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }

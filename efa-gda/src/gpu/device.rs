@@ -153,7 +153,7 @@ impl Gpu {
     ///
     /// # Safety
     /// As [`Self::reach`].
-    pub unsafe fn reach_to_read(&self, range: Range<usize>) -> Result<HostRange> {
+    pub(crate) unsafe fn reach_to_read(&self, range: Range<usize>) -> Result<HostRange> {
         const UNREGISTERED: sys::CUdevice_attribute =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
         // SAFETY: the caller ensures the same conditions.

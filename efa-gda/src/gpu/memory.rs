@@ -238,8 +238,8 @@ impl GpuMemory {
         Self::in_blocks(gpu, length, 1)
     }
 
-    /// As [`Self::zeroed`], in blocks that hold nothing else, so that a process that maps them ([`Self::share`]) reads
-    /// and writes nothing else.
+    /// As [`Self::zeroed`], in blocks that hold nothing else, so that a process that maps them (`cuIpcOpenMemHandle` of `cuda.h`)
+    /// reads and writes nothing else.
     ///
     /// # Errors
     /// As [`Self::zeroed`].
@@ -265,11 +265,6 @@ impl GpuMemory {
         Ok(memory)
     }
 
-    /// Returns the address of the allocation, which is at or before the first byte.
-    pub(super) fn allocation(&self) -> u64 {
-        self.allocation
-    }
-
     /// Returns the address of the first byte, for the GPU and the adapter.
     pub fn device_address(&self) -> u64 {
         self.start
@@ -286,7 +281,7 @@ impl GpuMemory {
     }
 
     /// Returns the CUDA ordinal of the GPU.
-    pub fn ordinal(&self) -> usize {
+    pub(crate) fn ordinal(&self) -> usize {
         self.stream.context().ordinal()
     }
 
@@ -335,14 +330,14 @@ impl GpuMemory {
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
-    pub(super) fn at(&self, offset: usize, length: usize) -> Result<u64> {
+    fn at(&self, offset: usize, length: usize) -> Result<u64> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.start + offset as u64),
             _ => Err(Error::OutOfBounds { offset, length, memory: self.length }),
         }
     }
 
-    pub(super) fn bind(&self) -> Result<()> {
+    fn bind(&self) -> Result<()> {
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))
     }
 

@@ -8,7 +8,6 @@ mod device;
 mod error;
 pub(crate) mod memory;
 mod pages;
-mod peer;
 
 pub use compile::{Origin, compile_source};
 #[cfg(feature = "test-utils")]
@@ -17,4 +16,3 @@ pub use device::{Gpu, HostRange};
 pub(crate) use device::{in_call, stream_ends};
 pub use error::{Error, Result};
 pub use memory::GpuMemory;
-pub use peer::{MappedMemory, SharedMemory};
