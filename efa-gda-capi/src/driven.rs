@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
 #[cfg(feature = "cuda")]
-use efa_gda::doorbell::{DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::DoorbellProxy;
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
 use efa_gda::fabric::{CompletionCounter, GdaOps};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu::Gpu;
@@ -130,8 +130,7 @@ impl Processor {
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
                 // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
-                let proxy = DoorbellProxy::start(&ProxyOptions::new())
-                    .map_err(|error| Fault::error(Code::Internal, error))?;
+                let proxy = DoorbellProxy::start().map_err(|error| Fault::error(Code::Internal, error))?;
                 let (queue, _) = GpuQueue::with_doorbell(queue, &gpu, choice, &proxy)?;
                 Ok(Box::new(queue))
             }

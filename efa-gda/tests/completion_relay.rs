@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_gda::doorbell::{
-    CompletionRelay, CompletionRing, DoorbellChoice, DoorbellMode, DoorbellProxy, End, ProxyOptions,
-    RegisterError,
+    CompletionRelay, CompletionRing, DoorbellChoice, DoorbellMode, DoorbellProxy, End, RegisterError,
 };
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
@@ -163,7 +162,7 @@ const COMPLETIONS: &str = "3";
 /// Runs `body` on a driver that refuses to map these ranges of a queue.
 fn refusing(ranges: &str, body: impl FnOnce(Pair, &Gpu, &DoorbellProxy)) {
     with_pretended_gpu(&[("PRETEND_GPU_REFUSES", ranges)], |adapter, gpu| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         body(Pair::open(&Query::new()), gpu, &proxy);
         assert_no_violations(adapter);
         assert_eq!(Driver::loaded().registered(), 0, "every part must be unregistered");

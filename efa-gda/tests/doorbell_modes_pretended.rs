@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
@@ -38,7 +38,7 @@ fn refusing(range: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
 /// Runs `body` on the pretended driver with these variables.
 fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
     with_pretended_gpu(variables, |adapter, gpu| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         body(gpu, &Side::open(&Query::new()), &proxy);
         assert_no_violations(adapter);
     });
@@ -196,7 +196,7 @@ fn a_queue_unmapped_from_a_gpu_waits_for_completions_again() {
                 first = on_gpu.unmap().unwrap();
                 assert_eq!(first.execute(&put).unwrap().completed, 9000, "{mode}");
                 assert!(
-                    matches!(first.receive(Duration::from_millis(1)), Err(ReceiveError::Timeout)),
+                    matches!(first.receive_many(1, Duration::from_millis(1)), Err(ReceiveError::Timeout)),
                     "{mode}"
                 );
             }

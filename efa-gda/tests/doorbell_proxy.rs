@@ -6,11 +6,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use efa_gda::doorbell::{
-    Alarm, DoorbellMode, DoorbellProxy, End, ProxyError, ProxyOptions, RecordFault, RegisterError,
-    Registration, SendQueue,
+    Alarm, DoorbellMode, DoorbellProxy, End, RecordFault, RegisterError, Registration, SendQueue,
 };
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
@@ -265,7 +263,7 @@ fn a_bad_record_found_at_a_detach_rings_nothing() {
 
 #[test]
 fn stopping_a_proxy_rings_posted_entries_and_raises_every_alarm() {
-    let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+    let proxy = DoorbellProxy::start().unwrap();
     let all: Vec<Bench> = (0..5).map(|_| Bench::new(&proxy, DoorbellMode::Staged, 2, 0)).collect();
     all.iter().for_each(|bench| bench.post(0, 11));
     proxy.stop().unwrap();
@@ -359,26 +357,6 @@ fn an_alarm_added_after_the_detach_is_raised_at_once() {
     let late = Arc::new(Word::default());
     bench.registration.add_alarm(late.clone());
     assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
-}
-
-#[test]
-fn a_sleeping_proxy_registers_and_detaches_a_queue_at_once() {
-    let period = Duration::from_secs(3600);
-    let proxy = DoorbellProxy::start(&ProxyOptions::new().period(period)).unwrap();
-    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
-    bench.post(0, 1);
-    bench.registration.detach();
-    assert_eq!(bench.doorbell(), 1);
-    proxy.stop().unwrap();
-}
-
-#[test]
-fn a_proxy_is_pinned_to_an_available_cpu_and_refuses_any_other() {
-    // SAFETY: the function has no preconditions.
-    let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
-    DoorbellProxy::start(&ProxyOptions::new().cpu(here)).unwrap().stop().unwrap();
-    let error = DoorbellProxy::start(&ProxyOptions::new().cpu(100_000)).unwrap_err();
-    assert!(matches!(error, ProxyError::Pin { cpu: 100_000, .. }), "{error:?}");
 }
 
 #[test]

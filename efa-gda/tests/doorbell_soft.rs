@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
 use efa_gda::status::DeviceError;
@@ -51,7 +51,7 @@ fn through(mode: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
 
 fn some_through(count: u64, mode: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
     with_soft_adapter(variables, |adapter| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let side = Side::open(&Query::new().wide_entries(wide));
         let (mut first, second) = (side.queue(), side.queue());
         first.set_doorbell(mode, &proxy).unwrap();
@@ -133,7 +133,7 @@ fn without_a_batch_limit_only_the_ring_bounds_record() {
 #[test]
 fn a_queue_changes_its_doorbell_mode_between_work_requests() {
     with_pair(&[], |mut pair, _| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let blocks = pair.blocks(5000);
         for mode in [
             DoorbellMode::Staged,
@@ -155,7 +155,7 @@ fn a_queue_changes_its_doorbell_mode_between_work_requests() {
 #[test]
 fn one_proxy_rings_for_queues_in_both_host_modes_at_once() {
     with_soft_adapter(&[], |adapter| {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let side = Side::open(&Query::new());
         std::thread::scope(|scope| {
             for index in 0..8 {
@@ -184,7 +184,7 @@ fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
 fn a_record_that_moves_backwards_ends_the_work_request_with_bad_record() {
     for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
         with_pair(&[], |mut pair, _| {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start().unwrap();
             pair.first.set_doorbell(mode, &proxy).unwrap();
             let blocks = pair.blocks(100);
             pair.first.execute(&blocks.put).unwrap();
@@ -233,7 +233,7 @@ fn a_bad_record_that_a_change_of_mode_finds_puts_the_queue_out_of_service() {
 fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
     for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
         with_pair(&[], |mut pair, _| {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start().unwrap();
             pair.first.set_doorbell(mode, &proxy).unwrap();
             let [source, target] = pair.regions(64);
             let put = endless(pair.peer, &source, target.remote());

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::queue::WorkError;
@@ -23,7 +23,7 @@ const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Stage
 fn blocks_arrive(variables: &[(&str, &str)], wide: bool, count: u64) {
     with_gpu(variables, |adapter, gpu| {
         for mode in DoorbellMode::ALL {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start().unwrap();
             let pair = Pair::open(&Query::new().wide_entries(wide));
             let Blocks { put, source, target } = pair.blocks(count);
             let (mut first, refused) = GpuQueue::with_doorbell(pair.first, gpu, mode.into(), &proxy).unwrap();
@@ -57,7 +57,7 @@ fn every_mode_stays_within_an_odd_batch() {
 fn a_proxy_stopped_during_traffic_ends_a_kernel_wait_with_proxy_stopped() {
     with_gpu(&[], |adapter, gpu| {
         for mode in HOST_MODES {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start().unwrap();
             let pair = Pair::open(&Query::new());
             let [source, target] = pair.regions(64);
             let put = endless(pair.peer, &source, target.remote());
@@ -76,7 +76,7 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_no_stray_doorb
     with_gpu(&[], |adapter, gpu| {
         let kernel = Kernel::compile(include_str!("../../kernels/test/load.cu"), "efa_gda_load_kernel");
         for mode in HOST_MODES {
-            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start().unwrap();
             let side = Side::open(&Query::new());
             drop_under_a_load(&kernel, (gpu, &side, &proxy), mode);
         }

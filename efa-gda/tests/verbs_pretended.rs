@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::exposure::Exposure;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
@@ -117,7 +117,7 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
     with_pretended_gpu(|gpu| {
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
         assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
@@ -151,7 +151,7 @@ fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
             MemoryRegion::register_dmabuf(region.domain(), file.as_fd(), 0, 4096, 0x1000, Access::ALL)
                 .unwrap();
         let send = WorkRequest::inline_send(peer, &foreign).bytes(16);
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
         let error = queue.execute(&send).unwrap_err();
         assert!(matches!(error, GpuQueueError::Work(WorkError::Unsupported { .. })), "{error:?}");
@@ -167,7 +167,7 @@ fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
         let gpu = Gpu::open(0).unwrap();
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, DoorbellChoice::Auto, &proxy).unwrap();
         assert!(queue.relayed().is_some());
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).count(2);

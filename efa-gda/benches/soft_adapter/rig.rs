@@ -9,7 +9,7 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CountedOperations, Domain, Fabric, Info, Library,
     MemoryRegion, Query,
@@ -123,7 +123,7 @@ impl Rig {
         let wide = wide.during("find an adapter with 128-byte entries")?;
         let fabric = Fabric::open(&library, &info).during("open the fabric")?;
         let domain = fabric.domain(&info).during("open the domain")?;
-        let proxy = DoorbellProxy::start(&ProxyOptions::new()).during("start the doorbell proxy")?;
+        let proxy = DoorbellProxy::start().during("start the doorbell proxy")?;
         Ok(Self { gpu, proxy, kernels, info, wide, domain })
     }
 

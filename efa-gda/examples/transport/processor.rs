@@ -6,7 +6,7 @@ use std::process::Command;
 #[cfg(feature = "cuda")]
 use cudarc::driver::{CudaContext, DeviceRepr, LaunchConfig, PushKernelArg};
 #[cfg(feature = "cuda")]
-use efa_gda::doorbell::{DoorbellChoice, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellProxy};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu::{Gpu, GpuMemory, compile_source};
 #[cfg(feature = "cuda")]
@@ -39,7 +39,7 @@ impl Processor {
     pub(crate) fn open() -> Result<Self> {
         #[cfg(feature = "cuda")]
         if Gpu::count().is_ok_and(|gpus| gpus > 0) {
-            return Ok(Self::Gpu(Gpu::open(0)?, DoorbellProxy::start(&ProxyOptions::new())?));
+            return Ok(Self::Gpu(Gpu::open(0)?, DoorbellProxy::start()?));
         }
         Ok(Self::Host(host_kernel()?))
     }

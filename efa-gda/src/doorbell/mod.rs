@@ -109,7 +109,7 @@ mod store;
 
 pub use handoff::RecordFault;
 pub use mode::{DoorbellChoice, DoorbellMode, ParseDoorbellModeError};
-pub use proxy::{DoorbellProxy, ProxyError, ProxyOptions, StopError};
+pub use proxy::{DoorbellProxy, ProxyError, StopError};
 pub use proxy_queues::Counts;
 pub use registration::{Alarm, End, RegisterError, Registration, SendQueue};
 pub use relay::{CompletionRelay, CompletionRing};

@@ -39,79 +39,18 @@ const ROUNDS_PER_LOCK: u32 = 16;
 const ROUNDS_PER_CLOCK_READ: u32 = 64;
 /// How often the thread yields to callers that wait for the lock before it takes the lock again.
 const YIELDS: u32 = 1000;
+/// How long the proxy polls, yielding but not sleeping, after it last rang or relayed.
+const SPIN: Duration = Duration::from_micros(100);
+/// How long an idle proxy sleeps between two polls. A device's store cannot wake a thread, so this bounds the latency of
+/// the first record, and of the first relayed completion, after a pause.
+const PERIOD: Duration = Duration::from_millis(1);
+/// How long [`DoorbellProxy::stop`] waits for the thread to end.
+const STOP_BOUND: Duration = Duration::from_secs(10);
 
-/// Settings of a proxy: when it polls and sleeps, where it runs, how long stopping may take.
-#[derive(Clone, Debug)]
-#[must_use = "does nothing before DoorbellProxy::start"]
-pub struct ProxyOptions {
-    period: Duration,
-    spin: Duration,
-    cpu: Option<usize>,
-    stop_bound: Duration,
-}
-
-impl Default for ProxyOptions {
-    fn default() -> Self {
-        Self {
-            period: Duration::from_millis(1),
-            spin: Duration::from_micros(100),
-            cpu: None,
-            stop_bound: Duration::from_secs(10),
-        }
-    }
-}
-
-impl ProxyOptions {
-    /// The defaults: the proxy polls, yielding but not sleeping, for about 100 µs after it last rang or relayed, then
-    /// once a millisecond, on any CPU; stopping waits at most 10 s for the thread.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long an idle proxy sleeps between two polls. A device's store cannot wake a thread, so this bounds the
-    /// latency of the first record, and of the first relayed completion, after a pause.
-    pub fn period(mut self, period: Duration) -> Self {
-        self.period = period;
-        self
-    }
-
-    /// How long the proxy polls without sleeping once it finds nothing to ring for or to relay.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
-        self
-    }
-
-    /// Pins the proxy's thread to one CPU.
-    pub fn cpu(mut self, cpu: usize) -> Self {
-        self.cpu = Some(cpu);
-        self
-    }
-
-    /// How long [`DoorbellProxy::stop`] waits for the thread to end.
-    pub fn stop_bound(mut self, bound: Duration) -> Self {
-        self.stop_bound = bound;
-        self
-    }
-}
-
-/// Why a proxy could not be started.
+/// The operating system started no thread for a proxy.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProxyError {
-    /// The operating system started no thread.
-    #[error("the doorbell proxy's thread could not be started; raise the limit of threads (ulimit -u)")]
-    Thread(#[source] io::Error),
-    /// The thread could not be pinned.
-    #[error(
-        "the doorbell proxy could not be pinned to CPU {cpu}; name a CPU that this process may use (taskset -p)"
-    )]
-    Pin {
-        /// The CPU asked for.
-        cpu: usize,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
+#[error("the doorbell proxy's thread could not be started; raise the limit of threads (ulimit -u)")]
+pub struct ProxyError(#[source] io::Error);
 
 /// The proxy's thread did not end in time. All queues are removed, and the thread touches none of their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,7 +71,6 @@ pub struct DoorbellProxy(Arc<Owner>);
 struct Owner {
     core: Arc<Core>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    stop_bound: Duration,
 }
 
 /// State that the thread and its callers share; the module's comment states who writes what.
@@ -211,9 +149,8 @@ impl Drop for Ending {
 }
 
 /// Decides when the thread polls again: at once, or after a sleep.
+#[derive(Default)]
 struct Rest {
-    spin: Duration,
-    period: Duration,
     empty: u32,
     since: Option<Instant>,
     spinning: bool,
@@ -226,7 +163,7 @@ impl Rest {
         } else if self.spinning {
             self.spin_once();
         } else {
-            thread::park_timeout(self.period);
+            thread::park_timeout(PERIOD);
         }
     }
 
@@ -236,49 +173,33 @@ impl Rest {
             return std::hint::spin_loop();
         }
         let now = Instant::now();
-        self.spinning = now.duration_since(*self.since.get_or_insert(now)) < self.spin;
+        self.spinning = now.duration_since(*self.since.get_or_insert(now)) < SPIN;
         thread::yield_now();
     }
 }
 
 impl DoorbellProxy {
-    /// Starts a proxy with a thread of its own.
+    /// Starts a proxy with a thread of its own. The thread polls, yielding but not sleeping, for about 100 µs after it
+    /// last rang or relayed, then once a millisecond.
     ///
     /// # Errors
     /// [`ProxyError`].
-    pub fn start(options: &ProxyOptions) -> Result<Self, ProxyError> {
+    pub fn start() -> Result<Self, ProxyError> {
         let shared = Arc::new(Core::default());
         let core = shared.clone();
-        let rest =
-            Rest { spin: options.spin, period: options.period, empty: 0, since: None, spinning: false };
-        let cpu = options.cpu;
-        let (report_start, started) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let ending = Ending(core);
-            let pinned = cpu.map_or(Ok(()), |cpu| pin(cpu).map_err(|source| ProxyError::Pin { cpu, source }));
-            let runs = pinned.is_ok();
-            // `start` waits for this message; it fails only if `start` is gone.
-            let _ = report_start.send(pinned);
-            if runs {
-                ending.0.run(rest);
-            }
+            ending.0.run(Rest::default());
         };
         let thread = thread::Builder::new().name("efa-gda-proxy".into()).spawn(body);
-        let thread = thread.map_err(ProxyError::Thread)?;
-        let lost = |_| Err(ProxyError::Thread(io::Error::other("it ended at once")));
-        started.recv().unwrap_or_else(lost)?;
-        Ok(Self(Arc::new(Owner {
-            core: shared,
-            thread: Mutex::new(Some(thread)),
-            stop_bound: options.stop_bound,
-        })))
+        let thread = thread.map_err(ProxyError)?;
+        Ok(Self(Arc::new(Owner { core: shared, thread: Mutex::new(Some(thread)) })))
     }
 
     /// A proxy without a thread: it rings and relays when the caller calls [`DoorbellProxy::round`]. For programs that
     /// have a progress thread.
     pub fn without_thread() -> Self {
-        let stop_bound = ProxyOptions::default().stop_bound;
-        Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None), stop_bound }))
+        Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None) }))
     }
 
     /// Visits every queue once, on the caller's thread. Returns the number of entries that doorbells covered, and of
@@ -368,8 +289,8 @@ impl DoorbellProxy {
     /// that is logged, and the result is `Ok`.
     ///
     /// # Errors
-    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`]. Only the first call waits for the
-    /// thread. A later or concurrent call returns `Ok` after the queues are removed, even if the thread still runs.
+    /// [`StopError`] if the thread does not end within 10 s. Only the first call waits for the thread. A later or
+    /// concurrent call returns `Ok` after the queues are removed, even if the thread still runs.
     pub fn stop(&self) -> Result<(), StopError> {
         self.0.stop()
     }
@@ -389,9 +310,9 @@ impl Owner {
             return Ok(());
         };
         let ended = self.core.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.core.end.wait_timeout_while(ended, self.stop_bound, |ended| !*ended);
+        let waited = self.core.end.wait_timeout_while(ended, STOP_BOUND, |ended| !*ended);
         if !*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            return Err(StopError(self.stop_bound));
+            return Err(StopError(STOP_BOUND));
         }
         if thread.join().is_err() {
             tracing::error!(
@@ -424,23 +345,6 @@ fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
         _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch, store_bytes }),
         DoorbellMode::Direct => Err(RegisterError::Direct),
         DoorbellMode::Record | DoorbellMode::Staged => Ok(()),
-    }
-}
-
-fn pin(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: an all-zero `cpu_set_t` is the empty set, and `cpu` is below its size, checked above.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        set
-    };
-    // SAFETY: the set lives until the call returns; 0 names the calling thread.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -482,15 +386,13 @@ mod tests {
 
     #[test]
     fn an_idle_proxy_may_spin_for_any_number_of_rounds() {
-        let (spin, period) = (Duration::MAX, Duration::ZERO);
-        Rest { spin, period, empty: u32::MAX, since: None, spinning: true }.after(false);
+        Rest { empty: u32::MAX, since: None, spinning: true }.after(false);
     }
 
     #[test]
     fn the_thread_ends_with_the_last_registration_after_it_rang_for_it() {
         let (ring, doorbell) = (Buffer::zeroed(4096).unwrap(), Buffer::zeroed(4).unwrap());
-        // The proxy sleeps through the post.
-        let proxy = DoorbellProxy::start(&ProxyOptions::new().period(Duration::from_secs(3600))).unwrap();
+        let proxy = DoorbellProxy::start().unwrap();
         let registration = register(&proxy, &ring, &doorbell);
         let core = Arc::downgrade(&proxy.0.core);
         drop(proxy);

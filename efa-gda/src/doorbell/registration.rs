@@ -228,7 +228,7 @@ impl Registration {
     }
 
     /// The doorbell mode.
-    pub fn mode(&self) -> DoorbellMode {
+    pub(crate) fn mode(&self) -> DoorbellMode {
         self.mode
     }
 
@@ -244,7 +244,7 @@ impl Registration {
 
     /// Redirects a queue struct to this registration's ring and record, at addresses of this process. `sq` must be the
     /// struct of mode `direct`, because mode `record` keeps its `max_batch`, which is the adapter's.
-    pub fn redirect(&self, sq: &mut efa_gda_sq) {
+    pub(crate) fn redirect(&self, sq: &mut efa_gda_sq) {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();
         sq.flags |= EFA_GDA_SQ_RECORD;

@@ -9,7 +9,7 @@ pub(crate) mod pattern;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
 use efa_gda::gpu_queue::GpuQueueError;
@@ -101,7 +101,7 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
     if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code rings").into();
     }
-    let registered = DoorbellProxy::start(&ProxyOptions::new()).map_err(text).and_then(|proxy| {
+    let registered = DoorbellProxy::start().map_err(text).and_then(|proxy| {
         queue.set_doorbell(mode, &proxy).map_err(text)?;
         Ok(proxy)
     });

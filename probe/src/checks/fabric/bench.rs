@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
@@ -70,8 +70,7 @@ struct Rig {
 impl Rig {
     /// Opens `count` queues that write to themselves, in this doorbell mode only.
     fn open(session: &mut Session, count: u32, mode: DoorbellMode) -> Result<Self, Outcomes> {
-        let proxy = DoorbellProxy::start(&ProxyOptions::new())
-            .map_err(|error| unusable(error_chain(&error).to_string()))?;
+        let proxy = DoorbellProxy::start().map_err(|error| unusable(error_chain(&error).to_string()))?;
         let mut queues = Vec::new();
         for _ in 0..count {
             let (_, mut queue) = another_queue(&session.rig.objects).map_err(unusable)?;

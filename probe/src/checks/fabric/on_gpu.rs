@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::fabric::{Bindings, CompletionQueue, Query};
 use efa_gda::gpu::Gpu;
@@ -114,7 +114,7 @@ pub(super) fn drive(
 ) -> Result<Box<dyn Poster<Libfabric>>, String> {
     let proxy = match session.rig.proxy.take() {
         Some(proxy) => proxy,
-        None => DoorbellProxy::start(&ProxyOptions::new()).map_err(text)?,
+        None => DoorbellProxy::start().map_err(text)?,
     };
     let poster: Box<dyn Poster<Libfabric>> = match (session.gpu, &session.rig.objects.gpu) {
         (Some(_), Some(gpu)) => {
@@ -302,8 +302,7 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
         true => receiver(session)?,
         false => neighbour::receiver(session).map_err(no_doorbell_mode)?,
     };
-    let proxy = DoorbellProxy::start(&ProxyOptions::new())
-        .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?;
+    let proxy = DoorbellProxy::start().map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?;
     let Some(mut queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
     let qualifies = session.request.put.qualify_laps.is_some();
     if qualifies {
