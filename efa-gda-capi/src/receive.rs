@@ -175,7 +175,6 @@ impl From<ReceiveError> for Fault {
             ReceiveError::Full { .. } => Code::Timeout,
             ReceiveError::Lost { .. } => Code::Lost,
             ReceiveError::NoReceiveQueue | ReceiveError::NotOnHost { .. } => Code::Unsupported,
-            ReceiveError::Completion { .. } => Code::Completion,
             ReceiveError::Device(_) => Code::Device,
             _ => Code::Argument,
         };

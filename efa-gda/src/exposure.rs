@@ -8,13 +8,10 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{COMPLETION_BYTES, EntrySize, RequestIdWidth};
-
-/// The most entries of a send or receive queue ([`efa_gda_wire::DEEPEST_WORK_QUEUE`]).
-pub const DEEPEST_WORK_QUEUE: u32 = efa_gda_wire::DEEPEST_WORK_QUEUE;
+use efa_gda_wire::{COMPLETION_BYTES, DEEPEST_WORK_QUEUE, EntrySize, RequestIdWidth};
 
 /// Alignment of a ring's first byte, in bytes: that of the widest access to a ring, a store of 16 bytes.
-pub const BUFFER_ALIGNMENT: usize = 16;
+const BUFFER_ALIGNMENT: usize = 16;
 
 /// A send or receive queue as a provider exposes it: unchecked. Fields that the provider does not report are null or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,23 +185,6 @@ pub enum ExposureError {
     },
 }
 
-impl ExposureError {
-    /// Returns the queue that the error is about.
-    pub fn queue(&self) -> Queue {
-        match *self {
-            Self::NullBuffer { queue }
-            | Self::UnalignedBuffer { queue, .. }
-            | Self::NullDoorbell { queue }
-            | Self::UnalignedDoorbell { queue, .. }
-            | Self::NoEntries { queue }
-            | Self::DepthNotPowerOfTwo { queue, .. }
-            | Self::TooDeep { queue, .. }
-            | Self::EntrySize { queue, .. }
-            | Self::NoBatch { queue } => queue,
-        }
-    }
-}
-
 /// A checked send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -331,11 +311,6 @@ impl ReceiveQueue {
             doorbell: doorbell(queue, raw.doorbell)?,
         })
     }
-
-    /// Returns the bytes of the whole ring.
-    pub fn bytes(&self) -> usize {
-        self.num_entries as usize * efa_gda_wire::RX_DESCRIPTOR_BYTES
-    }
 }
 
 impl CompletionRing {
@@ -361,7 +336,7 @@ impl CompletionRing {
     }
 
     /// Returns the bytes of the whole ring.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.num_entries as usize * self.entry_size as usize
     }
 }

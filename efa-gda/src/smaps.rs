@@ -57,7 +57,7 @@ pub enum MappingError {
 ///
 /// # Errors
 /// [`MappingError`] if the kernel does not report them.
-pub fn mapping_of(range: Range<usize>) -> Result<Mapping, MappingError> {
+pub(crate) fn mapping_of(range: Range<usize>) -> Result<Mapping, MappingError> {
     find(&std::fs::read_to_string("/proc/self/smaps")?, range)
 }
 

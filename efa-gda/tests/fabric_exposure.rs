@@ -139,7 +139,7 @@ fn a_batch_of_zero_is_refused() {
 fn a_receive_queue_of_invalid_depth_is_refused() {
     let wrong =
         Exposure::new(send(), RawWorkQueue { num_entries: 5, ..receive() }, completion()).unwrap_err();
-    assert_eq!(wrong.queue(), Queue::Receive);
+    assert_eq!(wrong, ExposureError::DepthNotPowerOfTwo { queue: Queue::Receive, num_entries: 5 });
 }
 
 #[test]

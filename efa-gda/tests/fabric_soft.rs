@@ -155,15 +155,6 @@ fn a_completion_queue_that_the_send_queue_can_overrun_is_refused() {
 }
 
 #[test]
-fn a_query_limits_the_receive_queue() {
-    with_soft_adapter(&[], |_| {
-        let side = Side::open(&Query::new().receives(256));
-        assert_eq!(side.info.completions(), 4096 + 256);
-        assert_eq!(side.queue().limits().receives, 256);
-    });
-}
-
-#[test]
 fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
     with_pair(&[("SOFTEFA_MAX_RDMA_SIZE", "65536")], |mut pair, _| {
         let [source, target] = pair.regions(65537);

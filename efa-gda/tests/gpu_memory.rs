@@ -15,7 +15,7 @@ use efa_gda::gpu_queue::{GpuQueue, Placement};
 use efa_gda::queue::{Receives, WorkError, WorkRequest};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::{Need, missing, skip};
-use support::side::{Blocks, Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
+use support::side::{Blocks, Side, arrived, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
 use support::{SoftAdapter, assert_no_violations, with_gpu, with_gpu_pair, with_soft_adapter};
 
 /// More bytes than the adapter moves in one copy.
@@ -76,7 +76,7 @@ fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
         let inbox = pretended_region(&side, gpu, &[0; 8192]);
         second.post_receives(&Receives::new(&inbox).bytes(8192)).unwrap();
         first.execute(&WorkRequest::send(peer, &source).bytes(8000)).unwrap();
-        assert_eq!(second.receive(WAIT).unwrap().length, 8000);
+        assert_eq!(arrived(second.receive_many(1, WAIT)).length, 8000);
         assert!(gpu.read(inbox.address(), 8000) == pattern(8000), "sent");
         assert_no_violations(adapter);
     });
@@ -169,7 +169,7 @@ fn the_gpu_writes_reads_and_sends_its_memory() {
         let (source, inbox) = (on_gpu(&pattern(8000)), on_gpu(&[0; 8000]));
         pair.second.post_receives(&Receives::new(&inbox).bytes(8000)).unwrap();
         pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
-        assert_eq!(pair.second.receive(WAIT).unwrap().length, 8000);
+        assert_eq!(arrived(pair.second.receive_many(1, WAIT)).length, 8000);
         assert!(gpu_bytes(&inbox) == pattern(8000), "sent");
         pair.first.close().unwrap();
     });
@@ -205,7 +205,7 @@ fn the_gpu_polls_completions_in_its_memory() {
         if let Placement::Host { why } = &placement {
             return skip(format!("this machine's GPU memory takes no completions: {why}"));
         }
-        let (first, second) = (side.queue_on(completions, |_| ()), side.queue());
+        let (first, second) = (side.queue_on(completions), side.queue());
         let (blocks, mut first) = (Blocks::new(&side, introduce(&first, &second), 500), first);
         let error = first.execute(&blocks.put).unwrap_err();
         assert!(matches!(error, WorkError::Unsupported { .. }), "the host cannot poll GPU memory: {error:?}");

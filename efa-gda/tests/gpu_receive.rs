@@ -14,7 +14,7 @@ use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
 use efa_gda::queue::{Arrival, MappedQueue, ReceiveError, ReceiveId, Received, Receives, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer};
 use support::kernel::Kernel;
-use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
+use support::side::{Side, arrived, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
 use support::{SoftAdapter, assert_no_violations, with_gpu, with_pretended_gpu};
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -124,7 +124,7 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
     let error = receiver.post_receives(&receives(0, ring + MORE)).unwrap_err();
     let GpuQueueError::Receive(ReceiveError::Full { posted, count }) = error else { panic!("{error:?}") };
     assert_eq!((posted as usize, count as usize), (ring, ring + MORE));
-    let received = receiver.receive(Duration::from_millis(20));
+    let received = receiver.receive_many(1, Duration::from_millis(20));
     assert!(matches!(received, Err(GpuQueueError::Receive(ReceiveError::Timeout))));
     send(&mut sender, peer, &source, 0, MORE);
     let posted = receiver.post_receives(&receives(ring, MORE)).unwrap();
@@ -136,7 +136,7 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
         let at = usize::from(one.receive.unwrap().get()) * SIZE;
         assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
     }
-    let received = receiver.receive(Duration::from_millis(20));
+    let received = receiver.receive_many(1, Duration::from_millis(20));
     assert!(matches!(received, Err(GpuQueueError::Receive(ReceiveError::Timeout))));
     assert_eq!(receiver.mapped().poison(), None, "a timeout must not poison the queue");
     // The adapter may still write to it.
@@ -164,7 +164,7 @@ fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let first = receiver.post_receives(&receives(32)).unwrap().first;
     send(&mut sender, peer, &source, 0, 12);
     // One message is read here, so the host's inbox holds eleven and the completion queue none.
-    let mut arrived = vec![receiver.receive(WAIT).unwrap()];
+    let mut arrived = vec![arrived(receiver.receive_many(1, WAIT))];
     let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
     arrived.extend(on_gpu.receive_many(5, WAIT).unwrap());
     send(&mut sender, peer, &source, 12, 12);
@@ -173,7 +173,7 @@ fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let write = WorkRequest::write(peer, &source, target.remote()).bytes(SIZE as u64).immediate(99);
     sender.execute(&write).unwrap();
     while arrived.len() < 20 {
-        arrived.push(on_gpu.receive(WAIT).unwrap());
+        arrived.extend(on_gpu.receive_many(1, WAIT).unwrap());
     }
     let mut receiver = on_gpu.unmap().unwrap();
     send(&mut sender, peer, &source, 24, 8);
@@ -217,7 +217,7 @@ fn receives_in_a_launch_or_out_of_bounds_are_refused_with_the_reason() {
         let launch = queue.begin_launch();
         let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
         assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
-        let error = queue.receive(Duration::ZERO).unwrap_err();
+        let error = queue.receive_many(1, Duration::ZERO).unwrap_err();
         assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
         drop(launch);
         let error = queue.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
@@ -246,7 +246,7 @@ fn a_receive_queue_that_does_not_map_is_reported_and_posting_requests_still_work
         assert!(receiver.registered().iter().all(|part| !part.part.starts_with("receive")));
         // The receive that the host posted before still completes.
         send(&mut sender, peer, &source, 0, 1);
-        assert_eq!(receiver.receive(WAIT).unwrap().immediate, Some(0));
+        assert_eq!(arrived(receiver.receive_many(1, WAIT)).immediate, Some(0));
         assert!(bytes_of(&region) == pattern(SIZE));
         let target = side.region(&[0; SIZE]);
         receiver.execute(&WorkRequest::write(back, &source, target.remote())).unwrap();
@@ -262,13 +262,13 @@ fn messages_and_their_completions_arrive_in_gpu_memory() {
         let side = Side::open(&Query::new().gpu_memory(true));
         let (completions, placement) = gpu.completion_queue(&side.domain.gda_ops().unwrap(), 16_384).unwrap();
         println!("completions in {placement}");
-        let (mut receiver, mut sender) = (side.queue_on(completions, |_| ()), side.queue());
+        let (mut receiver, mut sender) = (side.queue_on(completions), side.queue());
         let peer = introduce(&sender, &receiver);
         let region = gpu_region(&side, gpu, &[0; SIZE * CHUNK]).0;
         if placement == Placement::Gpu {
             let error = receiver.post_receives(&Receives::new(&region)).unwrap_err();
             assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
-            let error = receiver.receive(Duration::ZERO).unwrap_err();
+            let error = receiver.receive_many(1, Duration::ZERO).unwrap_err();
             assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
         }
         let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
@@ -370,7 +370,7 @@ fn messages_that_cannot_be_copied_back_are_reported_as_lost() {
         receiver.post_receives(&Receives::new(&region).count(4)).unwrap();
         let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
         sender.execute(&WorkRequest::send(peer, &source).count(4)).unwrap();
-        on_gpu.receive(WAIT).unwrap();
+        arrived(on_gpu.receive_many(1, WAIT));
         let mut receiver = on_gpu.unmap().unwrap();
         let lost = receiver.receive_many(8, WAIT);
         assert!(matches!(lost, Err(ReceiveError::Lost { count: 3 })), "{lost:?}");

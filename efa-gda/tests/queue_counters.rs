@@ -252,18 +252,16 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
         let one = side.domain.completion_queue(8192).unwrap();
         let same = refused(&side, bound(&side, &one, &one, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(matches!(same, CountersError::Receives), "{same}");
-        for (successes, errors) in [(1, 0), (0, 1)] {
-            counter.set(successes, errors).unwrap();
-            let based = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
-            let CountersError::NotZero { .. } = based else { panic!("{based}") };
-            assert!(
-                based
-                    .to_string()
-                    .contains(&format!("successes are at {successes} and its errors at {errors}")),
-                "{based}"
-            );
+        let region = side.region(&[7; 64]);
+        for (remote, values) in [(region.remote(), [1, 0]), (with_wrong_key(region.remote()), [0, 1])] {
+            let used = open();
+            let mut queue = side.counted_queue(&used, CountedOperations::TRANSMIT);
+            let _ = queue.execute(&WorkRequest::write(introduce(&queue, &queue), &region, remote));
+            drop(queue);
+            let based = refused(&side, endpoint(&side, 8192, &[(&used, CountedOperations::TRANSMIT)]));
+            let CountersError::NotZero { successes, errors } = based else { panic!("{based}") };
+            assert_eq!([successes, errors], values);
         }
-        counter.set(0, 0).unwrap();
         // A counter that is bound once for each kind of operation counts them all.
         let kinds = [
             (&counter, CountedOperations::SEND),
@@ -271,7 +269,6 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
         ];
         let queue = MappedQueue::new(endpoint(&side, 8192, &kinds), &ops(&side)).unwrap();
         let queue = queue.with_counters().unwrap();
-        assert!(matches!(counter.set(0, 0), Err(Error::CounterInUse)));
         let unbound = side.domain.endpoint(&side.info).unwrap();
         let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
         let mut unbound = unbound.bind(Bindings::shared(&av, &cq)).unwrap();
@@ -367,8 +364,6 @@ fn a_queue_that_has_posted_refuses_counters() {
         let peer = introduce(&first, &second);
         let region = side.region(&[7; 64]);
         first.execute(&WorkRequest::write(peer, &region, region.remote()).count(10)).unwrap();
-        // The counter starts at 0 again, but the queue's producer index does not.
-        counter.set(0, 0).unwrap();
         let refused = first.with_counters();
         assert!(matches!(refused, Err(QueueError::Counters(CountersError::Posted))), "{refused:?}");
     });

@@ -42,7 +42,7 @@ fn completions_arrive_in_memory_of_the_caller() {
         // SAFETY: the memory stays mapped until the process ends.
         let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_ext(&memory, 8192) }.unwrap();
         drop(fd);
-        let mut first = side.queue_on(completions, |_| ());
+        let mut first = side.queue_on(completions);
         let second = side.queue();
         assert_eq!(first.exposure().cq.buffer.as_ptr(), start.wrapping_add(4096));
         let blocks = Blocks::new(&side, introduce(&first, &second), 20_000);
@@ -60,7 +60,7 @@ fn with_completions_in_gpu_memory(side: &Side) -> MappedQueue {
     let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
     // SAFETY: a new file holds zeroes.
     let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192) };
-    side.queue_on(completions.unwrap(), |_| ())
+    side.queue_on(completions.unwrap())
 }
 
 #[test]

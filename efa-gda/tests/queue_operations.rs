@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use efa_gda::fabric::{Access, Buffer, Error, Query};
 use efa_gda::queue::{Arrival, Limit, ReceiveError, Receives, WorkError, WorkRequest};
-use efa_gda::wire::{CompletionStatus, EntrySize, ProcessingHints, RequestIdWidth};
-use support::side::{Side, bytes_of, introduce, pattern};
-use support::{assert_no_violations, with_pair, with_pair_of, with_soft_adapter};
+use efa_gda::wire::{EntrySize, RequestIdWidth};
+use support::side::{Side, arrived, bytes_of, pattern};
+use support::{with_pair, with_pair_of, with_soft_adapter};
 
 /// Longer than any wait that succeeds.
 const PATIENT: Duration = Duration::from_secs(30);
@@ -68,23 +68,11 @@ fn a_send_completes_the_posted_receive_and_names_its_sender() {
         let [source, target] = pair.regions(8928);
         let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
         pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
-        let got = pair.second.receive(PATIENT).unwrap();
+        let got = arrived(pair.second.receive_many(1, PATIENT));
         assert_eq!((got.receive, got.length, got.immediate), (Some(posted.first), 8928, None));
         assert_eq!((got.arrival, got.source.queue_pair), (Arrival::Message, pair.first.number()));
         assert!(got.source.address_handle.is_some());
         assert!(bytes_of(&target) == bytes_of(&source));
-    });
-}
-
-#[test]
-fn a_send_gathers_two_segments() {
-    with_pair(&[], |mut pair, _| {
-        let (head, body, target) =
-            (pair.side.region(&[1; 20]), pair.side.region(&[2; 100]), pair.zeroes(110));
-        pair.second.post_receives(&Receives::new(&target)).unwrap();
-        pair.first.execute(&WorkRequest::send(pair.peer, &head).bytes(10).then(&body, 0, 100)).unwrap();
-        assert_eq!(pair.second.receive(PATIENT).unwrap().length, 110);
-        assert_eq!(bytes_of(&target), [[1; 10].as_slice(), &[2; 100]].concat());
     });
 }
 
@@ -94,7 +82,7 @@ fn an_inline_send_carries_its_immediate() {
         let [source, target] = pair.regions(32);
         pair.second.post_receives(&Receives::new(&target)).unwrap();
         pair.first.execute(&WorkRequest::inline_send(pair.peer, &source).immediate(0xfeed_beef)).unwrap();
-        let got = pair.second.receive(PATIENT).unwrap();
+        let got = arrived(pair.second.receive_many(1, PATIENT));
         assert_eq!((got.length, got.immediate), (32, Some(0xfeed_beef)));
         assert_eq!(bytes_of(&target), pattern(32));
     });
@@ -147,12 +135,12 @@ fn unsolicited_writes_do_not_consume_posted_receives() {
         let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
         pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(42)).unwrap();
         pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
-        let write = pair.second.receive(PATIENT).unwrap();
+        let write = arrived(pair.second.receive_many(1, PATIENT));
         assert_eq!((write.receive, write.arrival), (None, Arrival::Write));
         assert_eq!((write.length, write.immediate), (8, Some(42)));
         assert_eq!(write.source.queue_pair, pair.first.number());
         assert_eq!(bytes_of(&target), bytes_of(&source));
-        assert_eq!(pair.second.receive(PATIENT).unwrap().receive, Some(posted.first));
+        assert_eq!(arrived(pair.second.receive_many(1, PATIENT)).receive, Some(posted.first));
     });
 }
 
@@ -163,7 +151,7 @@ fn a_write_with_immediate_uses_a_receive_if_the_adapter_lacks_unsolicited_writes
         let (source, target, unused) = (pair.side.region(&[3; 8]), pair.zeroes(8), pair.zeroes(8));
         let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
         pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(9)).unwrap();
-        let got = pair.second.receive(PATIENT).unwrap();
+        let got = arrived(pair.second.receive_many(1, PATIENT));
         assert_eq!((got.receive, got.immediate, got.arrival), (Some(posted.first), Some(9), Arrival::Write));
         assert_eq!((bytes_of(&target), bytes_of(&unused)), (vec![3; 8], vec![0; 8]));
     });
@@ -184,20 +172,6 @@ fn request_ids_have_64_bits_if_the_provider_release_reports_them() {
     });
 }
 
-#[test]
-fn a_queue_with_processing_hints_moves_the_same_bytes() {
-    with_soft_adapter(&[], |adapter| {
-        let side = Side::open(&Query::new());
-        let mut first = side.queue().with_hints(ProcessingHints::BURST_PPS_SENSITIVE);
-        let second = side.queue();
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
-        first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
-        assert_eq!(bytes_of(&target), bytes_of(&source));
-        assert_no_violations(adapter);
-    });
-}
-
 /// Limit, length and maximum of a `TooLong` error.
 fn too_long(error: WorkError) -> (Limit, u64, u64) {
     let WorkError::TooLong { limit, bytes, most } = error else { panic!("{error}") };
@@ -210,16 +184,11 @@ fn one_byte_past_a_limit_is_refused_with_the_limit_and_nothing_is_posted() {
         let region = pair.zeroes(10_001);
         let (peer, remote) = (pair.peer, region.remote());
         let send = pair.first.execute(&WorkRequest::send(peer, &region).bytes(8929)).unwrap_err();
-        let gathered = pair
-            .first
-            .execute(&WorkRequest::send(peer, &region).bytes(8928).then(&region, 0, 1))
-            .unwrap_err();
         let inline = pair.first.execute(&WorkRequest::inline_send(peer, &region).bytes(81)).unwrap_err();
         let write =
             pair.first.execute(&WorkRequest::inline_write(peer, &region, remote).bytes(81)).unwrap_err();
         let rdma = pair.first.execute(&WorkRequest::write(peer, &region, remote).whole()).unwrap_err();
         assert_eq!(too_long(send), (Limit::Message, 8929, 8928));
-        assert_eq!(too_long(gathered), (Limit::Message, 8929, 8928));
         assert_eq!(too_long(inline), (Limit::Inline, 81, 80));
         assert_eq!(too_long(write), (Limit::Inline, 81, 80));
         assert_eq!(too_long(rdma), (Limit::Rdma, 10_001, 10_000));
@@ -236,8 +205,8 @@ fn a_write_past_max_rdma_size_is_split_and_its_immediate_arrives_once() {
             .execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(5))
             .unwrap();
         assert_eq!(report.posted, 3);
-        assert_eq!(pair.second.receive(PATIENT).unwrap().immediate, Some(5));
-        assert!(matches!(pair.second.receive(Duration::ZERO), Err(ReceiveError::Timeout)));
+        assert_eq!(arrived(pair.second.receive_many(1, PATIENT)).immediate, Some(5));
+        assert!(matches!(pair.second.receive_many(1, Duration::ZERO), Err(ReceiveError::Timeout)));
         assert!(bytes_of(&target) == bytes_of(&source));
     });
 }
@@ -280,7 +249,7 @@ fn a_posted_receive_retains_its_memory_until_it_completes() {
         pair.second.post_receives(&Receives::new(&target)).unwrap();
         assert!(target.clone().close().is_err(), "the adapter may write to it");
         pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
-        pair.second.receive(PATIENT).unwrap();
+        arrived(pair.second.receive_many(1, PATIENT));
         target.close().unwrap();
     });
 }
@@ -307,9 +276,9 @@ fn unread_completions_past_the_inbox_are_counted_as_lost() {
         queue
             .execute(&WorkRequest::write(itself, &region, region.remote()).bytes(0).count(many).immediate(0))
             .unwrap();
-        let error = queue.receive(PATIENT).unwrap_err();
+        let error = queue.receive_many(1, PATIENT).unwrap_err();
         assert!(matches!(error, ReceiveError::Lost { count: 7 }), "{error}");
-        assert_eq!(queue.receive(PATIENT).unwrap().status, CompletionStatus::Ok);
+        arrived(queue.receive_many(1, PATIENT));
     });
 }
 
@@ -354,8 +323,8 @@ fn an_old_completion_does_not_release_the_memory_of_a_later_receive() {
             }
         }
         assert_eq!(pair.second.post_receives(&Receives::new(&new)).unwrap().first.get(), 0);
-        assert!(matches!(pair.second.receive(PATIENT), Err(ReceiveError::Lost { .. })));
-        let first = pair.second.receive(PATIENT).unwrap();
+        assert!(matches!(pair.second.receive_many(1, PATIENT), Err(ReceiveError::Lost { .. })));
+        let first = arrived(pair.second.receive_many(1, PATIENT));
         assert_eq!(first.receive.unwrap().get(), 0, "the first receive");
         // The adapter may still write to it.
         let closed = new.close();

@@ -8,9 +8,9 @@ mod support;
 use std::time::Duration;
 
 use efa_gda::fabric::Query;
-use efa_gda::queue::{MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
 use efa_gda::wire::CompletionStatus;
-use support::side::{Pair, bytes_of, introduce, with_wrong_key};
+use support::side::{Pair, arrived, bytes_of, introduce, with_wrong_key};
 use support::{with_pair, with_soft_adapter};
 
 /// Longer than any wait that succeeds.
@@ -35,24 +35,14 @@ fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_stays_usable() {
 }
 
 #[test]
-fn a_send_without_a_receive_is_receiver_not_ready_after_its_last_retry() {
-    with_pair(&[], |pair, _| {
-        let mut queue = pair.side.queue_that(|endpoint| endpoint.set_rnr_retry(2).unwrap());
-        let put = WorkRequest::send(introduce(&queue, &pair.second), &pair.zeroes(64));
-        assert_eq!(status_of(&mut queue, &put), CompletionStatus::ReceiverNotReady);
-    });
-}
-
-#[test]
 fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
     with_pair(&[], |mut pair, _| {
         let [source, target] = pair.regions(64);
         let posted = pair.second.post_receives(&Receives::new(&target).bytes(63)).unwrap();
         let put = WorkRequest::send(pair.peer, &source);
         assert_eq!(status_of(&mut pair.first, &put), CompletionStatus::RemoteBadLength);
-        let error = pair.second.receive(PATIENT).unwrap_err();
-        let ReceiveError::Completion { status, receive } = error else { panic!("{error}") };
-        assert_eq!((status, receive), (CompletionStatus::BadLength, Some(posted.first)));
+        let received = pair.second.receive_many(1, PATIENT).unwrap()[0];
+        assert_eq!((received.status, received.receive), (CompletionStatus::BadLength, Some(posted.first)));
     });
 }
 
@@ -74,7 +64,7 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
         // A message that uses the first receive shows that the adapter has read the doorbell for both.
         let back = introduce(&pair.second, &pair.first);
         pair.second.execute(&WorkRequest::send(back, &source)).unwrap();
-        pair.first.receive(PATIENT).unwrap();
+        arrived(pair.first.receive_many(1, PATIENT));
         let doorbell = pair.first.exposure().rq.doorbell;
         // The doorbell moves backwards, which breaks a rule.
         // SAFETY: the doorbell is mapped while the queue lives.
@@ -84,9 +74,7 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
         }
         let put = WorkRequest::write(pair.peer, &source, target.remote());
         assert_eq!(status_of(&mut pair.first, &put), CompletionStatus::Flushed);
-        let error = pair.first.receive(PATIENT).unwrap_err();
-        let ReceiveError::Completion { status, .. } = error else { panic!("{error}") };
-        assert_eq!(status, CompletionStatus::Flushed);
+        assert_eq!(pair.first.receive_many(1, PATIENT).unwrap()[0].status, CompletionStatus::Flushed);
     });
 }
 

@@ -226,20 +226,6 @@ fn a_query_that_returns_minus_one_reports_errno() {
 }
 
 #[test]
-fn a_negative_depth_is_reported_as_an_errno() {
-    let context = context();
-    fail("efadv_get_max_sq_depth", libc::EINVAL);
-    assert_eq!(context.max_send_entries(false).unwrap_err().errno(), Some(libc::EINVAL));
-}
-
-#[test]
-fn wide_entries_halve_the_maximum_send_queue_depth() {
-    let context = context();
-    assert_eq!(context.max_send_entries(false).unwrap(), 4096);
-    assert_eq!(context.max_send_entries(true).unwrap(), 2048);
-}
-
-#[test]
 fn access_flags_translate_to_the_kernels_bits() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     for (access, bits) in [

@@ -28,13 +28,13 @@ pub use test_utils::{
 };
 
 /// Most lanes of one block.
-pub const MAX_LANES: u32 = 1024;
+pub(crate) const MAX_LANES: u32 = 1024;
 
 /// Why a block could not start.
 #[derive(Clone, Copy, Debug, Error, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The number of lanes is 0, or more than [`MAX_LANES`].
+    /// The number of lanes is 0, or more than 1024.
     #[error("a block of {0} lanes cannot run; ask for 1 to {MAX_LANES} lanes")]
     Lanes(u32),
     /// The lanes' stacks cannot be allocated.
@@ -96,39 +96,39 @@ pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<KernelOutcome, 
 /// Receives to post: `count` receives of `length` bytes, the i-th at `address + i * stride`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Receives {
+pub(crate) struct Receives {
     /// First byte of the first receive.
-    pub address: u64,
+    pub(crate) address: u64,
     /// Distance from one receive to the next, in bytes.
-    pub stride: u64,
+    pub(crate) stride: u64,
     /// Bound of the wait for free slots, in nanoseconds.
-    pub timeout_ns: u64,
+    pub(crate) timeout_ns: u64,
     /// Key of the memory.
-    pub lkey: u32,
+    pub(crate) lkey: u32,
     /// Bytes of each receive, at most 65535.
-    pub length: u32,
+    pub(crate) length: u32,
     /// Number of receives.
-    pub count: u32,
+    pub(crate) count: u32,
     /// Unused.
-    pub reserved: u32,
+    pub(crate) reserved: u32,
 }
 
 /// How posting [`Receives`] ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PostedReceives {
+pub(crate) struct PostedReceives {
     /// Status of the call.
-    pub status: Result<(), DeviceError>,
+    pub(crate) status: Result<(), DeviceError>,
     /// Request id of the first receive. The others follow it; completions carry the low 16 bits.
-    pub first: u32,
+    pub(crate) first: u32,
     /// Number of receives whose doorbell was rung.
-    pub count: u32,
+    pub(crate) count: u32,
 }
 
 /// Posts receives with the device library.
 ///
 /// # Safety
 /// As [`put`], for `queue`.
-pub unsafe fn post_receives(queue: *mut efa_gda_queue, receives: &Receives) -> PostedReceives {
+pub(crate) unsafe fn post_receives(queue: *mut efa_gda_queue, receives: &Receives) -> PostedReceives {
     let (mut first, mut count) = (0, 0);
     // SAFETY: the caller vouches for the queue. The three other pointers are to values that outlive the call.
     let status = unsafe { efa_gda_host_post_receives(queue, receives, &raw mut first, &raw mut count) };
@@ -140,7 +140,7 @@ pub unsafe fn post_receives(queue: *mut efa_gda_queue, receives: &Receives) -> P
 ///
 /// # Safety
 /// As [`put`], for `queue`.
-pub unsafe fn take_received(
+pub(crate) unsafe fn take_received(
     queue: *mut efa_gda_queue,
     into: &mut [InboxEntry],
     timeout_ns: u64,
@@ -158,7 +158,7 @@ pub unsafe fn take_received(
 /// A completion in a queue's inbox, as the adapter wrote it (`EFA_GDA_INBOX_ENTRY`).
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(16))]
-pub struct InboxEntry(pub [u8; efa_gda_sys::device::EFA_GDA_INBOX_ENTRY as usize]);
+pub(crate) struct InboxEntry(pub(crate) [u8; efa_gda_sys::device::EFA_GDA_INBOX_ENTRY as usize]);
 
 fn not_run() -> efa_gda_put_result {
     efa_gda_put_result { status: efa_gda_sys::device::EFA_GDA_NOT_RUN, ..Default::default() }

@@ -18,13 +18,6 @@ pub struct FabricAddress {
     vector: u64,
 }
 
-impl FabricAddress {
-    /// The `fi_addr_t`.
-    pub const fn get(self) -> u64 {
-        self.number
-    }
-}
-
 /// An address vector. Clones are handles of one vector, which is closed when the last clone and the last
 /// endpoint bound to it are dropped.
 #[derive(Clone, Debug)]
@@ -97,24 +90,6 @@ impl AddressVector {
             return Err(refused(None));
         }
         Ok(FabricAddress { number: inserted, vector: self.0.parents().identity })
-    }
-
-    /// Removes a peer. No request to the peer may be in flight. Other addresses may use the same address
-    /// handle.
-    ///
-    /// # Errors
-    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::Call`] where `fi_av_remove`
-    /// fails.
-    pub fn remove(&self, address: FabricAddress) -> Result<()> {
-        const OPERATION: &str = "fi_av_remove";
-        let mut number = self.number(address, OPERATION)?;
-        let raw = self.0.raw();
-        // SAFETY: an open address vector points to its operation table, or to null.
-        let remove = unsafe { table_op!((*raw).ops, fi_ops_av.remove, OPERATION) }?;
-        let context = self.0.context();
-        let _serialized = context.serialize_calls();
-        // SAFETY: the vector is open; one fi_addr_t is read.
-        context.check(OPERATION, unsafe { remove(raw, &mut number, 1, 0) })
     }
 
     /// Closes the vector and reports the result.

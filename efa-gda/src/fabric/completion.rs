@@ -1,13 +1,10 @@
-//! Completion queues. A queue whose entries a GPU or this library polls is never read through libfabric,
-//! because two readers would each get a part of the completions: [`CompletionQueue::read`] claims the queue as a mapped
-//! queue does.
+//! Completion queues. A GPU or this library polls the entries, and nothing reads them through libfabric, because two
+//! readers would each get a part of the completions.
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use efa_gda_sys::fi;
-use efa_gda_wire::CompletionStatus;
 
 use super::Domain;
 use super::domain::close_shared;
@@ -26,10 +23,6 @@ pub struct CompletionQueue(Arc<Object<fi::fid_cq, CqParents>>);
 struct CqParents {
     /// Counts the endpoints that complete on the queue, and records whether a mapped queue polls it.
     polling: Polling,
-    /// Whether an endpoint that completes here was opened with FI_CONTEXT2.
-    contexts: AtomicBool,
-    /// Whether the first [`CompletionQueue::read`] has claimed the queue.
-    reading: Mutex<bool>,
     memory: Memory,
     domain: Domain,
 }
@@ -53,13 +46,7 @@ impl std::fmt::Debug for Memory {
 
 impl CqParents {
     fn new(domain: &Domain, memory: Memory) -> Self {
-        Self {
-            polling: Polling::default(),
-            contexts: AtomicBool::new(false),
-            reading: Mutex::new(false),
-            memory,
-            domain: domain.clone(),
-        }
+        Self { polling: Polling::default(), memory, domain: domain.clone() }
     }
 }
 
@@ -77,41 +64,6 @@ fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
         wait_obj: fi::FI_WAIT_NONE,
         ..Default::default()
     })
-}
-
-/// A completion that the host read through libfabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HostCompletion {
-    /// The adapter's status.
-    pub status: CompletionStatus,
-    /// libfabric's flags of the operation: FI_RMA or FI_MSG, with FI_WRITE, FI_READ, FI_SEND, FI_RECV or
-    /// FI_REMOTE_WRITE.
-    pub flags: u64,
-    /// Bytes that were received; 0 for requests of this side.
-    pub bytes: usize,
-    /// The immediate, where the completion has one (FI_REMOTE_CQ_DATA).
-    pub immediate: Option<u32>,
-}
-
-impl HostCompletion {
-    fn of(entry: &fi::fi_cq_data_entry) -> Self {
-        let has_data = entry.flags & fi::FI_REMOTE_CQ_DATA != 0;
-        Self {
-            status: CompletionStatus::Ok,
-            flags: entry.flags,
-            bytes: entry.len,
-            immediate: has_data.then_some(entry.data as u32),
-        }
-    }
-
-    /// `prov_errno` is the status of the adapter's completion; other numbers are the provider's own. 0 would be the
-    /// status of a success, which the provider does not report as an error.
-    fn failed(entry: &fi::fi_cq_err_entry) -> Self {
-        let code = u8::try_from(entry.prov_errno).ok().filter(|code| *code != 0);
-        let status = CompletionStatus::from_code(code.unwrap_or(u8::MAX));
-        Self { status, flags: entry.flags, bytes: 0, immediate: None }
-    }
 }
 
 impl CompletionQueue {
@@ -176,60 +128,12 @@ impl CompletionQueue {
         self.0.parents().polling.claim()
     }
 
-    /// Registers another endpoint that completes on the queue. `contexts`: it was opened with FI_CONTEXT2.
+    /// Registers another endpoint that completes on the queue.
     ///
     /// # Errors
-    /// [`Error::CompletionQueuePolled`] where a mapped queue, or this library, polls it.
-    pub(super) fn register_endpoint(&self, contexts: bool) -> Result<Completing> {
-        let parents = self.0.parents();
-        let completing = parents.polling.begin().ok_or(Error::CompletionQueuePolled)?;
-        // Relaxed: the caller orders the bind and later reads.
-        parents.contexts.fetch_or(contexts, Ordering::Relaxed);
-        Ok(completing)
-    }
-
-    /// Reads the next completion through libfabric (`fi_cq_read`), also of a request that a device posted. The endpoint
-    /// must be opened with an info of a query with [`host_completions`](super::Query::host_completions). The first call
-    /// claims the queue: no mapped queue can poll it then, and no further endpoint can complete on it.
-    ///
-    /// # Errors
-    /// [`Error::ContextsNeeded`] for an endpoint with FI_CONTEXT2; [`Error::CompletionQueuePolled`] where a mapped
-    /// queue polls the queue, or more than one endpoint completes on it; [`Error::Call`] where `fi_cq_read` fails.
-    pub fn read(&self) -> Result<Option<HostCompletion>> {
-        const READ: &str = "fi_cq_read";
-        const READ_ERROR: &str = "fi_cq_readerr";
-        let parents = self.0.parents();
-        if parents.contexts.load(Ordering::Relaxed) {
-            return Err(Error::ContextsNeeded);
-        }
-        let mut reading = parents.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*reading {
-            parents.polling.claim_cleared().map_err(|_| Error::CompletionQueuePolled)?;
-            *reading = true;
-        }
-        let (raw, context) = (self.0.raw(), self.0.context());
-        let mut entry = fi::fi_cq_data_entry::default();
-        // SAFETY: an open queue points to its operation table, or to null.
-        let read = unsafe { table_op!((*raw).ops, fi_ops_cq.read, READ) }?;
-        let _serialized = context.serialize_calls();
-        // SAFETY: the queue is open; its format is FI_CQ_FORMAT_DATA, of which `entry` is one entry.
-        let count = unsafe { read(raw, (&raw mut entry).cast(), 1) } as i32;
-        match count {
-            1 => return Ok(Some(HostCompletion::of(&entry))),
-            0 => return Ok(None),
-            code if code == -libc::EAGAIN => return Ok(None),
-            code if code == -(fi::FI_EAVAIL as i32) => {}
-            code => return Err(Error::Call(context.failure(READ, code))),
-        }
-        let mut failed = Padded::new(fi::fi_cq_err_entry::default());
-        // SAFETY: an open queue points to its operation table, or to null.
-        let read_error = unsafe { table_op!((*raw).ops, fi_ops_cq.readerr, READ_ERROR) }?;
-        // SAFETY: the queue is open; the entry is at least as long as that of the requested API, with zeroes after it.
-        match unsafe { read_error(raw, &mut failed.value, 0) } as i32 {
-            1 => Ok(Some(HostCompletion::failed(&failed.value))),
-            code if code == -libc::EAGAIN => Ok(None),
-            code => Err(Error::Call(context.failure(READ_ERROR, code))),
-        }
+    /// [`Error::CompletionQueuePolled`] where a mapped queue polls it.
+    pub(super) fn register_endpoint(&self) -> Result<Completing> {
+        self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
     /// Closes the queue and reports the result.
@@ -240,8 +144,7 @@ impl CompletionQueue {
         close_shared(self.0, "completion queue")
     }
 
-    /// The raw queue, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut fi::fid_cq {
+    pub(crate) fn as_ptr(&self) -> *mut fi::fid_cq {
         self.0.raw()
     }
 
@@ -251,22 +154,5 @@ impl CompletionQueue {
 
     pub(super) fn domain(&self) -> &Domain {
         &self.0.parents().domain
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_entry_is_never_a_success() {
-        let status = |prov_errno| {
-            HostCompletion::failed(&fi::fi_cq_err_entry { prov_errno, ..Default::default() }).status
-        };
-        let bad_address = CompletionStatus::RemoteBadAddress;
-        assert_eq!(status(bad_address.code().into()), bad_address);
-        for other in [0, -1, 4096] {
-            assert_eq!(status(other), CompletionStatus::Unknown(u8::MAX), "{other}");
-        }
     }
 }

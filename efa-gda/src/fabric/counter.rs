@@ -226,29 +226,6 @@ impl CompletionCounter {
         Ok(self.0.parents().readable_by_host[1].then(|| unsafe { read(raw) }))
     }
 
-    /// Sets both words.
-    ///
-    /// # Errors
-    /// [`Error::CounterInUse`] where a mapped queue relies on the counter; [`Error::Call`] where `fi_cntr_set`
-    /// or `fi_cntr_seterr` fails.
-    pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
-        const SET: &str = "fi_cntr_set";
-        // No mapped queue can claim the counter while it is set.
-        let _counting = self.register_user()?;
-        const SET_ERRORS: &str = "fi_cntr_seterr";
-        let raw = self.0.raw();
-        // SAFETY: an open counter points to its operation table, or to null.
-        let set = unsafe { table_op!((*raw).ops, fi_ops_cntr.set, SET) }?;
-        // SAFETY: as above.
-        let set_errors = unsafe { table_op!((*raw).ops, fi_ops_cntr.seterr, SET_ERRORS) }?;
-        let context = self.0.context();
-        let _serialized = context.serialize_calls();
-        // SAFETY: the counter is open.
-        context.check(SET, unsafe { set(raw, successes) })?;
-        // SAFETY: as above.
-        context.check(SET_ERRORS, unsafe { set_errors(raw, errors) })
-    }
-
     /// Closes the counter and reports the result.
     ///
     /// # Errors
@@ -257,8 +234,7 @@ impl CompletionCounter {
         close_shared(self.0, "completion counter")
     }
 
-    /// The raw counter, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut fi::fid_cntr {
+    pub(super) fn as_ptr(&self) -> *mut fi::fid_cntr {
         self.0.raw()
     }
 
@@ -297,7 +273,7 @@ impl CompletionCounter {
         self.0.parents().counting.claim_cleared()
     }
 
-    /// Registers another user: an endpoint that is counted, or a caller that sets the words.
+    /// Registers another user: an endpoint that is counted.
     ///
     /// # Errors
     /// [`Error::CounterInUse`] where a mapped queue relies on the counter.

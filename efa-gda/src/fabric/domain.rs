@@ -160,7 +160,7 @@ impl Domain {
     }
 
     /// The info that the domain was opened with. None for a domain that was borrowed without it.
-    pub fn info(&self) -> Option<&Info> {
+    pub(crate) fn info(&self) -> Option<&Info> {
         self.0.info.as_ref()
     }
 
@@ -206,7 +206,9 @@ impl Domain {
     /// Registers a buffer. The region owns it.
     ///
     /// # Errors
-    /// Those of [`MemoryRegion::register`].
+    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
+    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
+    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion> {
         MemoryRegion::register(self, buffer, access)
     }

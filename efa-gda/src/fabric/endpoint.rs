@@ -113,33 +113,6 @@ impl Endpoint<Building> {
         Ok(Self { object, state: PhantomData })
     }
 
-    /// Sets how often the adapter retries a send to a receiver without a posted receive: 0 to 6 times, or 7 for
-    /// no limit. Without this call an efa-direct endpoint retries without limit (FI_OPT_EFA_RNR_RETRY).
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `fi_setopt` fails, with ENOSYS for an adapter without this setting.
-    pub fn set_rnr_retry(&mut self, retries: usize) -> Result<()> {
-        /// `FI_OPT_EFA_RNR_RETRY` of <rdma/fi_ext.h>: minus `FI_PROV_SPECIFIC_EFA`.
-        const FI_OPT_EFA_RNR_RETRY: i32 = -(0xefa << 16);
-        const OPERATION: &str = "fi_setopt(RNR retry)";
-        let raw = self.object.raw();
-        // SAFETY: an open endpoint points to its operation table, or to null.
-        let setopt = unsafe { table_op!((*raw).ops, fi_ops_ep.setopt, OPERATION) }?;
-        let context = self.object.context();
-        let _serialized = context.serialize_calls();
-        let value = (&raw const retries).cast();
-        // SAFETY: the endpoint is open; the option is a size_t, whose length is passed.
-        context.check(OPERATION, unsafe {
-            setopt(
-                self.object.fid(),
-                fi::FI_OPT_ENDPOINT as i32,
-                FI_OPT_EFA_RNR_RETRY,
-                value,
-                size_of::<usize>(),
-            )
-        })
-    }
-
     /// Binds the endpoint to its address vector and completion queues.
     ///
     /// # Errors
@@ -151,7 +124,6 @@ impl Endpoint<Building> {
         let Bindings { address_vector, send_completions, receive_completions } = bindings;
         let parents = self.object.parents_mut();
         let ours = parents.domain.clone();
-        let contexts = parents.info.mode() & fi::FI_CONTEXT2 != 0;
         for (operation, domain) in [
             (ADDRESSES, address_vector.domain()),
             (COMPLETIONS, send_completions.domain()),
@@ -163,7 +135,7 @@ impl Endpoint<Building> {
         }
         let same = send_completions.as_ptr() == receive_completions.as_ptr();
         for queue in std::iter::once(send_completions).chain((!same).then_some(receive_completions)) {
-            parents.completing.push(queue.register_endpoint(contexts)?);
+            parents.completing.push(queue.register_endpoint()?);
         }
         // The endpoint owns the objects before the provider refers to them, so it never outlives them.
         parents.address_vector = Some(address_vector.clone());
@@ -301,7 +273,7 @@ impl Endpoint<Enabled> {
     }
 
     /// The completion queue of messages and writes that arrive.
-    pub fn receive_completions(&self) -> &CompletionQueue {
+    pub(crate) fn receive_completions(&self) -> &CompletionQueue {
         self.object.parents().receive_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
@@ -334,7 +306,7 @@ impl Endpoint<Enabled> {
     }
 
     /// The domain of the endpoint.
-    pub fn domain(&self) -> &Domain {
+    pub(crate) fn domain(&self) -> &Domain {
         &self.object.parents().domain
     }
 }

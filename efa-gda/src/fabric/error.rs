@@ -182,13 +182,9 @@ pub enum Error {
         /// The call, which was not made.
         operation: &'static str,
     },
-    /// The endpoint needs a context of each request, so the completions of a device's requests cannot be read through
-    /// libfabric.
-    ContextsNeeded,
-    /// The completion queue has a reader (a mapped queue, or [`super::CompletionQueue::read`]), or more than one
-    /// endpoint completes on it. A reader would take completions of another endpoint for its own.
+    /// A mapped queue polls the completion queue. It would take completions of another endpoint for its own.
     CompletionQueuePolled,
-    /// A mapped queue relies on the completion counter, so no other endpoint may use it and it may not be set.
+    /// A mapped queue relies on the completion counter, so no other endpoint may use it.
     CounterInUse,
     /// Host memory is short.
     OutOfMemory {

@@ -23,13 +23,8 @@ impl Version {
     }
 
     /// Makes a version from libfabric's packed form.
-    pub const fn from_packed(packed: u32) -> Self {
+    pub(crate) const fn from_packed(packed: u32) -> Self {
         Self(packed)
-    }
-
-    /// The version in libfabric's packed form.
-    pub const fn packed(self) -> u32 {
-        self.0
     }
 
     /// The part before the dot.
@@ -38,7 +33,7 @@ impl Version {
     }
 
     /// The part after the dot.
-    pub const fn minor(self) -> u16 {
+    pub(crate) const fn minor(self) -> u16 {
         self.0 as u16
     }
 }
@@ -98,14 +93,10 @@ pub struct Nic {
     pub firmware: Option<String>,
     /// The PCI address.
     pub pci: Option<PciAddress>,
-    /// The link address, as text.
-    pub link_address: Option<String>,
     /// The maximum transfer unit of the link, in bytes.
     pub mtu: Option<usize>,
     /// The speed of the link, in bits per second.
     pub speed: Option<usize>,
-    /// Whether the link is up. None where the provider does not report it.
-    pub link_up: Option<bool>,
 }
 
 /// An address on the PCI bus.
@@ -182,7 +173,7 @@ impl Info {
     }
 
     /// The library that returned the info. None for a borrowed info.
-    pub fn library(&self) -> Option<&Library> {
+    pub(crate) fn library(&self) -> Option<&Library> {
         self.list.as_ref().map(|list| &list.library)
     }
 
@@ -229,12 +220,12 @@ impl Info {
     }
 
     /// The API version that the info was requested for.
-    pub fn api_version(&self) -> Version {
+    pub(crate) fn api_version(&self) -> Version {
         Version(self.fabric().map_or(0, |attr| attr.api_version))
     }
 
     /// The most bytes that one request moves: of a SEND or of an RDMA operation, whichever is larger.
-    pub fn max_msg_size(&self) -> usize {
+    pub(crate) fn max_msg_size(&self) -> usize {
         let attr = self.raw().ep_attr.cast_const();
         if attr.is_null() {
             return 0;
@@ -246,7 +237,7 @@ impl Info {
 
     /// The largest values of the adapter's completion counters: of successes, then of errors. None where the
     /// info's API is older than 2.5, which does not have these fields.
-    pub fn max_counter_values(&self) -> Option<[u64; 2]> {
+    pub(crate) fn max_counter_values(&self) -> Option<[u64; 2]> {
         const FIRST_WITH_COUNTER_VALUES: Version = Version::new(2, 5);
         let attr = self.raw().domain_attr.cast_const();
         if attr.is_null() || self.api_version() < FIRST_WITH_COUNTER_VALUES {
@@ -278,7 +269,7 @@ impl Info {
     }
 
     /// Modes that the caller must follow (`fi_info::mode`).
-    pub fn mode(&self) -> u64 {
+    pub(crate) fn mode(&self) -> u64 {
         self.raw().mode
     }
 
@@ -318,14 +309,8 @@ impl Info {
         }
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(link) = unsafe { nic.link_attr.as_ref() } {
-            hardware.link_address = text_owned(link.address);
             hardware.mtu = Some(link.mtu).filter(|mtu| *mtu != 0);
             hardware.speed = Some(link.speed).filter(|speed| *speed != 0);
-            hardware.link_up = match link.state {
-                fi::FI_LINK_UP => Some(true),
-                fi::FI_LINK_DOWN => Some(false),
-                _ => None,
-            };
         }
         Some(hardware)
     }

@@ -68,13 +68,8 @@ impl InContext for RegionParents {
 }
 
 impl MemoryRegion {
-    /// Registers `buffer`. The region owns it.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
-    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
-    pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
+    /// See [`Domain::register`].
+    pub(super) fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
         let (start, length) = (buffer.start(), buffer.len());
         // SAFETY: the buffer owns the memory, and the region owns the buffer until it is deregistered.
         unsafe { Self::open(domain, start, length, access, RegionMemory::Buffer(buffer)) }
@@ -88,7 +83,7 @@ impl MemoryRegion {
     /// `access` allows.
     ///
     /// # Errors
-    /// Those of [`Self::register`].
+    /// Those of [`Domain::register`].
     pub unsafe fn register_foreign(
         domain: &Domain,
         start: NonNull<u8>,
@@ -172,7 +167,7 @@ impl MemoryRegion {
         Arc::try_unwrap(self.0).map(|inner| inner.object.close()).map_err(Self)
     }
 
-    /// The address of the first byte. It is an address of the GPU that [`Self::device`] names, or of the host.
+    /// The address of the first byte. It is an address of a GPU, or of the host.
     pub fn start(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
@@ -211,7 +206,7 @@ impl MemoryRegion {
     }
 
     /// The CUDA ordinal of the GPU whose memory this is. None for host memory.
-    pub fn device(&self) -> Option<i32> {
+    pub(crate) fn device(&self) -> Option<i32> {
         match &self.0.object.parents().memory {
             RegionMemory::Device { ordinal, .. } => Some(*ordinal),
             _ => None,
@@ -240,13 +235,13 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] where the bytes do not lie in the region.
-    pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
+    pub(crate) fn at(&self, offset: u64, length: u64) -> Result<u64> {
         in_bounds(offset, length, self.len() as u64)?;
         Ok(self.address() + offset)
     }
 
     /// The raw region, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut fi::fid_mr {
+    pub(crate) fn as_ptr(&self) -> *mut fi::fid_mr {
         self.0.object.raw()
     }
 

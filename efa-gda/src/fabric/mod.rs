@@ -65,7 +65,7 @@ pub use crate::memory::{
     OutOfBounds, RegionOrdering, RemoteRegion,
 };
 pub use address::{AddressVector, FabricAddress};
-pub use completion::{CompletionQueue, HostCompletion};
+pub use completion::CompletionQueue;
 pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};

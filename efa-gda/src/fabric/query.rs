@@ -26,6 +26,10 @@ enum Fabrics {
 
 const GETINFO: &str = "fi_getinfo";
 
+/// The most receive queue entries that endpoints have (`fi_rx_attr::size` times `iov_limit`). Adapters offer up to 32,768,
+/// and a completion queue on which receives complete too must have room for all of them ([`Info::completions`]).
+const RECEIVES: usize = 4096;
+
 /// libfabric, loaded at run time. Clones are handles of one loaded library.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<Libfabric>);
@@ -38,18 +42,6 @@ impl Library {
     /// [`Error::Load`] names the files that were tried.
     pub fn load() -> Result<Self> {
         Ok(Self(Arc::new(Libfabric::load()?)))
-    }
-
-    /// Loads the libfabric in the file `path`.
-    ///
-    /// # Safety
-    /// As for [`Libfabric::load_from`]: the file must be a libfabric, and its initializers must be sound.
-    ///
-    /// # Errors
-    /// [`Error::Load`] names what was missing.
-    pub unsafe fn load_from(path: &Path) -> Result<Self> {
-        // SAFETY: the caller guarantees it, as this function requires.
-        Ok(Self(Arc::new(unsafe { Libfabric::load_from(path) }?)))
     }
 
     /// Opens the provider in the file `path` without libfabric. Meant for the software adapter on machines that have no
@@ -104,33 +96,16 @@ impl From<Libfabric> for Library {
 /// }
 /// # Ok::<(), efa_gda::fabric::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Query {
     adapter: Option<String>,
     wide_entries: bool,
     gpu_memory: bool,
-    receives: usize,
     xpu: bool,
     host_completions: bool,
 }
 
-impl Default for Query {
-    fn default() -> Self {
-        Self {
-            adapter: None,
-            wide_entries: false,
-            gpu_memory: false,
-            receives: Self::RECEIVES,
-            xpu: false,
-            host_completions: false,
-        }
-    }
-}
-
 impl Query {
-    /// The receive queue entries of an endpoint, unless [`Self::receives`] sets another number.
-    pub const RECEIVES: usize = 4096;
-
     /// A query for every adapter, with 64-byte entries and host memory.
     pub fn new() -> Self {
         Self::default()
@@ -155,14 +130,6 @@ impl Query {
         self
     }
 
-    /// Sets the most receive queue entries that endpoints have (`fi_rx_attr::size` times `iov_limit`); at least
-    /// `iov_limit`. Adapters offer up to 32,768, and a completion queue on which receives complete too must have room
-    /// for all of them ([`Info::completions`]).
-    pub fn receives(mut self, most: usize) -> Self {
-        self.receives = most.max(1);
-        self
-    }
-
     /// Requests FI_XPU: objects that libfabric 2.7 and newer export to a device. This library's queues come through
     /// [`GdaOps`](super::GdaOps) also on such a domain, because only the provider's device functions may access what
     /// it exports.
@@ -171,12 +138,10 @@ impl Query {
         self
     }
 
-    /// Requests endpoints whose completions the host reads through libfabric ([`CompletionQueue::read`]), also those of
-    /// requests that a device posted: `efa-direct` without FI_CONTEXT2, from libfabric 2.7 on. It is for programs that
-    /// count completions on the host. A GPU that maps no completion queue does not need it: `GpuQueue::with_doorbell`
-    /// relays completions. Such endpoints have 64-byte entries only, and share no completion queue with others.
-    ///
-    /// [`CompletionQueue::read`]: super::CompletionQueue::read
+    /// Requests endpoints whose completions libfabric can read (`fi_cq_read`), also those of requests that a device
+    /// posted: `efa-direct` without FI_CONTEXT2, from libfabric 2.7 on. This library's queues do not need it: a GPU that
+    /// maps no completion queue has its completions relayed (`GpuQueue::with_doorbell`). Such endpoints have 64-byte
+    /// entries only, and share no completion queue with others.
     pub fn host_completions(mut self, wanted: bool) -> Self {
         self.host_completions = wanted;
         self
@@ -242,7 +207,7 @@ impl Query {
         infos.retain(|info| !self.xpu || info.max_xpu_contexts() != Some(0));
         for info in &infos {
             // SAFETY: the list is this function's alone, and no object was opened with it yet.
-            unsafe { info.limit_receives(self.receives) };
+            unsafe { info.limit_receives(RECEIVES) };
         }
         Ok(Ok(infos))
     }

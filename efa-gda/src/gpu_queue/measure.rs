@@ -85,7 +85,7 @@ impl<B: Backing> GpuQueue<B> {
             if !ended {
                 queue.mapped.poison_lost();
             }
-            queue.mapped.retain_regions_in_use(work);
+            queue.mapped.retain_region_in_use(work);
         }
         ran?;
         loaded?;

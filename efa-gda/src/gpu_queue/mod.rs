@@ -4,7 +4,7 @@
 //! that works there. Rings and doorbells stay where the adapter exposes them; their pages are registered with CUDA. The
 //! struct that kernels receive is in the GPU's memory, with the GPU's addresses in it.
 //!
-//! - [`GpuQueue::execute`], [`GpuQueue::post_receives`], [`GpuQueue::receive`] and [`GpuQueue::quiet`] run kernels of
+//! - [`GpuQueue::execute`], [`GpuQueue::post_receives`], [`GpuQueue::receive_many`] and [`GpuQueue::quiet`] run kernels of
 //!   this library. The caller's kernels use the queue between [`GpuQueue::begin_launch`] and the drop of its
 //!   [`LaunchGuard`].
 //! - [`Gpu::completion_queue`](crate::gpu::Gpu::completion_queue) and

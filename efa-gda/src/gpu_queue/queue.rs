@@ -231,11 +231,6 @@ impl<B: Backing> GpuQueue<B> {
         &self.mapped
     }
 
-    /// Returns the GPU.
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
     /// Returns the flag that ends the waits of this queue's kernels.
     pub fn abort_flag(&self) -> GpuAbortFlag {
         GpuAbortFlag(self.device.abort.clone())
@@ -267,7 +262,7 @@ impl<B: Backing> GpuQueue<B> {
             args.local_address = inline.device_address();
         }
         self.run_put(&args, |mapped, ended| {
-            mapped.retain_regions_in_use(work);
+            mapped.retain_region_in_use(work);
             if !ended {
                 leak::leak((inline, work.clone()));
             }

@@ -7,7 +7,7 @@ use efa_gda_sys::device::efa_gda_receive_args;
 
 use super::{GpuQueue, GpuQueueError};
 use crate::executor::host;
-use crate::queue::receive::{AT_ONCE, nanoseconds, only};
+use crate::queue::receive::{AT_ONCE, nanoseconds};
 use crate::queue::{Backing, PostedReceives, ReceiveError, Received, Receives};
 
 impl<B: Backing> GpuQueue<B> {
@@ -54,14 +54,6 @@ impl<B: Backing> GpuQueue<B> {
                 Err(error.into())
             }
         }
-    }
-
-    /// As [`MappedQueue::receive`](crate::queue::MappedQueue::receive), with a kernel that waits.
-    ///
-    /// # Errors
-    /// [`GpuQueueError`]; [`ReceiveError::Completion`] if the receive completed with an error.
-    pub fn receive(&mut self, timeout: Duration) -> Result<Received, GpuQueueError> {
-        Ok(only(&self.receive_many(1, timeout)?)?)
     }
 
     /// As [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), with a kernel that waits.

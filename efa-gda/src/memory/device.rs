@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 /// Copies the bytes at an address of GPU memory into the slice, or returns the reason why it cannot.
-pub type Reader = Box<dyn Fn(u64, &mut [u8]) -> Result<(), String> + Send + Sync>;
+pub(crate) type Reader = Box<dyn Fn(u64, &mut [u8]) -> Result<(), String> + Send + Sync>;
 
 /// A range of GPU memory, as CUDA addresses it, with the value that keeps it allocated.
 pub struct DeviceMemory {
@@ -62,30 +62,10 @@ impl DeviceMemory {
 
     /// Sets how the host reads the memory, which words of a completion counter need. The owner lives as long as the
     /// memory is used, so `reader` may rely on it.
-    #[must_use]
-    pub fn with_reader(mut self, reader: Reader) -> Self {
+    #[cfg(feature = "cuda")]
+    pub(crate) fn with_reader(mut self, reader: Reader) -> Self {
         self.reader = Some(reader);
         self
-    }
-
-    /// The address of the first byte, which the GPU and the adapter use.
-    pub fn address(&self) -> u64 {
-        self.address.as_ptr() as u64
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether the length is 0.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// The CUDA ordinal of the GPU.
-    pub fn ordinal(&self) -> i32 {
-        self.ordinal
     }
 }
 

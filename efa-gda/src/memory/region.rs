@@ -18,7 +18,7 @@ pub struct OutOfBounds {
 
 impl OutOfBounds {
     /// What to do about it.
-    pub fn hint(&self) -> &'static str {
+    pub(crate) fn hint(&self) -> &'static str {
         "name bytes inside the region"
     }
 }

@@ -43,7 +43,7 @@ pub enum CountersError {
     /// The counter does not hold 0.
     #[error(
         "the counter's successes are at {successes} and its errors at {errors}, and a queue needs a counter with both \
-         at 0: open a new one, or set this one to 0 (CompletionCounter::set)"
+         at 0: open a new one"
     )]
     NotZero {
         /// The word of successes.
@@ -192,12 +192,12 @@ impl MappedQueue {
         let words = counter.words().ok_or(CountersError::ForeignWords)?;
         let most = endpoint.domain().info().and_then(|info| info.max_counter_values());
         let wrap = wrap(most, requests)?;
-        require_zero(counter)?;
         if self.state().reserve.word != 0 {
             return Err(CountersError::Posted.into());
         }
+        require_zero(counter)?;
         counter.claim().map_err(CountersError::from)?;
-        // Another thread could set the counter until it was claimed.
+        // Another endpoint could use the counter until it was claimed.
         require_zero(counter)?;
         let counters = Counters { counter: (*counter).clone(), words };
         self.set_counters(counters, wrap);

@@ -3,33 +3,26 @@
 use std::ptr::null_mut;
 
 use efa_gda_sys::device::{self, efa_gda_cq, efa_gda_queue, efa_gda_rq, efa_gda_sq};
-use efa_gda_wire::{EntrySize, ProcessingHints, QueuePairNumber, RequestIdWidth};
+use efa_gda_wire::{EntrySize, QueuePairNumber, RequestIdWidth};
 
 use crate::exposure::Exposure;
 use crate::fabric::Limits;
 
-/// The inputs of [`geometry`]: rings, limits, and the rest of what a kernel must know of a queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Geometry {
-    /// The rings and doorbells, at addresses of the processor that runs the kernel.
-    pub exposure: Exposure,
-    /// The limits of one request.
-    pub limits: Limits,
-    /// The number of the endpoint's queue pair.
-    pub number: QueuePairNumber,
-    /// Processing hints for every entry.
-    pub hints: ProcessingHints,
-    /// Whether receives complete on the completion queue that is polled. If not, the struct has no receive queue.
-    pub receives: bool,
-    /// A word that ends every wait that has a bound when it is not 0; null for none.
-    pub abort: *const u32,
-}
-
 /// Returns the struct for a kernel, with its geometry filled in. The words of the device library are zero.
 ///
 /// An adapter that supports 128-byte entries also supports inline RDMA writes, which they carry.
-pub fn geometry(of: &Geometry) -> efa_gda_queue {
-    let Exposure { sq, rq, cq } = of.exposure;
+///
+/// The addresses of `exposure` are those of the processor that runs the kernel. Without `receives`, which says whether
+/// receives complete on the completion queue that is polled, the struct has no receive queue. `abort` is a word that ends
+/// every wait that has a bound when it is not 0.
+pub(super) fn geometry(
+    exposure: Exposure,
+    limits: Limits,
+    number: QueuePairNumber,
+    receives: bool,
+    abort: *const u32,
+) -> efa_gda_queue {
+    let Exposure { sq, rq, cq } = exposure;
     let mut flags = 0;
     if sq.request_ids == RequestIdWidth::Bits64 {
         flags |= device::EFA_GDA_SQ_REQ_ID_64;
@@ -52,15 +45,14 @@ pub fn geometry(of: &Geometry) -> efa_gda_queue {
             entry_size: cq.entry_size,
             num_entries: cq.num_entries,
         },
-        abort: of.abort,
-        max_rdma_size: of.limits.rdma as u64,
-        max_msg_size: of.limits.message.try_into().unwrap_or(u32::MAX),
+        abort,
+        max_rdma_size: limits.rdma as u64,
+        max_msg_size: limits.message.try_into().unwrap_or(u32::MAX),
         max_inline: sq.entry_size.inline_limit() as u32,
-        qpn: of.number.get().into(),
-        hints: u32::from(of.hints.bits()),
+        qpn: number.get().into(),
         ..Default::default()
     };
-    if of.receives {
+    if receives {
         queue.rq = efa_gda_rq {
             buffer: rq.buffer.as_ptr(),
             doorbell: rq.doorbell.as_ptr(),

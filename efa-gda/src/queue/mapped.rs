@@ -9,15 +9,15 @@ use efa_gda_sys::device::{
     EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
     efa_gda_requests, efa_gda_sq,
 };
-use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
+use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
 
 use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, device_counters};
-use super::geometry::{Geometry, geometry};
+use super::geometry::geometry;
 use super::{CloseError, QueueError, StoreWidth};
 use crate::doorbell::{Alarm, End, Registration};
 use crate::exposure::Exposure;
-use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
+use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
 
 /// Ends every wait on a queue, from any thread.
@@ -177,15 +177,8 @@ impl MappedQueue {
     /// # Errors
     /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
     pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
-        self.peer(self.endpoint().address_vector().insert(address)?)
-    }
-
-    /// Returns a peer that is in the endpoint's address vector.
-    ///
-    /// # Errors
-    /// Those of [`GdaOps::query_addr`].
-    pub fn peer(&self, address: FabricAddress) -> fabric::Result<Peer> {
-        self.backing.ops.query_addr(&self.backing.endpoint, address)
+        let address = self.endpoint().address_vector().insert(address)?;
+        self.backing.ops.query_addr(self.endpoint(), address)
     }
 }
 
@@ -211,8 +204,7 @@ impl<B: Backing> MappedQueue<B> {
         }
         let abort = AbortFlag::default();
         let word = abort.0.as_ptr();
-        let hints = ProcessingHints::NONE;
-        let mut shared = geometry(&Geometry { exposure, limits, number, hints, receives, abort: word });
+        let mut shared = geometry(exposure, limits, number, receives, word);
         // As many entries as the completion queue: more unread completions would overrun the completion queue anyway.
         let entries = if shared.rq.num_entries == 0 { 0 } else { exposure.cq.num_entries };
         let bytes = entries as usize * EFA_GDA_INBOX_ENTRY as usize;
@@ -238,13 +230,6 @@ impl<B: Backing> MappedQueue<B> {
             request_table: None,
             reported_lost: 0,
         })
-    }
-
-    /// Sets the processing hints of every entry from now on.
-    #[must_use]
-    pub fn with_hints(mut self, hints: ProcessingHints) -> Self {
-        self.shared.get_mut().hints = hints.bits().into();
-        self
     }
 
     /// Sets the width of the stores that write entries, for the GPU that the queue is mapped into after this call, and

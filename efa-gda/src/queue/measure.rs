@@ -183,7 +183,7 @@ impl<B: Backing> MappedQueue<B> {
         // `MappedQueue::execute`. There are as many words as the kernels write, and everything outlives the call.
         let ran = unsafe { host::bench(&args, latency, load.blocks, load.threads) };
         for (queue, work) in queues.iter_mut().zip(work) {
-            queue.retain_regions_in_use(work);
+            queue.retain_region_in_use(work);
         }
         ran?;
         check_status(&words, queues.iter())?;

@@ -21,7 +21,7 @@
 //!
 //! # Receives
 //! Device code posts receives ([`MappedQueue::post_receives`]). Their completions arrive on the completion queue of the
-//! sends, so every poller stores them in the queue's inbox. [`MappedQueue::receive`] takes them from there, and kernels
+//! sends, so every poller stores them in the queue's inbox. [`MappedQueue::receive_many`] takes them from there, and kernels
 //! do with `rq.h`. RDMA writes with immediate data are taken the same way. They need a posted receive only if
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) returns true.
 //!
@@ -69,7 +69,6 @@ pub use backing::{Backing, Libfabric, Region};
 pub use close_error::CloseError;
 pub use counters::CountersError;
 pub use doorbell_mode::DoorbellError;
-pub use geometry::{Geometry, geometry};
 pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
 pub use queue_error::QueueError;
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};

@@ -182,25 +182,9 @@ pub enum ReceiveError {
         /// Lost completions since the last report.
         count: u32,
     },
-    /// A receive completed with an error.
-    #[error(
-        "{} completed with status {code}: {status}; run gda-probe explain STATUS-{code} for the causes, and post \
-         the receive again; after status 1 or 2 open a new endpoint",
-        named(*receive), code = .status.code()
-    )]
-    Completion {
-        /// Status of the completion.
-        status: CompletionStatus,
-        /// The receive.
-        receive: Option<ReceiveId>,
-    },
     /// The device library stopped for another reason.
     #[error(transparent)]
     Device(DeviceError),
-}
-
-fn named(receive: Option<ReceiveId>) -> String {
-    receive.map_or("a receive".into(), |id| format!("receive {}", id.get()))
 }
 
 impl<R: Region> Receives<R> {
@@ -278,16 +262,6 @@ impl<R: Region> Receives<R> {
     }
 }
 
-/// Returns the single completion that a call asked for.
-pub(crate) fn only(received: &[Received]) -> Result<Received, ReceiveError> {
-    // A call without an error took at least one.
-    let received = received.first().copied().ok_or(ReceiveError::Timeout)?;
-    match received.status {
-        CompletionStatus::Ok => Ok(received),
-        status => Err(ReceiveError::Completion { status, receive: received.receive }),
-    }
-}
-
 /// Converts a bound for device code; one past 2^64 ns becomes the longest.
 pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
@@ -334,14 +308,6 @@ impl<B: Backing> MappedQueue<B> {
 
     fn require_host_receives(&self) -> Result<(), ReceiveError> {
         self.host_cannot_poll().map_or(Ok(()), |why| Err(ReceiveError::NotOnHost { why }))
-    }
-
-    /// Waits for one message, or one RDMA write with immediate data.
-    ///
-    /// # Errors
-    /// [`ReceiveError`]; [`ReceiveError::Completion`] if it completed with an error.
-    pub fn receive(&mut self, timeout: Duration) -> Result<Received, ReceiveError> {
-        only(&self.receive_many(1, timeout)?)
     }
 
     /// Waits for the first completion of the receive side and returns at most `most` completions, and at most 256, in

@@ -20,7 +20,7 @@ pub enum StoreWidth {
 
 impl StoreWidth {
     /// Returns the width in bytes for a ring in memory of `kind`.
-    pub fn bytes(self, kind: MemoryKind) -> u32 {
+    pub(crate) fn bytes(self, kind: MemoryKind) -> u32 {
         match (self, kind) {
             (Self::Eight, _) | (Self::Auto, MemoryKind::Device) => 8,
             (Self::Sixteen, _) | (Self::Auto, MemoryKind::Ordinary) => 16,

@@ -15,7 +15,7 @@ impl MappedQueue<QueuePair<Ready>> {
         let exposure = pair.exposure()?;
         let limits = pair.context().limits()?;
         let receives = pair.send_completions().is_same(pair.receive_completions());
-        pair.send_completions().claimed()?;
+        pair.send_completions().claim()?;
         let number = pair.number();
         Self::from_parts(pair, exposure, limits, number, receives)
     }

@@ -62,7 +62,7 @@ pub enum WorkError {
     /// The bytes are outside of the region, or the region has no key. Nothing was posted.
     #[error("the {side} memory cannot be used for this work request")]
     Region {
-        /// `local`, `second local` or `remote`.
+        /// `local` or `remote`.
         side: &'static str,
         /// The cause.
         source: fabric::Error,

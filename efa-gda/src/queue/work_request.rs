@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
-use efa_gda_wire::{LocalKey, Peer};
+use efa_gda_wire::Peer;
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
@@ -54,22 +54,11 @@ pub struct WorkRequest<R: Region = MemoryRegion> {
     count: u64,
     local_stride: u64,
     remote_stride: u64,
-    second: Option<Second<R>>,
-    key: Option<LocalKey>,
     immediate: Option<u32>,
     counting: bool,
     whole: bool,
-    aggregate: bool,
     timeout: Duration,
     lanes: u32,
-}
-
-/// The second segment of a send.
-#[derive(Clone, Debug)]
-struct Second<R> {
-    region: R,
-    offset: u64,
-    bytes: u32,
 }
 
 impl WorkRequest {
@@ -90,12 +79,9 @@ impl<R: Region> WorkRequest<R> {
             count: 1,
             local_stride: 0,
             remote_stride: 0,
-            second: None,
-            key: None,
             immediate: None,
             counting: false,
             whole: false,
-            aggregate: false,
             timeout: WorkRequest::TIMEOUT,
             lanes: 32,
         }
@@ -128,13 +114,6 @@ impl<R: Region> WorkRequest<R> {
         Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
     }
 
-    /// Appends `bytes` bytes at `offset` of another region to each message, so that a send gathers two segments. Sends
-    /// only. The local stride applies to the second segment too.
-    pub fn then(mut self, region: &R, offset: u64, bytes: u32) -> Self {
-        self.second = Some(Second { region: region.clone(), offset, bytes });
-        self
-    }
-
     /// Sets the immediate data that the target's completion carries. Not for reads.
     pub fn immediate(mut self, immediate: u32) -> Self {
         self.immediate = Some(immediate);
@@ -150,12 +129,6 @@ impl<R: Region> WorkRequest<R> {
     /// Makes a transfer that does not fit one request an error, instead of splitting it over several.
     pub fn whole(mut self) -> Self {
         self.whole = true;
-        self
-    }
-
-    /// Uses this key for the local memory instead of the region's key, for memory that another registration covers too.
-    pub fn with_key(mut self, key: LocalKey) -> Self {
-        self.key = Some(key);
         self
     }
 
@@ -183,12 +156,6 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Rings once at the end, and when `max_batch` requires it, instead of as early as possible.
-    pub fn aggregate(mut self, aggregate: bool) -> Self {
-        self.aggregate = aggregate;
-        self
-    }
-
     /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends a wait only
     /// if nothing completes for as long as the bound.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -196,7 +163,7 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the lanes of the block that posts on the host: 1 to [`host::MAX_LANES`].
+    /// Sets the lanes of the block that posts on the host: 1 to 1024.
     pub fn lanes(mut self, lanes: u32) -> Self {
         self.lanes = lanes;
         self
@@ -215,13 +182,11 @@ impl<R: Region> WorkRequest<R> {
 
     fn check_access(&self) -> Result<(), WorkError> {
         let Some(needs) = self.required_access() else { return Ok(()) };
-        let second = self.second.as_ref().map(|second| &second.region);
-        for has in std::iter::once(&self.local).chain(second).map(Region::access) {
-            if !has.contains(needs) {
-                return Err(WorkError::Access { has, needs });
-            }
+        let has = self.local.access();
+        match has.contains(needs) {
+            true => Ok(()),
+            false => Err(WorkError::Access { has, needs }),
         }
-        Ok(())
     }
 
     /// Returns the region whose bytes the device code reads.
@@ -238,14 +203,8 @@ impl<R: Region> WorkRequest<R> {
             true => Err(WorkError::TooLong { limit, bytes, most }),
             false => Ok(()),
         };
-        if self.second.is_some() && self.operation != device::EFA_GDA_OP_SEND {
-            return unsupported("a second segment", "only sends gather");
-        }
         match self.operation {
-            device::EFA_GDA_OP_SEND => {
-                let second = self.second.as_ref().map_or(0, |second| second.bytes.into());
-                too_long(Limit::Message, self.bytes.saturating_add(second), limits.message)
-            }
+            device::EFA_GDA_OP_SEND => too_long(Limit::Message, self.bytes, limits.message),
             device::EFA_GDA_OP_INLINE_SEND => too_long(Limit::Inline, self.bytes, limits.inline_send),
             device::EFA_GDA_OP_INLINE_WRITE if limits.inline_write == 0 => unsupported(
                 "an inline write",
@@ -272,25 +231,10 @@ impl<R: Region> WorkRequest<R> {
         }
     }
 
-    /// Returns address, key and bytes of the second segment.
-    fn second_segment<B: Backing<Region = R>>(
-        &self,
-        queue: &MappedQueue<B>,
-    ) -> Result<(u64, u32, u32), WorkError> {
-        let Some(Second { region, offset, bytes }) = &self.second else { return Ok((0, 0, 0)) };
-        let strides = self.count.saturating_sub(1).checked_mul(self.local_stride);
-        let length = strides.and_then(|begin| begin.checked_add((*bytes).into()));
-        let error = |source| WorkError::Region { side: "second local", source };
-        let address = region.at(*offset, length.unwrap_or(u64::MAX)).map_err(error)?;
-        Ok((address, queue.local_key(region).map_err(error)?.get(), *bytes))
-    }
-
     fn flags(&self) -> u32 {
         [
-            (self.aggregate, device::EFA_GDA_PUT_AGGREGATE),
             (self.immediate.is_some(), device::EFA_GDA_PUT_IMMEDIATE),
             (self.counting, device::EFA_GDA_PUT_COUNT_IMMEDIATE),
-            (self.second.is_some(), device::EFA_GDA_PUT_TWO_PIECES),
         ]
         .into_iter()
         .filter(|(set, _)| *set)
@@ -332,9 +276,8 @@ impl<R: Region> WorkRequest<R> {
         self.check_limits(queue)?;
         let local_address = self.local_address()?;
         let (remote_address, rkey) = self.remote_memory()?;
-        let lkey = self.key.map_or_else(|| queue.local_key(&self.local), Ok);
-        let lkey = lkey.map_err(|source| WorkError::Region { side: "local", source })?;
-        let (second_address, second_lkey, second_bytes) = self.second_segment(queue)?;
+        let lkey =
+            queue.local_key(&self.local).map_err(|source| WorkError::Region { side: "local", source })?;
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
             result: std::ptr::null_mut(),
@@ -350,11 +293,8 @@ impl<R: Region> WorkRequest<R> {
             local_stride: self.local_stride,
             remote_stride: self.remote_stride,
             immediate: self.immediate.unwrap_or(0),
-            reserved: 0,
             timeout_ns: nanoseconds(self.timeout),
-            second_address,
-            second_lkey,
-            second_bytes,
+            ..Default::default()
         })
     }
 }
@@ -372,16 +312,13 @@ impl<B: Backing> MappedQueue<B> {
         // while the endpoint and the completion queue are open, which this queue owns, and the host can access them.
         // Local bytes are in a region that `work` owns; those that device code reads are in `_inline`.
         let ran = unsafe { host::put(&args, work.lanes) };
-        self.retain_regions_in_use(work);
+        self.retain_region_in_use(work);
         report(ran?, self.in_flight(), requested(args.op, args.bytes, args.count, self.limits().rdma))
     }
 
-    /// Retains the local regions of a work request if the adapter may still access them.
-    pub(crate) fn retain_regions_in_use(&mut self, work: &WorkRequest<B::Region>) {
+    /// Retains the local region of a work request if the adapter may still access it.
+    pub(crate) fn retain_region_in_use(&mut self, work: &WorkRequest<B::Region>) {
         self.retain_if_in_use(&work.local);
-        if let Some(second) = &work.second {
-            self.retain_if_in_use(&second.region);
-        }
     }
 }
 

@@ -12,7 +12,6 @@ use efa_gda_wire::{Peer, QueueKey, QueuePairNumber};
 use super::context::PORT;
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{Library, ProtectionDomain, Result};
-use crate::ownership::into_sole_owner;
 
 /// The address of an adapter: 16 bytes in network byte order (`union ibv_gid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,11 +21,6 @@ impl Gid {
     /// Makes an address from its bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
-    }
-
-    /// The bytes of the address.
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0
     }
 }
 
@@ -98,7 +92,7 @@ impl Address {
 /// clone is dropped. It must not be destroyed while requests that name it are in flight;
 /// [`super::QueuePair::peer`] keeps the handles that it creates.
 #[derive(Clone, Debug)]
-pub struct AddressHandle(Arc<Inner>);
+pub(super) struct AddressHandle(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -118,7 +112,7 @@ impl AddressHandle {
     ///
     /// # Errors
     /// [`super::Error::Call`] where `ibv_create_ah` or `efadv_query_ah` fails.
-    pub fn create(domain: &ProtectionDomain, gid: Gid) -> Result<Self> {
+    pub(super) fn create(domain: &ProtectionDomain, gid: Gid) -> Result<Self> {
         let library = domain.library();
         let create = function!(library, ibv, ibv_create_ah)?;
         let query = function!(library, efadv, efadv_query_ah)?;
@@ -140,34 +134,17 @@ impl AddressHandle {
     }
 
     /// The address of the remote adapter.
-    pub fn gid(&self) -> Gid {
+    pub(super) fn gid(&self) -> Gid {
         self.0.gid
     }
 
     /// The number of the handle in entries (`efadv_ah_attr::ahn`).
-    pub fn number(&self) -> wire::AddressHandle {
+    pub(super) fn number(&self) -> wire::AddressHandle {
         self.0.number
     }
 
     /// Describes a queue pair of that adapter, for entries that are sent to it.
-    pub fn peer(&self, queue_pair: QueuePairNumber, queue_key: QueueKey) -> Peer {
+    pub(super) fn peer(&self, queue_pair: QueuePairNumber, queue_key: QueueKey) -> Peer {
         Peer { address_handle: self.number(), queue_pair, queue_key }
-    }
-
-    /// The protection domain of the handle.
-    pub fn domain(&self) -> &ProtectionDomain {
-        self.0.object.parents()
-    }
-
-    /// Destroys the handle and reports the result.
-    ///
-    /// # Errors
-    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_ah`
-    /// fails.
-    pub fn close(self) -> Result<()> {
-        match into_sole_owner(self.0) {
-            Ok(inner) => inner.object.close(),
-            Err(holders) => Err(super::Error::Busy { what: "address handle", holders }),
-        }
     }
 }

@@ -113,15 +113,9 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes the caller the only reader of the entries. Returns false where the queue has a reader, where several queue
-    /// pairs complete on it, or where a queue pair completed on it that was destroyed. A claim is permanent: only its
-    /// reader knows the position and phase of the next entry.
-    pub fn claim(&self) -> bool {
-        self.claimed().is_ok()
-    }
-
-    /// Like [`Self::claim`], with the reason for a refusal.
-    pub(crate) fn claimed(&self) -> std::result::Result<(), Unclaimable> {
+    /// Makes the caller the only reader of the entries. A claim is permanent: only its reader knows the position and phase
+    /// of the next entry.
+    pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
         self.0.parents().polling.claim()
     }
 
@@ -131,7 +125,7 @@ impl CompletionQueue {
     }
 
     /// The adapter of the queue.
-    pub fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.0.parents().context
     }
 
@@ -144,7 +138,7 @@ impl CompletionQueue {
     }
 
     /// Whether both are handles of the same queue.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

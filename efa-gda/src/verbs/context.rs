@@ -1,11 +1,11 @@
 //! An open adapter, and what rdma-core reports about it.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use efa_gda_sys::verbs::{self, efadv_device_attr, efadv_sq_depth_attr, ibv_device_attr, ibv_port_attr};
+use efa_gda_sys::verbs::{self, efadv_device_attr, ibv_device_attr, ibv_port_attr};
 
 use super::Library;
 use super::address::Gid;
@@ -207,7 +207,7 @@ impl Context {
     }
 
     /// The rdma-core that the adapter was opened with.
-    pub fn library(&self) -> &Library {
+    pub(crate) fn library(&self) -> &Library {
         self.0.object.parents()
     }
 
@@ -261,27 +261,6 @@ impl Context {
         Ok(Gid::from_bytes(bytes))
     }
 
-    /// Returns the most entries of a send queue, with 128-byte entries where `wide`, else with 64-byte entries.
-    ///
-    /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] where `efadv_get_max_sq_depth` fails.
-    pub fn max_send_entries(&self, wide: bool) -> Result<u32> {
-        let depth = function!(self.library(), efadv, efadv_get_max_sq_depth)?;
-        let mut attr = efadv_sq_depth_attr::default();
-        if wide {
-            attr.flags = verbs::EFADV_SQ_DEPTH_ATTR_INLINE_WRITE;
-            attr.max_inline_data = self.attributes().wide_inline_bytes.into();
-        }
-        let size = inlen(&attr);
-        // SAFETY: the context is open; the structure is complete.
-        let code: c_int = unsafe { depth(self.raw(), &mut attr, size) };
-        u32::try_from(code).map_err(|_| {
-            // Only this call returns a count, so -1 is an errno here and does not mean that errno is set.
-            let errno = code.saturating_abs();
-            Error::Call(FailedCall { operation: "efadv_get_max_sq_depth", errno })
-        })
-    }
-
     /// Refuses a capability that the adapter lacks, before a call that needs it.
     pub(super) fn require(&self, capability: Capability) -> Result<()> {
         if self.attributes().has(capability) {
@@ -299,11 +278,6 @@ impl Context {
             Ok(inner) => inner.object.close(),
             Err(holders) => Err(Error::Busy { what: "context", holders }),
         }
-    }
-
-    /// The raw context, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut verbs::ibv_context {
-        self.raw()
     }
 
     pub(super) fn raw(&self) -> *mut verbs::ibv_context {

@@ -166,21 +166,8 @@ impl CompletionCounter {
         Ok(value)
     }
 
-    /// Sets both words.
-    ///
-    /// # Errors
-    /// [`super::Error::Call`] where `ibv_set_comp_cntr` or `ibv_set_err_comp_cntr` fails.
-    pub fn set(&self, completions: u64, errors: u64) -> Result<()> {
-        let set = function!(self.library(), ibv, ibv_set_comp_cntr)?;
-        let set_errors = function!(self.library(), ibv, ibv_set_err_comp_cntr)?;
-        // SAFETY: the counter is live.
-        check("ibv_set_comp_cntr", unsafe { set(self.raw(), completions) })?;
-        // SAFETY: as above.
-        check("ibv_set_err_comp_cntr", unsafe { set_errors(self.raw(), errors) })
-    }
-
     /// The adapter of the counter.
-    pub fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         self.0.parents()
     }
 

@@ -50,11 +50,6 @@ impl ProtectionDomain {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The raw domain, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut verbs::ibv_pd {
-        self.raw()
-    }
-
     pub(super) fn raw(&self) -> *mut verbs::ibv_pd {
         self.0.raw()
     }

@@ -173,7 +173,8 @@ fn hint_for(failure: &FailedCall) -> &'static str {
             "request at most Attributes::max_completions entries; external memory must hold all of them"
         }
         ("efadv_create_qp_ex", libc::EINVAL) => {
-            "request at most Context::max_send_entries and Attributes::max_receive_entries entries"
+            "request at most Attributes::max_send_entries and Attributes::max_receive_entries entries, and fewer 128-byte \
+             entries"
         }
         (_, libc::EOPNOTSUPP) => "use an adapter, kernel driver and rdma-core that support it",
         (_, libc::ENOMEM) => {

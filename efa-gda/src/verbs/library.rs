@@ -1,7 +1,6 @@
 //! Loading rdma-core and finding adapters.
 
 use std::ffi::CStr;
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,18 +36,6 @@ impl Library {
         Ok(RdmaCore::load()?.into())
     }
 
-    /// Loads the libraries in `directory`.
-    ///
-    /// # Safety
-    /// As for [`RdmaCore::load_from`]: the files must be rdma-core's, and their initializers must be sound.
-    ///
-    /// # Errors
-    /// [`Error::Load`] names what was tried or missing.
-    pub unsafe fn load_from(directory: &Path) -> Result<Self> {
-        // SAFETY: the caller guarantees it, as this function requires.
-        Ok(unsafe { RdmaCore::load_from(directory) }?.into())
-    }
-
     /// The loaded libibverbs and libefa, in this order. None where other code loaded them.
     pub fn libraries(&self) -> Option<(&Loaded, &Loaded)> {
         self.0.libraries()
@@ -79,7 +66,6 @@ impl Library {
         let list = function!(self, ibv, ibv_get_device_list)?;
         let free = function!(self, ibv, ibv_free_device_list)?;
         let name = function!(self, ibv, ibv_get_device_name)?;
-        let guid = function!(self, ibv, ibv_get_device_guid)?;
         let mut count = 0;
         // SAFETY: the count can be written.
         let entries = pointer(OPERATION, unsafe { list(&mut count) })?;
@@ -90,9 +76,7 @@ impl Library {
             let Some(raw) = NonNull::new(unsafe { entries.add(index).read() }) else { break };
             // SAFETY: a device of the list, and its name, live as long as the list.
             let name = unsafe { CStr::from_ptr(name(raw.as_ptr())) }.to_string_lossy().into_owned();
-            // SAFETY: as above.
-            let guid = u64::from_be(unsafe { guid(raw.as_ptr()) });
-            devices.push(Device { raw, name, guid, list: list.clone() });
+            devices.push(Device { raw, name, list: list.clone() });
         }
         Ok(devices)
     }
@@ -150,7 +134,6 @@ impl Drop for DeviceList {
 pub struct Device {
     raw: NonNull<verbs::ibv_device>,
     name: String,
-    guid: u64,
     list: Arc<DeviceList>,
 }
 
@@ -169,11 +152,6 @@ impl Device {
     /// The device's name under `/sys/class/infiniband`.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The node GUID, in host byte order.
-    pub fn guid(&self) -> u64 {
-        self.guid
     }
 
     /// Opens the device and queries its attributes through libefa.

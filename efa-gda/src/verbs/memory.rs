@@ -200,7 +200,7 @@ impl MemoryRegion {
     }
 
     /// The access rights that the region was registered with.
-    pub fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.0.access
     }
 

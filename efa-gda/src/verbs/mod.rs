@@ -60,7 +60,7 @@ pub use crate::memory::{
     Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RegionOrdering,
     RemoteRegion,
 };
-pub use address::{Address, AddressHandle, AddressMalformed, Gid};
+pub use address::{Address, AddressMalformed, Gid};
 pub use completion::CompletionQueue;
 pub use context::{Attributes, Capability, Context, Port};
 pub use counter::{CompletionCounter, CounterLimits};

@@ -11,13 +11,13 @@ use efa_gda_sys::verbs::{
 };
 use efa_gda_wire::{EntrySize, Peer, QueueKey, QueuePairNumber};
 
+use super::address::AddressHandle;
 use super::context::{Capability, PORT};
 use super::counter::attach_bits;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{
-    Address, AddressHandle, CompletionCounter, CompletionQueue, Context, Gid, Library, MemoryRegion,
-    ProtectionDomain,
+    Address, CompletionCounter, CompletionQueue, Context, Gid, Library, MemoryRegion, ProtectionDomain,
 };
 use crate::exposure::{Exposure, RawWorkQueue};
 use crate::memory::{CountedOperations, RetainedRegions};
@@ -305,11 +305,6 @@ impl QueuePair<Ready> {
         Ok(Address { gid: self.context().gid()?, queue_pair: self.number, queue_key: self.queue_key })
     }
 
-    /// The queue key that the queue pair expects.
-    pub fn queue_key(&self) -> QueueKey {
-        self.queue_key
-    }
-
     /// Returns the checked rings and doorbells, with the completion ring of the send side. The addresses are
     /// valid while the queue pair lives.
     ///
@@ -340,7 +335,7 @@ impl QueuePair<Ready> {
     /// it until this queue pair is destroyed.
     ///
     /// # Errors
-    /// Those of [`AddressHandle::create`].
+    /// [`Error::Call`] where `ibv_create_ah` or `efadv_query_ah` fails.
     pub fn peer(&mut self, address: &Address) -> Result<Peer> {
         let known = |handle: &&AddressHandle| handle.gid() == address.gid;
         let handle = match self.object.parents().handles.iter().find(known) {
@@ -380,12 +375,12 @@ impl<S: State> QueuePair<S> {
     }
 
     /// The completion queue of requests that the queue pair posts to its send queue.
-    pub fn send_completions(&self) -> &CompletionQueue {
+    pub(crate) fn send_completions(&self) -> &CompletionQueue {
         &self.object.parents().send
     }
 
     /// The completion queue of messages and writes that arrive.
-    pub fn receive_completions(&self) -> &CompletionQueue {
+    pub(crate) fn receive_completions(&self) -> &CompletionQueue {
         &self.object.parents().receive
     }
 
@@ -406,11 +401,6 @@ impl<S: State> QueuePair<S> {
     /// [`Error::Call`] where `ibv_destroy_qp` fails.
     pub fn close(self) -> Result<()> {
         self.object.close()
-    }
-
-    /// The raw queue pair, for calls that this library does not wrap.
-    pub fn as_ptr(&self) -> *mut verbs::ibv_qp {
-        self.object.raw()
     }
 
     fn library(&self) -> &Library {

@@ -2,13 +2,13 @@
 
 use efa_gda::executor::host;
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, Building, CompletionCounter, CompletionQueue, CountedOperations, Domain,
-    Endpoint, Fabric, Info, Library, MemoryRegion, Query, Registration, RemoteRegion,
+    Access, Bindings, Buffer, CompletionCounter, CompletionQueue, CountedOperations, Domain, Fabric, Info,
+    Library, MemoryRegion, Query, Registration, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::GpuQueue;
-use efa_gda::queue::{MappedQueue, WorkRequest};
-use efa_gda::wire::{Peer, RemoteKey};
+use efa_gda::queue::{MappedQueue, Received, WorkRequest};
+use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use efa_gda_test_support::pattern;
@@ -33,12 +33,7 @@ impl Side {
 
     /// A queue with a separate completion queue. It retries without a bound while the receiver is not ready.
     pub(crate) fn queue(&self) -> MappedQueue {
-        self.queue_that(|_| ())
-    }
-
-    /// A queue whose endpoint `options` configures.
-    pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
-        self.queue_on(self.domain.completion_queue(8192).unwrap(), options)
+        self.queue_on(self.domain.completion_queue(8192).unwrap())
     }
 
     /// Two queues that know each other, and the peer that addresses the second from the first.
@@ -67,14 +62,9 @@ impl Side {
     }
 
     /// A queue whose requests and receives complete on `completions`.
-    pub(crate) fn queue_on(
-        &self,
-        completions: CompletionQueue,
-        options: impl FnOnce(&mut Endpoint<Building>),
-    ) -> MappedQueue {
+    pub(crate) fn queue_on(&self, completions: CompletionQueue) -> MappedQueue {
         let addresses = self.domain.address_vector(16).unwrap();
-        let mut endpoint = self.domain.endpoint(&self.info).unwrap();
-        options(&mut endpoint);
+        let endpoint = self.domain.endpoint(&self.info).unwrap();
         let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
         MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
     }
@@ -200,4 +190,11 @@ pub(crate) unsafe fn post_without_doorbell(queue: *mut efa_gda_queue, args: &efa
         (*queue).reserve = copy.reserve;
         (*queue).lock.serving = copy.lock.serving;
     }
+}
+
+/// The completion of the receive side that a call for one returned. It must be a success.
+pub(crate) fn arrived<E: std::fmt::Debug>(received: Result<Vec<Received>, E>) -> Received {
+    let one = received.unwrap()[0];
+    assert_eq!(one.status, CompletionStatus::Ok);
+    one
 }

@@ -82,11 +82,6 @@ impl CompletionCursor {
         !self.ring.phase(self.consumed)
     }
 
-    /// Completions consumed so far, modulo 2^32.
-    pub const fn consumed(self) -> u32 {
-        self.consumed
-    }
-
     /// Moves to the next slot.
     pub const fn advance(&mut self) {
         self.consumed = self.consumed.wrapping_add(1);

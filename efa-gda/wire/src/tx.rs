@@ -43,11 +43,6 @@ impl Entry {
     fn zeroed(size: EntrySize) -> Self {
         Self { bytes: [0; 128], size }
     }
-
-    /// The entry's size.
-    pub const fn size(&self) -> EntrySize {
-        self.size
-    }
 }
 
 impl std::ops::Deref for Entry {

@@ -38,10 +38,6 @@ impl Error {
             Self::OptionNotAvailable { option: QueryOption::HostCompletions, .. } => {
                 "use libfabric 2.7 or newer, or let the GPU or this library poll the completion queue in memory"
             }
-            Self::ContextsNeeded => {
-                "open endpoint and completion queue with an info of a query with host_completions, or poll the \
-                 completion queue in memory"
-            }
             Self::NoSuchAdapter { .. } => "name one of the adapters found",
             Self::GdaNotOnThisFabric(_) => {
                 "open the domain on the fabric efa-direct; on the fabric efa, libfabric drives the queues"
@@ -135,9 +131,6 @@ fn hint_for(failure: &FailedCall) -> &'static str {
         ("fi_close(completion queue)" | "fi_close(address vector)" | "fi_close(domain)", libc::EBUSY) => {
             "an object that other code opened still refers to it: close that first"
         }
-        ("fi_setopt(RNR retry)", libc::ENOSYS) => {
-            "do not set the option: this adapter always retries without limit"
-        }
         (_, libc::ENOMEM) => {
             "free memory or adapter resources: an adapter has a limit for each kind of object"
         }
@@ -195,16 +188,11 @@ impl fmt::Display for Error {
                 write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
             }
             Self::NoObject { operation } => write!(f, "{operation} reported success and returned no object")?,
-            Self::ContextsNeeded => f.write_str(
-                "fi_cq_read was not called: the endpoint was opened with FI_CONTEXT2, with which libfabric reports no \
-                 request that a device posted",
-            )?,
             Self::CompletionQueuePolled => f.write_str(
-                "the completion queue has a reader (a mapped queue, or CompletionQueue::read), which takes the completions \
-                 of one endpoint; it cannot have a second reader or a second endpoint",
+                "a mapped queue polls the completion queue, so no other endpoint may complete on it",
             )?,
             Self::CounterInUse => f.write_str(
-                "a mapped queue relies on the completion counter, so it may not be set or count for others",
+                "a mapped queue relies on the completion counter, so it may not count for others",
             )?,
             Self::OutOfMemory { bytes } => write!(f, "host memory of length {bytes} could not be allocated")?,
             Self::OtherDomain { operation } => {
