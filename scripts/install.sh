@@ -33,26 +33,14 @@ build() {
   have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
   find_rust || die "nothing was installed"
   choose_target_dir
-  BUILT=${CARGO_TARGET_DIR:-$ROOT/target}/release
+  BUILT=$TARGET/release
   say "building the library (a few minutes the first time)"
   (cd -- "$ROOT" && env -u CARGO_BUILD_TARGET cargo build --quiet --locked --release -p efa-gda-capi) ||
     die "the build failed; nothing was installed"
 }
 
-# put FILE DIRECTORY: installs a file and prints its path.
-put() {
-  install -m 644 -- "$1" "$2/" || die "$1 could not be installed to $2; the installation is not complete"
-  printf '%s\n' "$2/${1##*/}"
-}
-
 # Libraries that rustc names for a static library (--print native-static-libs).
 PRIVATE='gcc_s util rt pthread m dl'
-
-# write FILE: writes stdin to a file and prints its path.
-write() {
-  cat >"$1" || die "$1 cannot be written; the installation is not complete"
-  printf '%s\n' "$1"
-}
 
 # pkg_config_file VERSION
 pkg_config_file() {
@@ -112,17 +100,15 @@ version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
 mkdir -p -- "$PREFIX/include/efa_gda" "$PREFIX/lib/pkgconfig" "$PREFIX/lib/cmake/efa_gda" ||
   die "$PREFIX cannot be written; name another directory with --prefix"
 PREFIX=$(cd -- "$PREFIX" && pwd)
-for file in "$ROOT"/efa-gda-capi/include/*.h; do
-  put "$file" "$PREFIX/include"
-done
-for file in "$ROOT"/kernels/include/efa_gda/*.{h,cuh}; do
-  put "$file" "$PREFIX/include/efa_gda"
-done
-put "$ROOT/third_party/efa_gda/efa_io_defs.h" "$PREFIX/include"
-put "$BUILT/libefa_gda.a" "$PREFIX/lib"
-"$ROOT/efa-gda-capi/link.sh" "$BUILT/libefa_gda.a" "$PREFIX/lib/libefa_gda.so" ||
-  die "libefa_gda.so cannot be linked; the installation is not complete"
-printf '%s\n' "$PREFIX/lib/libefa_gda.so"
-pkg_config_file "$version" | write "$PREFIX/lib/pkgconfig/efa_gda.pc"
-cmake_config | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config.cmake"
-cmake_version "$version" | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config-version.cmake"
+trap 'say "the installation to $PREFIX is not complete"' ERR
+# The paths of the installed files, from what install reports.
+{
+  install -v -m 644 -t "$PREFIX/include" -- "$ROOT"/efa-gda-capi/include/*.h "$ROOT/third_party/efa_gda/efa_io_defs.h"
+  install -v -m 644 -t "$PREFIX/include/efa_gda" -- "$ROOT"/kernels/include/efa_gda/*.{h,cuh}
+  install -v -m 644 -t "$PREFIX/lib" -- "$BUILT/libefa_gda.a"
+} | sed -n "s/.* -> '\(.*\)'$/\1/p"
+"$ROOT/efa-gda-capi/link.sh" "$BUILT/libefa_gda.a" "$PREFIX/lib/libefa_gda.so"
+pkg_config_file "$version" >"$PREFIX/lib/pkgconfig/efa_gda.pc"
+cmake_config >"$PREFIX/lib/cmake/efa_gda/efa_gda-config.cmake"
+cmake_version "$version" >"$PREFIX/lib/cmake/efa_gda/efa_gda-config-version.cmake"
+printf '%s\n' "$PREFIX"/lib/{libefa_gda.so,pkgconfig/efa_gda.pc,cmake/efa_gda/efa_gda-config{,-version}.cmake}

@@ -19,7 +19,7 @@ build() {
   local target
   find_rust
   choose_target_dir
-  target=${CARGO_TARGET_DIR:-$ROOT/target}/release
+  target=$TARGET/release
   (cd -- "$ROOT" && cargo build --quiet --locked --release -p efa-gda-capi -p softefa) || die 'the build failed'
   mkdir -p -- "$1/provider"
   "$ROOT/efa-gda-capi/link.sh" "$target/libefa_gda.a" "$1/libefa_gda.so" || die 'libefa_gda.so cannot be linked'
