@@ -50,15 +50,19 @@ failed() {
 # step NAME LIMIT COMMAND…: runs a job, or waits for it if it runs already. Exit status 77 with a line "SKIPPED: reason"
 # is a skip. With EARLY, only starts it.
 step() {
-  local status=0
+  local status=0 reason
   [[ -n ${JOB[$1]:-} ]] || start "$@"
   [[ -z ${EARLY:-} ]] || return 0
   await "$1" || status=$?
-  case $status in
-  0) pass "$1 ($((SECONDS - ${BEGAN[$1]})) s)" ;;
-  77) skip "$1" "$(sed -n 's/^SKIPPED: //p' "$(log_of "$1")" | tail -n 1)" ;;
-  *) failed "$1" "$status"; return 1 ;;
-  esac
+  reason=$(sed -n 's/^SKIPPED: //p' "$(log_of "$1")" | tail -n 1)
+  if [[ $status -eq 0 ]]; then
+    pass "$1 ($((SECONDS - ${BEGAN[$1]})) s)"
+  elif [[ $status -eq 77 && -n $reason ]]; then
+    skip "$1" "$reason"
+  else
+    failed "$1" "$status"
+    return 1
+  fi
 }
 
 # ---- tests of cargo -----------------------------------------------------------------
@@ -79,7 +83,8 @@ cargo_tests() {
   # A test may record its skip more than once.
   sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
   skipped=$(wc -l <"$skips")
-  sed -n 's/^test \(.*\) \.\.\. ignored,\{0,1\} *\(.*\)/\1\t\2/p' "$log" >>"$skips"
+  # Not in the output of a failed test, which may be that of a child.
+  sed -n '/^---- /,/^ *Running/!s/^test \(.*\) \.\.\. ignored,\{0,1\} *\(.*\)/\1\t\2/p' "$log" >>"$skips"
   read -r passed broken ignored < <(tally "$log")
   PASSED=$((PASSED + passed - skipped)) SKIPPED=$((SKIPPED + skipped + ignored))
   report_skips "$1" "$skips"
@@ -107,7 +112,7 @@ tally() {
 report_skips() {
   local count reason
   while read -r count reason; do
-    result SKIPPED "$1: $reason ($count tests)"
+    result SKIPPED "$1: $reason ($count test$([[ $count -eq 1 ]] || echo s))"
     [[ -z $VERBOSE ]] || awk -F '\t' -v reason="$reason" '$2 == reason { print "             " $1 }' "$2"
   done < <(cut -f 2- "$2" | sort | uniq -c)
 }

@@ -90,7 +90,7 @@ step_tests() {
   EARLY=yes RUST_TEST_THREADS=4 cargo_tests "${probe_tests[@]}"
   EARLY=yes cargo_tests "${other_tests[@]}"
   # Until its programs run, a cargo keeps others from building.
-  until [[ -z $(members "${JOB[tests]}") ]] || grep -q '^ *Running' "$(log_of tests)"; do sleep 1; done
+  until [[ -z $(members "${JOB[tests]}") ]] || grep -qs '^ *Running' "$(log_of tests)"; do sleep 1; done
   early kernels clippy docs
   cargo_tests "${other_tests[@]}" || passed=''
   cargo_tests "${probe_tests[@]}" || passed=''
@@ -278,6 +278,6 @@ fuzz() {
   for name in "$@"; do
     mkdir -p "$work/corpus/$name" "$work/seeds/$name"
     step "fuzz $name" "$((seconds + 120))" "$programs/$name" "-max_total_time=$seconds" -max_len=4096 \
-      -timeout=30 "-artifact_prefix=$LOGS/$name-" "$work/corpus/$name" "$work/seeds/$name" || true
+      -timeout=30 -error_exitcode=1 "-artifact_prefix=$LOGS/$name-" "$work/corpus/$name" "$work/seeds/$name" || true
   done
 }
