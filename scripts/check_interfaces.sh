@@ -4,8 +4,9 @@
 #
 #   scripts/check_interfaces.sh [FILE|DIR …]
 #
-# FILE is rdma-core's efa_io_defs.h. DIR contains libfabric's rdma/fabric.h, or is a source tree of either. Without arguments, the script fetches the source packages of rdma-core and libfabric from Debian sid
-# through this machine's apt configuration, verifies their signatures, and reuses them for a week (.cache/upstream).
+# FILE is rdma-core's efa_io_defs.h. DIR contains libfabric's rdma/fabric.h, or is a source tree of either. Without
+# arguments, the script fetches the source packages of rdma-core and libfabric from Debian sid through this machine's
+# apt configuration, verifies their signatures, and reuses them for a week (.cache/upstream).
 #
 # Exit status: 0 no difference, 1 differences, 2 usage or an upstream that cannot be read, 77 SKIPPED, because nothing
 # could be fetched.

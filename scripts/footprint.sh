@@ -40,18 +40,24 @@ if [[ -n "$before" ]]; then
 fi
 peer=$(peer_headers "") || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
 
-# row NAME GROUP QUEUE ENTRY SOURCE ARCHITECTURE FLAG…: compiles the kernel NAME of kernels/bench/SOURCE.cu, and prints its
-# row from the report of ptxas and from the size of its section.
+# row NAME GROUP QUEUE ENTRY SOURCE ARCHITECTURE FLAG…: compiles the kernel NAME of kernels/bench/SOURCE.cu, and prints
+# its row from the report of ptxas and from the size of its section.
 row() {
   local name=$1 group=$2 queue=$3 entry=$4 source=$5 architecture=$6
   "$toolkit/bin/nvcc" -O3 -std=c++17 -arch="$architecture" "${@:7}" -Xptxas -v -cubin -o "$out/cubin" \
     "$ROOT/kernels/bench/$source.cu" >"$out/log" 2>&1 ||
     die "kernels/bench/$source.cu does not compile for $architecture: $(cat "$out/log")"
-  code=$(readelf -SW "$out/cubin" 2>/dev/null | sed -n "s/.* \.text\.$name *PROGBITS *[0-9a-f]* [0-9a-f]* \([0-9a-f]*\) .*/\1/p")
+  code=$(readelf -SW "$out/cubin" 2>/dev/null |
+    sed -n "s/.* \.text\.$name *PROGBITS *[0-9a-f]* [0-9a-f]* \([0-9a-f]*\) .*/\1/p")
   awk -v name="$name" -v row="| $architecture | $group | $queue | $entry |" -v code=$((16#$code)) '
     /Function properties for/ { function_name = $NF }
     /spill stores/ { if (function_name == name) own += $5 + $9; else called += $5 + $9 }
-    / Used / { for (i = 2; i < NF; i++) { if ($i == "registers,") registers = $(i - 1); if ($i == "cumulative") stack = $(i - 2) } }
+    / Used / {
+      for (i = 2; i < NF; i++) {
+        if ($i == "registers,") registers = $(i - 1)
+        if ($i == "cumulative") stack = $(i - 2)
+      }
+    }
     END { print row, registers, "|", stack + 0, "|", own + 0, "|", called + 0, "|", code, "|" }' "$out/log"
 }
 

@@ -42,7 +42,8 @@ logged() {
 # base: an image of this machine's Debian release without libfabric.
 base() {
   local archive
-  archive=$(debian_root "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" 2>"$SCRATCH/log") || skipped "$(<"$SCRATCH/log")"
+  archive=$(debian_root "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" 2>"$SCRATCH/log") ||
+    skipped "$(<"$SCRATCH/log")"
   docker import "$archive" "$TAG:base" >/dev/null
   timeout 60 docker run --rm --network none --label "$TAG" "$TAG:base" true >"$SCRATCH/log" 2>&1 ||
     skipped "the docker engine cannot run a container: $(tail -n 1 "$SCRATCH/log")"
@@ -120,7 +121,8 @@ devices() {
   on_hardware 'no device nodes'
   reported 'state("DEV-005") == "fail" and names("DEV-005", "pod", "vpc.amazonaws.com/efa")'
   reported 'state("LIB-001") == "fail" and names("LIB-001", "image", "libfabric")'
-  local first=(--device "$SCRATCH/uverbs1:/dev/infiniband/uverbs1") second=(--device "$SCRATCH/uverbs2:/dev/infiniband/uverbs2")
+  local first=(--device "$SCRATCH/uverbs1:/dev/infiniband/uverbs1")
+  local second=(--device "$SCRATCH/uverbs2:/dev/infiniband/uverbs2")
   on_hardware 'all device nodes' "${first[@]}" "${second[@]}"
   reported '{state(code) for code in ("DEV-005", "DEV-006", "DEV-007")} == {"pass"}'
   on_hardware 'some device nodes' "${first[@]}"

@@ -71,7 +71,9 @@ template <class T, size_t N> struct Text<T[N]> {
   static std::string get() { return Text<T>::get() + "[" + std::to_string(N) + "]"; }
 };
 template <class R, class... A> struct Text<R (*)(A...)> {
-  static std::string get() { return "function(" + ((Text<A>::get() + ", ") + ... + std::string()) + ") to " + Text<R>::get(); }
+  static std::string get() {
+    return "function(" + ((Text<A>::get() + ", ") + ... + std::string()) + ") to " + Text<R>::get();
+  }
 };
 template <class T> void value(const char *name, T v) {
   if constexpr (std::is_pointer_v<T>) printf("%s\\t\\"%s\\"\\n", name, (const char *)v);

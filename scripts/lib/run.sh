@@ -43,8 +43,10 @@ await() {
 
 # failed NAME STATUS: shows the end of the log.
 failed() {
+  local why="exit status $2"
+  [[ $2 -ne 124 && $2 -ne 137 ]] || why='stopped at its time limit'
   tail -n 60 "$(log_of "$1")"
-  fail "$1: $(case $2 in 124 | 137) echo 'stopped at its time limit' ;; *) echo "exit status $2" ;; esac); log: $(log_of "$1")"
+  fail "$1: $why; log: $(log_of "$1")"
 }
 
 # step NAME LIMIT COMMAND…: runs a job, or waits for it if it runs already. Exit status 77 with a line "SKIPPED: reason"
@@ -122,7 +124,11 @@ report_skips() {
 # members SESSION…: the processes of these sessions that have not ended, and leaders that have no session yet.
 members() {
   cat /proc/[0-9]*/stat 2>/dev/null | awk -v sessions=" $* " '
-    { pid = $1; sub(/.*\) /, ""); if ($1 !~ /[ZX]/ && (index(sessions, " " $4 " ") || index(sessions, " " pid " "))) print pid }' || true
+    {
+      pid = $1
+      sub(/.*\) /, "")
+      if ($1 !~ /[ZX]/ && (index(sessions, " " $4 " ") || index(sessions, " " pid " "))) print pid
+    }' || true
 }
 
 # end_sessions SESSION…: SIGTERM first, so that programs remove their directories; SIGKILL after two seconds.

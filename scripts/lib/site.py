@@ -46,7 +46,8 @@ def make(probe, book):
             links = [f"- [{name}: {code['title']}](checks/{name}.md)" for name, code in checks.items()]
             text = text[: text.index("\n## ENV: ")] + "\n## All checks\n\n" + "\n".join(links) + "\n"
             summary += [f"  - [{code}](docs/checks/{code}.md)" for code in checks]
-        (source / path).write_text(re.sub(r"\]\((?!https?:)([^)#\s]*)([^)\s]*)\)", lambda match: link(match, page, source), text))
+        text = re.sub(r"\]\((?!https?:)([^)#\s]*)([^)\s]*)\)", lambda match: link(match, page, source), text)
+        (source / path).write_text(text)
     (source / "SUMMARY.md").write_text("\n".join(summary) + "\n")
 
 

@@ -64,7 +64,10 @@ build_tools() {
 # libraries. The files of softefa are built first, because cargo cannot make one crate's library a part of another's.
 build_programs() {
   BUILT=$TARGET/standalone/$GLIBC/${RUST_TARGET%".$GLIBC"}/release
-  export EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(git -C "$TREE" describe --always --abbrev=12 --exclude '*' --dirty=-modified 2>/dev/null)}
+  # Nothing outside of git.
+  EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(git -C "$TREE" describe --always --abbrev=12 --exclude '*' --dirty=-modified \
+    2>/dev/null)} || true
+  export EFA_GDA_COMMIT
   say "building softefa and gda-probe (a few minutes the first time)"
   build -p softefa -p softefa-preload -p softefa-uverbs
   EFA_GDA_STANDALONE=$BUILT build -p gda-probe
