@@ -81,5 +81,5 @@ for architecture in "$@"; do
       done
     done
   done
-  [[ -z "$peer" ]] || row nccl_shared_ "NCCL's put" shared '64 or 128 bytes' footprint_nccl "$architecture" -I "$peer"
+  [[ -z "$peer" ]] || row nccl_put "NCCL's put" shared '64 or 128 bytes' footprint_nccl "$architecture" -I "$peer"
 done
