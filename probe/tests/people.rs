@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_gda_test_support::soft::provider;
-use support::sound::{self, PLUGIN, Stack, sound};
+use support::sound::{self, Broken, PLUGIN, Stack, broken, sound};
 use support::{Machine, PATIENT, at_once, output, probe, status};
 
 /// The probe on the software adapter, for people.
@@ -55,63 +55,42 @@ fn a_healthy_machine_with_gpus_and_many_adapters_fits_one_screen() {
     });
 }
 
-/// A machine with one defect.
-struct Broken {
-    name: &'static str,
-    stack: Stack,
-    /// What the report must say of it.
-    who: &'static str,
-    code: &'static str,
-    fix: &'static str,
-    /// The defect: in the files of a sound machine, and in variables.
-    make: fn(&Machine),
-    set: &'static [(&'static str, &'static str)],
-}
-
-macro_rules! broken {
-    ($($name:literal ($stack:ident) $who:literal $code:literal $fix:literal: $make:expr, $set:tt;)*) => {
-        &[$(Broken {
-            name: $name, stack: Stack::$stack, who: $who, code: $code, fix: $fix, make: $make, set: &$set,
-        }),*]
-    };
-}
-
 const INFINIBAND: &str = "/sys/bus/pci/devices/0000:01:00.0/infiniband";
 
 const BROKEN: &[Broken] = broken! {
-    "locked-memory" (Whole) "pod" "ENV-003" "memlock":
+    "locked-memory" (Whole) "pod" "ENV-003", "memlock":
         |m| _ = m.memlock("65536").capabilities("00000000a80425fb"), [];
-    "variable-that-aborts" (Whole) "pod" "ENV-005" "unset FI_EFA_MTU_SIZE": |_| {}, [("FI_EFA_MTU_SIZE", "4096")];
-    "provider-that-excludes-efa" (Whole) "pod" "ENV-006" "unset FI_PROVIDER": |_| {}, [("FI_PROVIDER", "tcp")];
-    "nodes-of-some-adapters" (Whole) "pod" "DEV-005" "vpc.amazonaws.com/efa":
+    "variable-that-aborts" (Whole) "pod" "ENV-005", "unset FI_EFA_MTU_SIZE": |_| {}, [("FI_EFA_MTU_SIZE", "4096")];
+    "provider-that-excludes-efa" (Whole) "pod" "ENV-006", "unset FI_PROVIDER": |_| {}, [("FI_PROVIDER", "tcp")];
+    "nodes-of-some-adapters" (Whole) "pod" "DEV-005", "vpc.amazonaws.com/efa":
         |m| _ = m.remove("/dev/infiniband/uverbs2"), [];
-    "old-kernel-driver" (Whole) "host" "DEV-002" "EFA installer 1.50.0":
+    "old-kernel-driver" (Whole) "host" "DEV-002", "EFA installer 1.50.0":
         |m| _ = m.file("/sys/module/efa/version", "3.2.9g"), [("SOFTEFA_BREAK", "no-counters")];
-    "old-gdrdrv" (Whole) "host" "LIB-008" "upgrade the module gdrdrv to 2.5":
+    "old-gdrdrv" (Whole) "host" "LIB-008", "upgrade the module gdrdrv to 2.5":
         |m| _ = m.file("/sys/module/gdrdrv/version", "2.4\n"), [];
-    "old-plugin" (Whole) "image" "LIB-007" "aws-ofi-nccl 1.22":
+    "old-plugin" (Whole) "image" "LIB-007", "aws-ofi-nccl 1.22":
         |m| _ = m.file(PLUGIN, "Initializing aws-ofi-nccl 1.20.0\0"), [];
-    "no-peer-mapping" (Whole) "host" "CUDA-002" "PeerMappingOverride=1":
+    "no-peer-mapping" (Whole) "host" "CUDA-002", "PeerMappingOverride=1":
         |m| _ = m.nvidia(""), [("PRETEND_GPU_REFUSES", "1,2")];
-    "unprivileged-pod" (Whole) "pod" "CUDA-014" "privileged: true":
+    "unprivileged-pod" (Whole) "pod" "CUDA-014", "privileged: true":
         |m| _ = m.capabilities("00000000a80465fb"), [("SOFTEFA_BREAK", "gpu-memory-14")];
-    "old-provider" (Whole) "image" "GDA-001" "libfabric 2.3":
+    "old-provider" (Whole) "image" "GDA-001", "libfabric 2.3":
         |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"), [("SOFTEFA_PROV_VERSION", "202.0")];
-    "gin-type-of-the-past" (Whole) "pod" "ENV-007" "set it to 5": |_| {}, [("NCCL_GIN_TYPE", "3")];
-    "lost-gpu" (Whole) "host" "DEV-008" "fallen off the bus":
+    "gin-type-of-the-past" (Whole) "pod" "ENV-007", "set it to 5": |_| {}, [("NCCL_GIN_TYPE", "3")];
+    "lost-gpu" (Whole) "host" "DEV-008", "fallen off the bus":
         |m| _ = m.remove("/sys/bus/pci/devices/0000:18:00.0"), [];
-    "queues-of-another-kind" (Adapters) "image" "QUE-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "depth3")];
-    "crash" (Adapters) "image" "FAB-001" "EFA installer": |_| {}, [("SOFTEFA_BREAK", "crash-getinfo")];
-    "security-group" (Adapters) "host" "PUT-001" "security group": |_| {}, [("SOFTEFA_BREAK", "dead-endpoint")];
-    "no-adapter" (Files) "host" "DEV-001" "in the AWS account: launch a type with GPU-Direct Async (p5en":
+    "queues-of-another-kind" (Adapters) "image" "QUE-001", "EFA installer": |_| {}, [("SOFTEFA_BREAK", "depth3")];
+    "crash" (Adapters) "image" "FAB-001", "EFA installer": |_| {}, [("SOFTEFA_BREAK", "crash-getinfo")];
+    "security-group" (Adapters) "host" "PUT-001", "security group": |_| {}, [("SOFTEFA_BREAK", "dead-endpoint")];
+    "no-adapter" (Files) "host" "DEV-001", "in the AWS account: launch a type with GPU-Direct Async (p5en":
         |m| _ = m.remove("/sys/bus/pci"), [];
-    "no-driver" (Files) "host" "DEV-003" "driver":
+    "no-driver" (Files) "host" "DEV-003", "driver":
         |m| _ = m.remove("/sys/bus/pci/devices/0000:01:00.0/driver").remove(INFINIBAND), [];
-    "port-down" (Files) "host" "DEV-004" "stop and start the instance":
+    "port-down" (Files) "host" "DEV-004", "stop and start the instance":
         |m| _ = m.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"), [];
-    "closed-node" (Files) "pod" "DEV-006" "device":
+    "closed-node" (Files) "pod" "DEV-006", "device":
         |m| _ = m.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1"), [];
-    "wrong-libfabric-path" (Files) "pod" "LIB-001" "correct LIBFABRIC_PATH, or unset it":
+    "wrong-libfabric-path" (Files) "pod" "LIB-001", "correct LIBFABRIC_PATH, or unset it":
         |_| {}, [("LIBFABRIC_PATH", "/opt/efa/libfabric.so.1")];
 };
 
@@ -120,7 +99,8 @@ const BROKEN: &[Broken] = broken! {
 fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-machines");
     std::fs::create_dir_all(&folder).expect("a folder");
-    at_once(BROKEN, |&Broken { name, stack, who, code, fix, make, set }| {
+    at_once(BROKEN, |&Broken { name, stack, who, codes, fix, make, set, .. }| {
+        let code = codes[0];
         let machine = sound(&format!("people-{name}"));
         make(&machine);
         let check = |args: &[&str]| {

@@ -21,6 +21,8 @@ const FILES: [&str; 5] = ["host_rung", "machines", "pains", "pains_soft", "peopl
 const OF_THIS_LIBFABRIC: [&str; 2] = ["LIB-002", "FAB-011"];
 /// The same for runs without `--root`, which search libraries where this machine has them.
 const OF_THIS_MACHINE: [&str; 3] = ["LIB-001", "LIB-003", "LIB-004"];
+/// The same for runs in which libfabric's own provider looks for adapters, because `FI_PROVIDER` is set.
+const OF_ITS_PROVIDER: &str = "GDA-001";
 /// A machine that not every file system can have; its test states what must hold.
 const LEASED: &str = "stuck ";
 
@@ -113,11 +115,13 @@ fn behaviour(command: &Command, document: &Value, status: Option<i32>) -> String
         |one: &Value| format!("{}/{}={}", text(one, "gpu"), text(one, "adapter"), text(one, "result"));
     let verdicts: Vec<_> = document["verdict"].as_array().into_iter().flatten().map(verdict).collect();
     let own_libraries = !command.get_args().any(|one| one == "--root");
+    let own_provider = command.get_envs().any(|(name, value)| name == "FI_PROVIDER" && value.is_some());
     let mut codes: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for check in document["checks"].as_array().expect("checks") {
         let (code, subject) = (text(check, "code"), text(check, "subject"));
-        let left_out =
-            OF_THIS_LIBFABRIC.contains(&&*code) || own_libraries && OF_THIS_MACHINE.contains(&&*code);
+        let left_out = OF_THIS_LIBFABRIC.contains(&&*code)
+            || own_libraries && OF_THIS_MACHINE.contains(&&*code)
+            || own_provider && code == OF_ITS_PROVIDER;
         if !left_out {
             let state = [text(check, "state"), text(check, "who"), text(check, "blocked_by")].join(" ");
             codes

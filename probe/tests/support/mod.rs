@@ -1,5 +1,11 @@
 //! Running the probe, made-up machines, and validating documents.
-#![allow(dead_code, missing_docs, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unused_imports,
+    unused_macros,
+    reason = "each test binary uses its own part"
+)]
 
 mod frozen;
 pub(crate) mod schema;

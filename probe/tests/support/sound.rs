@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use efa_gda_test_support::soft::{provider, provider_folder};
 use efa_gda_test_support::{TempDir, compile, cuda};
 use serde_json::Value;
 
-use super::{Machine, PATIENT, document, output, probe, state};
+use super::{Machine, PATIENT, at_once, document, output, probe, state};
 
 /// NCCL, its EFA plugin and libefa on a sound machine.
 pub(crate) const NCCL: &str = "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2";
@@ -142,63 +141,61 @@ pub(crate) fn checked(stack: Stack, machine: &Machine, set: &[(&str, &str)]) -> 
     document(&output(command.envs(set.iter().copied())))
 }
 
-/// The document of a check on a sound machine; each process runs it once for a stack.
-pub(crate) fn healthy(stack: Stack) -> &'static Value {
-    static ALL: [OnceLock<Value>; 7] = [const { OnceLock::new() }; 7];
-    ALL[stack as usize].get_or_init(|| checked(stack, &sound("healthy"), &[]))
+/// A machine with one defect.
+pub(crate) struct Broken {
+    pub(crate) name: &'static str,
+    pub(crate) stack: Stack,
+    /// What must be reported: for whom, by which codes, with which words in the first one's fix and elsewhere.
+    pub(crate) who: &'static str,
+    pub(crate) codes: &'static [&'static str],
+    pub(crate) fix: &'static str,
+    pub(crate) words: &'static [&'static str],
+    /// The defect: in the files of a sound machine, and in variables.
+    pub(crate) make: fn(&Machine),
+    pub(crate) set: &'static [(&'static str, &'static str)],
 }
 
-fn text<'a>(check: &'a Value, key: &str) -> &'a str {
-    check[key].as_str().unwrap_or_default()
-}
-
-fn all(document: &Value) -> &[Value] {
-    document["checks"].as_array().expect("checks")
-}
-
-fn is_bad(check: &Value) -> bool {
-    matches!(text(check, "state"), "fail" | "warn")
-}
-
-/// The codes that fail or warn.
-fn bad(document: &Value) -> BTreeSet<&str> {
-    all(document).iter().filter(|check| is_bad(check)).map(|check| text(check, "code")).collect()
-}
-
-/// Asserts that `document` reports `codes`, the first of them with `fix` and for `who`; that nothing fails or warns
-/// beside them that a sound machine does not report; and that only they block what ran on a sound machine.
-pub(crate) fn alone(document: &Value, healthy: &Value, codes: &[&str], fix: &str, who: &str) {
-    let (bad, usual) = (bad(document), bad(healthy));
-    for code in codes {
-        assert!(bad.contains(code), "{code} is not reported, but {bad:?}");
-    }
-    let beside: Vec<_> = bad.difference(&usual).filter(|code| !codes.contains(code)).collect();
-    assert!(beside.is_empty(), "{codes:?} brings {beside:?} with it: {document:#}");
-    let of = |document: &Value| -> Vec<Value> {
-        all(document).iter().filter(|one| one["code"] == codes[0] && is_bad(one)).cloned().collect()
+/// Rows of [`Broken`].
+macro_rules! broken {
+    ($($name:literal ($stack:ident) $who:literal $($code:literal)&+, $fix:literal $(, $word:literal)*: $make:expr, $set:tt;)*) => {
+        &[$($crate::support::sound::Broken {
+            name: $name, stack: $crate::support::sound::Stack::$stack, who: $who, codes: &[$($code),+], fix: $fix,
+            words: &[$($word),*], make: $make, set: &$set,
+        }),*]
     };
-    let found = of(document);
-    let right = |one: &&Value| text(one, "fix").contains(fix) && text(one, "who") == who;
-    let right = found.iter().find(right).unwrap_or_else(|| panic!("no {fix:?} for {who} in {found:#?}"));
-    assert!(
-        of(healthy).iter().all(|one| one["fix"] != right["fix"]),
-        "a sound machine has the same: {right:#}"
-    );
-    for check in all(document).iter().filter(|check| text(check, "state") == "skip") {
-        let ran = all(healthy).iter().any(|one| one["code"] == check["code"] && text(one, "state") != "skip");
-        let root = text(check, "blocked_by");
-        assert!(!ran || codes.contains(&root) || usual.contains(root), "blocked by {root}: {check:#}");
-    }
+}
+pub(crate) use broken;
+
+/// Asserts that `document` reports `codes`, the first of them with `fix` and for `who`, and that nothing fails or warns
+/// beside them. The frozen behaviour has the other states. Returns the text of the first one's check.
+pub(crate) fn alone(document: &Value, codes: &[&str], fix: &str, who: &str) -> String {
+    let checks = document["checks"].as_array().expect("checks").iter();
+    let bad: Vec<_> = checks.filter(|one| one["state"] == "fail" || one["state"] == "warn").collect();
+    let found: BTreeSet<_> = bad.iter().map(|one| one["code"].as_str().expect("a code")).collect();
+    assert_eq!(found, codes.iter().copied().collect(), "{document:#}");
+    let right = |one: &&&Value| one["code"] == codes[0] && one["who"] == who;
+    let has = |one: &&&Value| one["fix"].as_str().is_some_and(|text| text.contains(fix));
+    let right = bad.iter().find(|one| right(one) && has(one));
+    right.unwrap_or_else(|| panic!("no {fix:?} for {who} in {bad:#?}")).to_string()
 }
 
-/// [`alone`] for a check on `machine` with these variables.
-pub(crate) fn reported_alone(
-    (stack, machine, set): (Stack, &Machine, &[(&str, &str)]),
-    codes: &[&str],
-    fix: &str,
-    who: &str,
-) {
-    alone(&checked(stack, machine, set), healthy(stack), codes, fix, who);
+/// Checks each machine: [`alone`], with the words.
+pub(crate) fn all_alone(machines: &[Broken]) {
+    at_once(machines, |&Broken { name, stack, who, codes, fix, words, make, set }| {
+        let machine = sound(name);
+        make(&machine);
+        let mut document = checked(stack, &machine, set);
+        if stack == Stack::Libfabric
+            && let Some(checks) = document["checks"].as_array_mut()
+        {
+            // libfabric finds no adapter, and may be too old; that is of the machine that runs the test.
+            checks.retain(|one| {
+                one["code"] != "GDA-001" && (one["code"] != "FAB-001" || codes[0] == "FAB-001")
+            });
+        }
+        let text = alone(&document, codes, fix, who);
+        assert!(words.iter().all(|word| text.contains(word)), "{name}: not all of {words:?}: {text}");
+    });
 }
 
 /// Asserts that these checks of `document` pass.
