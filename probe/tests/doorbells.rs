@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{check, ended, output, soft, state, status};
+use support::{check, ended, soft, state};
 
 fn run(args: &[&str]) -> (Value, i32) {
     ended(&mut soft(args))
@@ -32,21 +32,7 @@ fn a_check_moves_its_bytes_in_the_requested_doorbell_mode() {
 }
 
 #[test]
-fn every_operation_is_verified_in_mode_staged() {
-    for (op, bytes) in [("write-imm", "100"), ("inline-write", "80"), ("read", "100"), ("send", "100")] {
-        let (document, status) =
-            run(&["put", "--op", op, "--bytes", bytes, "--count", "5000", "--doorbell", "staged"]);
-        assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
-    }
-}
-
-#[test]
 fn the_host_executor_uses_mode_direct_by_default() {
     let (document, _) = run(&["put", "--executor", "host", "--doorbell", "auto"]);
     assert_eq!(document["put"]["doorbell"], "direct");
-}
-
-#[test]
-fn an_unknown_doorbell_mode_is_a_usage_error() {
-    assert_eq!(status(&output(&mut soft(&["check", "--doorbell", "fourth"]))), 2);
 }

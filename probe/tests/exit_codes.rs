@@ -23,6 +23,7 @@ fn an_unknown_option_value_or_code_is_a_usage_error() {
         // For the node-problem-detector, 2 is unknown.
         &["--npd", "--no-such-option"],
         &["--gpu", "first"],
+        &["check", "--soft", "--doorbell", "fourth"],
         &["--device", ""],
         &["--time-limit", "0"],
         &["explain", "ENV-999"],
@@ -70,6 +71,10 @@ fn a_value_that_cannot_work_is_refused_with_what_is_expected() {
         (&["bench", "--peer", "host", "--queues", "2"], "cannot be used with"),
         (&["ring", "--rendezvous", "host:port"], "\"port\" is not"),
         (&["--json", "check", "--npd"], "omit one"),
+        (&["--prometheus", "file"], "gda-probe check"),
+        (&["check", "--bytes", "4"], "gda-probe put, ring"),
+        (&["explain", "FAB-099"], "the nearest are FAB-009"),
+        (&["decode"], "give --wqe or --cqe"),
         (&["check", "--npd", "--prometheus", "-"], "name a file for --prometheus"),
         (&["bench", "--npd", "--html", "-"], "name a file for --html"),
     ] {
@@ -86,25 +91,6 @@ fn an_option_that_the_help_hides_is_not_suggested() {
     assert!(!complaint(&["put", "--plnt", "phase"]).1.contains("--plant"));
     assert!(!complaint(&["_ranks"]).1.contains("__ranks"));
     assert!(complaint(&["put", "--per", "host"]).1.contains("--peer"), "others are");
-}
-
-#[test]
-fn an_option_of_another_command_is_refused_with_that_command() {
-    for (args, command) in [
-        (&["--prometheus", "file"][..], "gda-probe check"),
-        (&["check", "--bytes", "4"], "gda-probe put, ring"),
-    ] {
-        let (status, text) = complaint(args);
-        assert_eq!(status, 2, "{text}");
-        assert!(text.contains(command), "{text}");
-    }
-}
-
-#[test]
-fn an_unknown_code_is_refused_with_the_nearest_ones() {
-    let (status, text) = complaint(&["explain", "FAB-099"]);
-    assert_eq!(status, 2);
-    assert!(text.contains("the nearest are FAB-009"), "{text}");
 }
 
 #[test]
@@ -140,13 +126,6 @@ fn metrics_and_the_archive_go_to_stdout_on_request() {
 }
 
 #[test]
-fn decode_without_an_entry_asks_for_either_kind() {
-    let (status, text) = complaint(&["decode"]);
-    assert_eq!(status, 2);
-    assert!(text.contains("--wqe") && text.contains("--cqe"), "{text}");
-}
-
-#[test]
 fn help_has_status_0() {
     assert_eq!(status(&run(&["--help"])), 0);
 }
@@ -177,13 +156,6 @@ fn npd_statuses_replace_the_usual_statuses() {
     let mut command = probe(&["--npd", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent");
     assert_eq!(status(&output(&mut command)), 1, "a problem");
-}
-
-#[test]
-fn explain_accepts_a_code_in_lower_case() {
-    let output = run(&["explain", "env-005"]);
-    assert_eq!(status(&output), 0);
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("ENV-005 "));
 }
 
 /// The document that replaces a report on an error, and the exit status.

@@ -35,12 +35,47 @@ fn refused_beyond(op: &str, bytes: &str, limit: &str, most: &str) {
     assert!(fix.contains("--bytes") && (fix.contains("--count") || fix.contains("--op")), "{fix}");
 }
 
+type Set = &'static [(&'static str, &'static str)];
+
+const REORDER: Set = &[("SOFTEFA_REORDER", "16")];
+const SHORT: Set = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
+const CONSUMING: Set = &[("SOFTEFA_UNSOLICITED_WRITE", "0")];
+
+/// Operations, bytes, counts, doorbell modes and variables of puts that are verified.
+const VERIFIED: [(&str, &str, u64, &str, Set); 17] = [
+    ("write", "100", 5000, "auto", REORDER),
+    ("write-imm", "100", 5000, "auto", REORDER),
+    ("inline-write", "80", 5000, "auto", REORDER),
+    ("read", "100", 5000, "auto", REORDER),
+    ("send", "100", 5000, "auto", REORDER),
+    ("write-imm", "100", 5000, "staged", &[]),
+    ("inline-write", "80", 5000, "staged", &[]),
+    ("read", "100", 5000, "staged", &[]),
+    ("send", "100", 5000, "staged", &[]),
+    // Many laps of each ring, and wraps of the doorbell.
+    ("write", "64", 200_000, "auto", &[]),
+    ("send", "64", 100_000, "auto", &[]),
+    // Writes consume receives on this adapter.
+    ("write-imm", "64", 5000, "auto", CONSUMING),
+    // The longest requests.
+    ("inline-write", "80", 1, "auto", &[]),
+    ("send", "8928", 1, "auto", &[]),
+    ("write", "65536", 1, "auto", SHORT),
+    ("write-imm", "65536", 1, "auto", SHORT),
+    ("read", "65536", 1, "auto", SHORT),
+];
+
 #[test]
-fn every_operation_is_verified_with_reordering() {
-    for (op, bytes) in [("write-imm", "100"), ("inline-write", "80"), ("read", "100"), ("send", "100")] {
-        let (document, status) =
-            put(op, &["--bytes", bytes, "--count", "5000"], &[("SOFTEFA_REORDER", "16")]);
-        assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
+fn every_operation_is_verified_reordered_over_many_laps_and_with_the_longest_request() {
+    for case @ (op, bytes, count, doorbell, set) in VERIFIED {
+        let args = ["--bytes", bytes, "--count", &count.to_string(), "--doorbell", doorbell];
+        let (document, status) = put(op, &args, set);
+        let put = &document["put"];
+        assert_eq!(
+            (&put["completed"], &put["verified"], status),
+            (&count.into(), &true.into(), 0),
+            "{case:?}: {put:#}"
+        );
     }
 }
 
@@ -62,30 +97,6 @@ fn every_size_of_every_operation_is_verified_with_and_without_reordering() {
 }
 
 #[test]
-fn sends_are_verified_over_many_laps_of_every_ring() {
-    let (document, status) = put("send", &["--bytes", "64", "--count", "100000"], &[]);
-    assert_eq!((&document["put"]["completed"], status), (&100_000.into(), 0), "{document:#}");
-}
-
-#[test]
-fn writes_with_immediate_are_verified_on_an_adapter_that_consumes_receives() {
-    let (document, status) = put("write-imm", &["--count", "5000"], &[("SOFTEFA_UNSOLICITED_WRITE", "0")]);
-    assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
-}
-
-#[test]
-fn the_longest_request_of_each_operation_is_verified() {
-    for (op, bytes) in [("inline-write", "80"), ("send", "8928")] {
-        let (document, status) = put(op, &["--bytes", bytes], &[]);
-        assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
-    }
-    for op in ["write", "write-imm", "read"] {
-        let (document, status) = put(op, &["--bytes", "65536"], &[("SOFTEFA_MAX_RDMA_SIZE", "65536")]);
-        assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
-    }
-}
-
-#[test]
 fn a_gibibyte_is_verified_if_memory_allows() {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
@@ -100,19 +111,15 @@ fn a_gibibyte_is_verified_if_memory_allows() {
 }
 
 #[test]
-fn a_send_that_is_too_long_names_max_msg_size() {
-    refused_beyond("send", "8929", "max_msg_size", "8928");
-}
-
-#[test]
-fn an_inline_write_that_is_too_long_names_the_inline_limit() {
-    refused_beyond("inline-write", "81", "inline limit", "80");
-}
-
-#[test]
-fn an_rdma_request_that_is_too_long_names_max_rdma_size() {
-    for op in ["write", "write-imm", "read"] {
-        refused_beyond(op, "1073741825", "max_rdma_size", "1073741824");
+fn a_request_that_is_too_long_names_the_limit() {
+    for (op, bytes, limit, most) in [
+        ("send", "8929", "max_msg_size", "8928"),
+        ("inline-write", "81", "inline limit", "80"),
+        ("write", "1073741825", "max_rdma_size", "1073741824"),
+        ("write-imm", "1073741825", "max_rdma_size", "1073741824"),
+        ("read", "1073741825", "max_rdma_size", "1073741824"),
+    ] {
+        refused_beyond(op, bytes, limit, most);
     }
 }
 

@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
-use support::{Machine, check, document, ended, output, says, soft, state, status};
+use support::{Machine, at_once, check, document, ended, output, soft, state, status};
 
 /// A put's document and status.
 fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
@@ -23,11 +23,6 @@ fn a_check_passes_from_environment_to_verified_completion() {
         assert_eq!(state(&document, code), "pass", "{code}");
     }
     assert_eq!(document["put"]["verified"], true);
-}
-
-#[test]
-fn without_a_gpu_the_verdict_is_none_and_reports_working_queues() {
-    let document = document(&output(&mut soft(&["--gpu", "none"])));
     let verdict = &document["verdict"][0];
     assert_eq!((&verdict["gpu"], &verdict["result"]), (&"none".into(), &"none".into()));
     assert!(verdict["next"].as_str().unwrap().contains("work from the host"), "{verdict}");
@@ -41,32 +36,8 @@ fn queue_geometry_is_reported() {
     assert_eq!((&queues["rq"]["entry_size"], &queues["cq"]["phase"]), (&16.into(), &1.into()));
 }
 
-#[test]
-fn many_puts_are_verified_over_many_laps_and_doorbell_wraps() {
-    let (document, status) = put(&["--bytes", "64", "--count", "200000"], &[]);
-    let put = &document["put"];
-    assert_eq!(
-        (&put["completed"], &put["verified"], status),
-        (&200_000.into(), &true.into(), 0),
-        "{document:#}"
-    );
-}
-
-#[test]
-fn a_put_is_verified_with_reordered_requests() {
-    let (document, status) = put(&["--bytes", "100", "--count", "5000"], &[("SOFTEFA_REORDER", "16")]);
-    assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
-}
-
 /// Without counters, whose check posts requests before the put: an injected status names a request by its number.
 const UNCOUNTED: (&str, &str) = ("FI_EFA_USE_HW_CNTR", "0");
-
-#[test]
-fn an_error_completion_fails_the_put_with_its_status() {
-    let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:13"), UNCOUNTED]);
-    assert_eq!((&document["put"]["verified"], status), (&false.into(), 3));
-    says(&document, "PUT-002", "observed", &["status 13"]);
-}
 
 #[test]
 fn every_error_status_is_reported_with_its_number_and_its_page() {
@@ -74,7 +45,8 @@ fn every_error_status_is_reported_with_its_number_and_its_page() {
         let (document, status) =
             put(&["--count", "4"], &[("SOFTEFA_INJECT", &format!("3:{code}")), UNCOUNTED]);
         let check = check(&document, "PUT-002");
-        assert_eq!((&check["state"], status), (&"fail".into(), 3), "{code}");
+        let verified = &document["put"]["verified"];
+        assert_eq!((&check["state"], verified, status), (&"fail".into(), &false.into(), 3), "{code}");
         assert!(check["observed"].as_str().unwrap().contains(&format!("status {code}: ")), "{check:#}");
         let page = format!("STATUS-{code}");
         assert!(check["fix"].as_str().unwrap().contains(&format!("explain {page} ")), "{check:#}");
@@ -114,11 +86,6 @@ fn a_put_that_exceeds_memory_fails_put_002() {
 }
 
 #[test]
-fn a_count_of_0_is_a_usage_error() {
-    assert_eq!(status(&output(soft(&["put"]).args(["--count", "0"]))), 2);
-}
-
-#[test]
 fn each_adapter_has_separate_checks_and_a_verdict() {
     let document = document(&output(soft(&["--gpu", "none"]).env("SOFTEFA_ADAPTERS", "3")));
     let moved = document["checks"].as_array().unwrap().iter().filter(|check| check["code"] == "PUT-002");
@@ -134,12 +101,6 @@ fn device_selects_one_of_several_adapters() {
 }
 
 #[test]
-fn a_missing_adapter_is_named_with_the_adapters_found() {
-    let document = document(&output(&mut soft(&["--device", "nothing"])));
-    says(&document, "FAB-003", "observed", &["softefa0-rdm"]);
-}
-
-#[test]
 fn the_provider_directory_is_removed_at_the_end() {
     let machine = Machine::new("tmp");
     std::fs::set_permissions(machine.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -147,18 +108,51 @@ fn the_provider_directory_is_removed_at_the_end() {
     assert_eq!(std::fs::read_dir(machine.path()).unwrap().count(), 0);
 }
 
-#[test]
-fn a_missing_provider_fails_env_000_and_blocks_libfabric() {
-    let (document, status) = ended(soft(&[]).env("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so"));
-    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
-    assert_eq!(check(&document, "LIB-001")["blocked_by"], "ENV-000");
-}
+/// A check: its options, variables, exit status, a code with its state, and words of that check.
+type Case = (
+    &'static [&'static str],
+    &'static [(&'static str, &'static str)],
+    i32,
+    &'static str,
+    &'static [&'static str],
+);
+
+const CHECKS: &[Case] = &[
+    (&["--gpu", "none"], &[], 0, "GDA-009 pass", &["\"proven\"", "\"1024 entries"]),
+    (
+        &["--gpu", "none"],
+        &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")],
+        0,
+        "GDA-010 pass",
+        &["\"proven\"", "\"one success and one error\""],
+    ),
+    // Counters are off by default before 2.7.
+    (
+        &["--gpu", "none"],
+        &[("SOFTEFA_PROV_VERSION", "206.0")],
+        0,
+        "GDA-010 unknown",
+        &["FI_EFA_USE_HW_CNTR=1"],
+    ),
+    (&["--device", "nothing"], &[], 3, "FAB-003 fail", &["softefa0-rdm"]),
+    (&[], &[("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so")], 3, "LIB-001 skip", &["ENV-000"]),
+    (&[], &[("SOFTEFA_LIBRARY", "/etc/passwd")], 3, "ENV-000 fail", &[]),
+    (&[], &[("SOFTEFA_LIBRARY", "/dev/zero")], 3, "ENV-000 fail", &[]),
+    (&[], &[("SOFTEFA_LIBRARY", "/")], 3, "ENV-000 fail", &[]),
+    (&[], &[("TMPDIR", "/nonexistent")], 3, "ENV-000 fail", &["TMPDIR"]),
+    (&[], &[("TMPDIR", "/nonexistent/colon:tmp")], 3, "ENV-000 fail", &["colon"]),
+];
 
 #[test]
-fn a_missing_tmpdir_fails_env_000() {
-    let (document, status) = ended(soft(&[]).env("TMPDIR", "/nonexistent"));
-    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
-    says(&document, "ENV-000", "fix", &["TMPDIR"]);
+fn each_check_has_its_state_and_names_its_cause() {
+    at_once(CHECKS, |&(args, set, status, expected, words)| {
+        let (document, ended) = ended(soft(args).envs(set.iter().copied()));
+        let (code, state) = expected.split_once(' ').expect("a code and a state");
+        let found = check(&document, code);
+        assert_eq!((&found["state"], ended), (&state.into(), status), "{args:?} {set:?}: {found:#}");
+        let text = found.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "not all of {words:?}: {found:#}");
+    });
 }
 
 #[test]
@@ -172,33 +166,6 @@ fn a_software_adapter_that_does_not_start_is_not_reported_as_missing_hardware() 
 }
 
 #[test]
-fn a_completion_queue_opens_in_external_memory() {
-    let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
-    let check = check(&document, "GDA-009");
-    assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
-    assert!(check["observed"].as_str().unwrap().starts_with("1024 entries"), "{check:#}");
-}
-
-#[test]
-fn an_enabled_completion_counter_counts() {
-    let mut command = soft(&["check", "--gpu", "none"]);
-    let (document, status) = ended(command.env("FI_EFA_USE_HW_CNTR", "1").env("SOFTEFA_HW_CNTR", "1"));
-    let check = check(&document, "GDA-010");
-    assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
-    assert_eq!(check["observed"], "one success and one error");
-    assert_eq!(status, 0);
-}
-
-#[test]
-fn completion_counters_that_are_off_by_default_are_unknown_with_the_variable_to_set() {
-    let (document, status) = ended(soft(&["check", "--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "206.0"));
-    let check = check(&document, "GDA-010");
-    assert_eq!(check["state"], "unknown");
-    assert!(check["why"].as_str().unwrap().contains("FI_EFA_USE_HW_CNTR=1"), "{check:#}");
-    assert_eq!(status, 0);
-}
-
-#[test]
 fn a_libfabric_before_2_7_is_not_asked_for_fi_xpu() {
     let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
     let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();
@@ -208,22 +175,6 @@ fn a_libfabric_before_2_7_is_not_asked_for_fi_xpu() {
     let check = check(&document, "FAB-011");
     assert_eq!(check["state"], "unknown");
     assert!(check["why"].as_str().unwrap().contains("libfabric 2.7"), "{check:#}");
-}
-
-#[test]
-fn a_colon_in_tmpdir_fails_env_000() {
-    let machine = Machine::new("colon:tmp");
-    let (document, status) = ended(soft(&[]).env("TMPDIR", machine.path()));
-    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
-    says(&document, "ENV-000", "observed", &["colon"]);
-}
-
-#[test]
-fn a_provider_that_is_not_a_library_fails_env_000() {
-    for file in ["/etc/passwd", "/dev/zero", "/"] {
-        let document = document(&output(soft(&[]).env("SOFTEFA_LIBRARY", file)));
-        assert_eq!(state(&document, "ENV-000"), "fail", "{file}");
-    }
 }
 
 #[test]
