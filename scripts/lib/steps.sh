@@ -102,12 +102,12 @@ step_kernels() {
   with_toolkit
   local -x EFA_GDA_TEST_ARCHITECTURES=${EFA_GDA_TEST_ARCHITECTURES:-sm_90}
   [[ -z $ALL ]] || unset EFA_GDA_TEST_ARCHITECTURES
-  cargo_tests 'kernels' 900 --workspace --test kernels_compile
+  cargo_tests 'kernels' 2400 --workspace --test kernels_compile
 }
 
-step_clippy() { step 'clippy' 600 cargo clippy --workspace --all-targets --locked -- -D warnings; }
+step_clippy() { step 'clippy' 2400 cargo clippy --workspace --all-targets --locked -- -D warnings; }
 
-step_docs() { RUSTDOCFLAGS='-D warnings' step 'docs' 600 cargo doc --workspace --no-deps --locked; }
+step_docs() { RUSTDOCFLAGS='-D warnings' step 'docs' 2400 cargo doc --workspace --no-deps --locked; }
 
 step_probe() {
   local -x EFA_GDA_PROBE_DEV=1
