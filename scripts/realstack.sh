@@ -416,7 +416,7 @@ main() {
   # A leak exhausts these limits of descriptors and memory.
   (
     ulimit -n 64
-    # An open device reserves 2 GiB of addresses for its rings, of which only used pages take memory.
+    # An open device reserves 1 GiB of addresses for its rings, of which only used pages take memory.
     ulimit -v 2800000
     softefa cycles 600 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
   )

@@ -96,16 +96,6 @@ fn entries_of_128_bytes_fill_their_slots() {
 }
 
 #[test]
-fn an_aggregated_work_request_rings_once() {
-    let shape = Shape { depth: 256, max_batch: 256, ..Shape::default() };
-    let mut bench = Bench::new(shape);
-    let args = efa_gda_put_args { flags: EFA_GDA_PUT_AGGREGATE, ..writes(200) };
-    assert_eq!(put(&mut bench, args, 32).status, Ok(()));
-    let record = bench.finish();
-    assert_eq!((record.violations.len(), record.requests.len(), record.doorbells), (0, 200, 1));
-}
-
-#[test]
 fn a_request_longer_than_the_limit_is_split() {
     let mut bench = Bench::new(Shape::default());
     bench.queue.max_rdma_size = 1000;

@@ -399,8 +399,6 @@ pub struct efa_gda_peer {
     pub qpn: u16,
     pub qkey: u32,
 }
-/// Defer the doorbell to the end, except where the batch window or free slots require one.
-pub const EFA_GDA_PUT_AGGREGATE: efa_gda_put_flags = 1;
 /// End when everything is rung for, without waiting for completions.
 pub const EFA_GDA_PUT_NO_WAIT: efa_gda_put_flags = 2;
 /** The last request of each transfer carries the immediate, for every operation but a read. EFA_GDA_OP_WRITE_IMM and
@@ -408,8 +406,6 @@ pub const EFA_GDA_PUT_NO_WAIT: efa_gda_put_flags = 2;
 pub const EFA_GDA_PUT_IMMEDIATE: efa_gda_put_flags = 4;
 /// Where transfer i carries an immediate, it is immediate + i. This flag alone adds none.
 pub const EFA_GDA_PUT_COUNT_IMMEDIATE: efa_gda_put_flags = 8;
-/// A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address.
-pub const EFA_GDA_PUT_TWO_PIECES: efa_gda_put_flags = 16;
 /// efa_gda_put_args::flags
 pub type efa_gda_put_flags = ::core::ffi::c_uint;
 /// Result of a put. The kernel writes it when it ends, the status last.
@@ -453,10 +449,6 @@ pub struct efa_gda_put_args {
     pub reserved: u32,
     /// Bound of each wait, from its last progress (enum efa_gda_status).
     pub timeout_ns: u64,
-    /// See EFA_GDA_PUT_TWO_PIECES. Transfer i's is at second_address + i * local_stride.
-    pub second_address: u64,
-    pub second_lkey: u32,
-    pub second_bytes: u32,
 }
 impl Default for efa_gda_put_args {
     fn default() -> Self {

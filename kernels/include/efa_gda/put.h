@@ -36,16 +36,11 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
   }
   uint32_t capacity = q.sq.entry_size == 128 ? EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 : EFA_IO_TX_DESC_INLINE_MAX_SIZE;
   if (inlined && (a.bytes > capacity || a.bytes > q.max_inline)) return EFA_GDA_BAD_ARGUMENT;
-  bool two = (a.flags & EFA_GDA_PUT_TWO_PIECES) != 0;
-  if (two && (!message || inlined)) return EFA_GDA_BAD_ARGUMENT;
-  if (message && !inlined && (a.bytes > q.max_msg_size || a.bytes + (two ? a.second_bytes : 0) > q.max_msg_size)) {
-    return EFA_GDA_BAD_ARGUMENT;
-  }
+  if (message && !inlined && a.bytes > q.max_msg_size) return EFA_GDA_BAD_ARGUMENT;
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
   uint64_t entries = entries_per_transfer(a.bytes, max_entry_bytes(q, !message && !inlined));
   if (a.count > ~(uint64_t)0 / entries) return EFA_GDA_BAD_ARGUMENT;
-  uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
-  if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
+  if (!inlined && (a.lkey & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
 }
 
@@ -68,12 +63,7 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t transfer, uint64_
       break;
     case EFA_GDA_OP_SEND:
     case EFA_GDA_OP_SEND_IMM:
-      if ((a.flags & EFA_GDA_PUT_TWO_PIECES) != 0) {
-        Memory second = {a.second_address + transfer * a.local_stride, a.second_lkey, a.second_bytes};
-        e = send_entry(a.peer, memory, second);
-      } else {
-        e = send_entry(a.peer, memory);
-      }
+      e = send_entry(a.peer, memory);
       break;
     default:
       e = rdma_entry(a.op == EFA_GDA_OP_READ ? EFA_IO_RDMA_READ : EFA_IO_RDMA_WRITE, a.peer, memory, remote, a.rkey);
@@ -104,7 +94,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
     uint64_t max_bytes = max_entry_bytes(*a.queue, rdma);
     uint64_t entries = entries_per_transfer(a.bytes, max_bytes), total = a.count * entries;
-    bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
+    bool failed = false;
     status = sender.status();
     const bool is_open = status == EFA_GDA_OK;
     if (is_open && block.rank() == 0) store_relaxed(&q.error.put_status, 0u);
@@ -113,8 +103,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
       uint32_t n = (uint32_t)(total - posted < kEntriesPerPost ? total - posted : kEntriesPerPost);
       uint64_t from = posted;
       status = sender.post(
-          n, [&](uint32_t i) { return put_entry(a, (from + i) / entries, (from + i) % entries, entries, max_bytes); },
-          defer ? kPostDefer : kPostDefault);
+          n, [&](uint32_t i) { return put_entry(a, (from + i) / entries, (from + i) % entries, entries, max_bytes); });
       if (status == EFA_GDA_OK) posted += n;
       failed = block.from_leader(load_relaxed(&q.error.put_status)) != 0;
     }

@@ -355,17 +355,13 @@ struct efa_gda_peer {
 
 /* efa_gda_put_args::flags */
 enum efa_gda_put_flags {
-  /* Defer the doorbell to the end, except where the batch window or free slots require one. */
-  EFA_GDA_PUT_AGGREGATE = 1 << 0,
   /* End when everything is rung for, without waiting for completions. */
   EFA_GDA_PUT_NO_WAIT = 1 << 1,
   /* The last request of each transfer carries the immediate, for every operation but a read. EFA_GDA_OP_WRITE_IMM and
    * EFA_GDA_OP_SEND_IMM carry it without this flag. */
   EFA_GDA_PUT_IMMEDIATE = 1 << 2,
   /* Where transfer i carries an immediate, it is immediate + i. This flag alone adds none. */
-  EFA_GDA_PUT_COUNT_IMMEDIATE = 1 << 3,
-  /* A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address. */
-  EFA_GDA_PUT_TWO_PIECES = 1 << 4
+  EFA_GDA_PUT_COUNT_IMMEDIATE = 1 << 3
 };
 
 /* Result of a put. The kernel writes it when it ends, the status last. */
@@ -406,10 +402,6 @@ struct efa_gda_put_args {
   uint32_t reserved;
   /* Bound of each wait, from its last progress (enum efa_gda_status). */
   uint64_t timeout_ns;
-  /* See EFA_GDA_PUT_TWO_PIECES. Transfer i's is at second_address + i * local_stride. */
-  uint64_t second_address;
-  uint32_t second_lkey;
-  uint32_t second_bytes;
 };
 
 /* Result of the receive kernel, which writes it when it ends, the status last. */

@@ -110,7 +110,7 @@ fn commands_and_options_are_those_of_the_list() {
     let named: Vec<&str> = text.lines().filter(|line| line.starts_with("softefa ")).collect();
     let expected = [
         "softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]",
-        "softefa serve --socket PATH [--adapters N] [--quiet] [--every-user]",
+        "softefa serve --socket PATH [--adapters N] [--quiet]",
         "softefa doctor",
         "softefa compare CAPTURE REQUESTS",
     ];
