@@ -72,7 +72,7 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         assert_eq!((word(words.success), word(words.error)), (3, 1));
         // Neither libfabric nor a queue on the host reads words that are not mapped into this process.
         assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (None, None));
-        let error = first.with_counters().unwrap_err();
+        let error = counted(&side, &counter).with_counters().unwrap_err();
         assert!(matches!(error, QueueError::Counters(CountersError::Unreadable(_))), "{error}");
         let short = gpu.memory(&[0; 64]);
         // SAFETY: as above.
