@@ -118,7 +118,7 @@ int softefa_preset_counter(uint64_t counter);
  */
 void softefa_hold(int held);
 /*
- * Stops the engines of all adapters created so far, for good: posted requests do
+ * Stops all adapters created so far, for good: posted requests do
  * not complete, as on a dead adapter. Objects can still be closed; closing an
  * endpoint flushes its requests and receives.
  */

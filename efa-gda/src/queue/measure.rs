@@ -35,7 +35,7 @@ pub struct Load {
     pub shared: bool,
     /// Number of blocks; block `b` posts to queue `b` modulo the number of queues.
     pub blocks: u32,
-    /// Threads of each block; 1 to [`host::MAX_LANES`].
+    /// Threads of each block; 1 to 1,024.
     pub threads: u32,
     /// Calls of each producer. Each call rings.
     pub calls: u32,

@@ -54,7 +54,7 @@ impl ReceiveId {
 /// # let message = domain.register(Buffer::zeroed(100).ok_or("no memory")?, Access::SEND)?;
 /// let posted = queue.post_receives(&Receives::new(&region).bytes(4096).count(16).stride(4096))?;
 /// # queue.execute(&WorkRequest::send(peer, &message))?;
-/// let message = queue.receive(Duration::from_secs(10))?;
+/// let message = queue.receive_many(1, Duration::from_secs(10))?[0];
 /// let offset = message.receive.map(|id| id.after(posted.first) as usize * 4096);
 /// # assert_eq!((offset, message.length), (Some(0), 100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -28,7 +28,6 @@
 //! finds every error that was counted before those successes.
 
 use std::any::Any;
-use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -320,10 +319,11 @@ impl AttachedCounters {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Detaches all counters of a queue pair that was destroyed, and writes their mirrors.
+    /// Detaches all counters of a queue pair that was removed, and writes their mirrors. The counters are dropped with
+    /// the queue pair, outside the network's lock.
     pub(crate) fn detach(&self) {
-        let counters = take(&mut *self.counters.write().unwrap_or_else(PoisonError::into_inner));
-        for (_, counter) in counters {
+        let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
+        for (_, counter) in counters.iter() {
             counter.write_mirror();
             counter.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -258,8 +258,10 @@ fn serve(network: &Network, index: u16, round: &mut Round) {
             round.progress |= queue_pair.run_round(view, &mut engine);
             engine.spent >= COST_PER_LOCK / 2
         });
-        if let Some((number, _)) = interrupted {
-            (first, has_pending) = (number + 1, engine.has_pending);
+        if let Some((number, _)) = interrupted
+            && let Some(next) = number.checked_add(1)
+        {
+            (first, has_pending) = (next, engine.has_pending);
             continue;
         }
         if local.shared.backlogged.load(Ordering::Relaxed) > 0 {

@@ -89,8 +89,9 @@ impl Network {
         let mut engine = lock(&self.engine);
         let index = self.insert(shared)?;
         match &*engine {
-            Some(thread) => thread.thread().unpark(),
-            None => match engine::start(self) {
+            Some(thread) if !thread.is_finished() => thread.thread().unpark(),
+            // There is none, or a panic ended it.
+            _ => match engine::start(self) {
                 Ok(thread) => *engine = Some(thread),
                 Err(error) => {
                     self.remove(index);

@@ -59,7 +59,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // After this call no engine accesses the memory.
+        // After this call the engine does not access the memory.
         if let Err(error) = self.domain.adapter.deregister_memory(self.keys.local) {
             ffi::log(format_args!(
                 "memory region with lkey {}: deregistering it on close failed: {error}",

@@ -247,14 +247,18 @@ impl Context {
             _ => {}
         }
         if let Some((object, mappings)) = self.objects.remove(&handle) {
-            self.release(object);
+            match object {
+                // Destroyed above. Their numbers may be those of another client's objects by now.
+                Object::Domain(_) => {}
+                Object::Completion(queue) => queue.release(&mut self.maps, &mut self.rings),
+                object => self.release(object),
+            }
             self.unmap = mappings;
         }
         Ok(())
     }
 
-    /// Releases an object that has no handle any more. A domain or completion queue may have been destroyed already, so
-    /// errors are ignored.
+    /// Destroys an object that has no handle. An error means that the adapter has no such object.
     fn release(&mut self, object: Object) {
         match object {
             Object::Domain(domain) => {

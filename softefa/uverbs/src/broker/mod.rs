@@ -154,9 +154,10 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
+        // While the broker listens, no other takes its socket for that of an ended one.
+        self.listener.remove_file();
         // Ends the wait of the accepting thread.
         let _ = shutdown(self.listener.socket().as_raw_fd(), Shutdown::Both);
-        self.listener.remove_file();
     }
 }
 
@@ -175,6 +176,22 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
 fn max_devices() -> u64 {
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
     (descriptors.saturating_sub(OWN_DESCRIPTORS) / DEVICE_DESCRIPTORS).min(MAX_DEVICES)
+}
+
+/// Counts an open device until it is dropped, also by a panic of the device's thread.
+struct OpenDevice(Arc<Shared>);
+
+impl OpenDevice {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.devices.fetch_add(1, Ordering::AcqRel);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for OpenDevice {
+    fn drop(&mut self) {
+        self.0.devices.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Serves a connection in a thread of its own, or refuses it.
@@ -196,17 +213,14 @@ fn admit(shared: &Arc<Shared>, connection: Connection) {
             return;
         }
     };
-    let state = shared.clone();
-    shared.devices.fetch_add(1, Ordering::AcqRel);
+    let device = OpenDevice::new(shared);
     let work = move || {
         // An error means that the program has ended.
-        let _ = serve(&state, &connection, &end, peer.process);
-        state.devices.fetch_sub(1, Ordering::AcqRel);
+        let _ = serve(&device.0, &connection, &end, peer.process);
     };
     if let Err(error) =
         thread::Builder::new().name("softefa-client".into()).stack_size(STACK_BYTES).spawn(work)
     {
-        shared.devices.fetch_sub(1, Ordering::AcqRel);
         say(format_args!(
             "the connection of {} was closed, because no thread can be started for it: {error}; check the limit of \
              processes (ulimit -u)",
