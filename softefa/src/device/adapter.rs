@@ -17,7 +17,7 @@ use super::counter::{CompletionCounter, Counted, UnwrittenCounters};
 use super::create;
 use super::error::DeviceError;
 use super::network::Network;
-use super::shared::Shared;
+use super::shared::{Shared, WarningLog};
 use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
@@ -26,8 +26,7 @@ use super::violation::{Violation, Warning};
 ///
 /// Dropping the last reference removes the adapter from its network and deregisters all memory; late writes land. Queues
 /// that still exist are dropped without being flushed. The engine accesses no registered memory after the drop has
-/// returned. A method of a [`Memory`](super::Memory) must not drop the last reference, because the drop waits for the
-/// engine.
+/// returned. A [`Memory`](super::Memory) must keep no reference, because the drop waits for the engine.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -423,9 +422,9 @@ impl Adapter {
         self.shared.violations()
     }
 
-    /// Stores a warning of a frontend with the adapter's warnings.
-    pub fn warn(&self, warning: Warning) {
-        self.shared.warn(warning);
+    /// The log through which code of a frontend adds to its warnings.
+    pub fn warning_log(&self) -> WarningLog {
+        WarningLog(self.shared.clone())
     }
 
     /// The first 1,024 warnings, oldest first.

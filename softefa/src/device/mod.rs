@@ -57,6 +57,7 @@ pub use faults::{Faults, Injection};
 pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
 pub use network::Network;
 pub use ring_memory::{Doorbell, PAGE_BYTES, RingMemory};
+pub use shared::WarningLog;
 pub use statistics::{Captured, Statistics};
 #[doc(hidden)]
 pub use stderr::say;

@@ -11,7 +11,7 @@
 //! | `violations`, `warnings`, `captured` | the engine, control threads | control threads | their mutexes, under which no other lock of the device core is acquired |
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_wire::QueuePairNumber;
 
@@ -40,6 +40,18 @@ pub(crate) struct Shared {
     violations: Mutex<Vec<Violation>>,
     warnings: Mutex<Vec<Warning>>,
     captured: Mutex<Vec<Captured>>,
+}
+
+/// Stores warnings with those of an adapter, for a frontend's [`Memory`](super::Memory). Such code must not hold the
+/// adapter: the engine would drop the last reference to it, and the drop waits for the engine.
+#[derive(Clone, Debug)]
+pub struct WarningLog(pub(super) Arc<Shared>);
+
+impl WarningLog {
+    /// Stores a warning unless 1,024 are stored.
+    pub fn warn(&self, warning: Warning) {
+        self.0.warn(warning);
+    }
 }
 
 /// The counts of [`Statistics`], which several threads add to.

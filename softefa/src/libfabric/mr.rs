@@ -268,12 +268,10 @@ pub(crate) fn is_readable(buf: *const c_void, len: usize) -> bool {
 /// # Errors
 /// [`Code::NOT_PROVIDED`] if the range is not GPU memory or CUDA is not usable; the reason is logged.
 pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<GpuMemory, Code> {
-    let adapter = Arc::downgrade(&domain.adapter);
+    let log = domain.adapter.warning_log();
     let report = move |reason: String| {
         ffi::log(format_args!("{reason}"));
-        if let Some(adapter) = adapter.upgrade() {
-            adapter.warn(Warning::MemoryUnreachable(reason));
-        }
+        log.warn(Warning::MemoryUnreachable(reason));
     };
     GpuMemory::new(address, length, Box::new(report)).map_err(|reason| {
         ffi::log(format_args!("{reason}"));

@@ -8,11 +8,11 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-use softefa::device::{Adapter, Memory, MemoryFault, Warning};
+use softefa::device::{Adapter, Memory, MemoryFault, Warning, WarningLog};
 use softefa_abi::{Errno, UserMemory};
 
 /// The text that names a process in messages.
@@ -122,16 +122,16 @@ pub(crate) struct ProcessMemory {
     process: Arc<Process>,
     /// The process's number, which is its name in messages.
     client: i32,
-    adapter: Weak<Adapter>,
+    log: WarningLog,
     /// The process's address minus the entries' address, modulo 2^64.
     shift: u64,
     is_reported: AtomicBool,
 }
 
 impl ProcessMemory {
-    pub(crate) fn new(process: &Arc<Process>, client: i32, adapter: &Arc<Adapter>, shift: u64) -> Self {
-        let (process, adapter) = (process.clone(), Arc::downgrade(adapter));
-        Self { process, client, adapter, shift, is_reported: AtomicBool::new(false) }
+    pub(crate) fn new(process: &Arc<Process>, client: i32, adapter: &Adapter, shift: u64) -> Self {
+        let (process, log) = (process.clone(), adapter.warning_log());
+        Self { process, client, log, shift, is_reported: AtomicBool::new(false) }
     }
 
     fn fault(&self, address: u64, length: usize, error: &io::Error) -> MemoryFault {
@@ -143,9 +143,7 @@ impl ProcessMemory {
                 "registered memory of {process} is not mapped any more, among {length} bytes at {start:#x}, so that a \
                  request failed; an EFA adapter accesses the old pages; deregister memory before it is unmapped"
             );
-            if let Some(adapter) = self.adapter.upgrade() {
-                adapter.warn(Warning::MemoryUnreachable(text));
-            }
+            self.log.warn(Warning::MemoryUnreachable(text));
         }
         MemoryFault { address, length: length as u64 }
     }
