@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use client::Call;
-use efa_gda_test_support::{TempDir, in_child};
+use efa_gda_test_support::{TempDir, in_child, until};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -230,6 +230,29 @@ fn what_a_child_closes_stays_open_in_its_parent() {
             }
         }
         assert_eq!(Call::allocate_domain().ioctl(device.as_fd()), 0, "after a child of fork");
+    });
+}
+
+#[test]
+fn a_device_that_is_closed_leaves_nothing_to_a_child_that_has_its_socket() {
+    under_the_library("left", || {
+        let threads =
+            || fs::read_dir(format!("/proc/{}/task", std::env::var("BROKER").unwrap())).unwrap().count();
+        let before = threads();
+        let device = device();
+        // SAFETY: the child makes system calls until a signal ends it: that of the alarm, if this test fails.
+        let ForkResult::Parent { child } = unsafe { fork() }.unwrap() else {
+            nix::unistd::alarm::set(120);
+            loop {
+                nix::unistd::pause();
+            }
+        };
+        drop(device);
+        until(Duration::from_secs(60), "the broker to end the device", || {
+            (threads() == before).then_some(())
+        });
+        kill(child, Signal::SIGKILL).unwrap();
+        waitpid(child, None).unwrap();
     });
 }
 

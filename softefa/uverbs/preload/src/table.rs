@@ -154,6 +154,11 @@ pub(crate) fn remove(descriptor: i32) {
     let exchanged = (slot.is_own())
         .then(|| slot.socket.compare_exchange(socket + 1, 0, Ordering::AcqRel, Ordering::Acquire));
     if exchanged.is_none_or(|result| result.is_ok()) {
+        if exchanged.is_some() {
+            // Ends the connection also if a child still has the socket.
+            // SAFETY: the arguments are integers.
+            unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+        }
         real::close(socket);
     }
 }
