@@ -189,6 +189,8 @@ fn only_the_memory_that_a_program_supplies_is_accessed() {
     assert_eq!(open(&["/proc/self/maps", "/proc/self/maps"]), libc::EBADF);
     // A file without ends of lines, which the broker would hold whole.
     assert_eq!(open(&["/proc/self/mem", "/proc/self/pagemap"]), libc::EBADF);
+    // One descriptor too many, which the broker does not receive.
+    assert_eq!(open(&["/proc/self/mem", "/proc/self/maps", "/proc/self/maps"]), libc::EBADF);
     assert_eq!(open(&["/proc/self/mem", "/proc/self/maps"]), 0);
 }
 

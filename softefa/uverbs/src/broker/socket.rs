@@ -2,7 +2,7 @@
 //! that connected. The messages are decoded by `softefa_abi::protocol`.
 
 use std::fs::{self, Permissions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -12,16 +12,15 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    accept4, bind, connect, getsockopt, recvmsg, sendmsg, socket, sockopt,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect,
+    getsockopt, sendmsg, socket, sockopt,
 };
 use softefa_abi::protocol::{REQUEST_BYTES, Reply};
 
 use super::BrokerError;
 
-/// The most descriptors beside a message (`SCM_MAX_FD` of Linux). With room for all of them the kernel truncates no
-/// message, so that those of a bad message are received and closed.
-const MOST_DESCRIPTORS: usize = 253;
+/// The most descriptors beside a message: those of [`softefa_abi::protocol::Request::Open`].
+const MOST_DESCRIPTORS: usize = 2;
 
 /// The broker's socket and its file.
 #[derive(Debug)]
@@ -130,8 +129,9 @@ impl Connection {
         Ok(Peer { process: peer.pid(), user: peer.uid() })
     }
 
-    /// Waits for the next message and the descriptors beside it. Returns `None` if the program closed the connection, or
-    /// the process that connected ended (`end` is readable); a child of that process may still have the connection.
+    /// Waits for the next message and the descriptors beside it, or none if there were more than [`MOST_DESCRIPTORS`].
+    /// Returns `None` if the program closed the connection, or the process that connected ended (`end` is readable); a
+    /// child of that process may still have the connection.
     pub(crate) fn receive(&self, end: &OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut polled = [&self.socket, end].map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN));
         retry(|| poll(&mut polled, PollTimeout::NONE))?;
@@ -140,21 +140,31 @@ impl Connection {
         }
         // One byte more than a message has, so that a longer message is recognised.
         let mut bytes = vec![0; REQUEST_BYTES + 1];
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = cmsg_space!([RawFd; MOST_DESCRIPTORS]);
-        let (length, descriptors) = retry(|| {
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-            let mut descriptors = Vec::new();
-            for control in message.cmsgs()? {
-                if let ControlMessageOwned::ScmRights(numbers) = control {
-                    // SAFETY: the kernel created the descriptors for this message. They have no other owner.
-                    descriptors
-                        .extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
-                }
+        // SAFETY: zeros are a header without memory.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+        (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.capacity());
+        // Not nix's function, which does not return the descriptors of a truncated message, so that they would stay open.
+        // SAFETY: the memory that the header names, with its sizes, lives during the call.
+        let mut received =
+            || unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        let length = retry(|| Errno::result(received()))? as usize;
+        let mut descriptors = Vec::new();
+        // SAFETY: the kernel filled the header: no control message, or one with descriptors, which have no other owner.
+        unsafe {
+            let rights = libc::CMSG_FIRSTHDR(&raw const header);
+            if !rights.is_null() {
+                let numbers = libc::CMSG_DATA(rights).cast::<RawFd>();
+                let count = ((*rights).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+                descriptors.extend((0..count).map(|index| OwnedFd::from_raw_fd(numbers.add(index).read())));
             }
-            Ok((message.bytes, descriptors))
-        })?;
+        }
+        if header.msg_flags & libc::MSG_CTRUNC != 0 {
+            // The kernel has closed the others.
+            descriptors.clear();
+        }
         bytes.truncate(length);
         Ok((length > 0).then_some((bytes, descriptors)))
     }
