@@ -186,7 +186,7 @@ impl AdapterConfig {
     /// [`ConfigError`] with the variable, its value, and what was expected. [`Adapter::new`](super::Adapter::new)
     /// checks the limits; its error names the field.
     pub fn with_environment(mut self) -> Result<Self, ConfigError> {
-        // A client must not be able to guess another's keys. The standard library's hashes start from random bits.
+        // Rkeys of another run are then rarely valid by accident. The standard library's hashes start from random bits.
         self.seed = RandomState::new().hash_one(0);
         self.with_variables(|name| std::env::var(name).ok())
     }

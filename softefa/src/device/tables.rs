@@ -45,7 +45,7 @@ pub(crate) struct Port {
     /// What the engine keeps of this adapter. Only the engine locks it.
     pub(crate) engine: Mutex<Engine>,
     pub(crate) doorbells: Doorbells,
-    /// Mixed into rkeys, so that a key of another adapter, or of a run before, is rarely valid by accident.
+    /// Mixed into rkeys, so that an rkey of an adapter with another seed is rarely valid by accident.
     pub(crate) rkey_salt: u16,
     /// Handles of this adapter, by the index of the adapter that they address.
     handles_by_target: Vec<Vec<(ProtectionDomain, AddressHandle)>>,

@@ -90,7 +90,10 @@ pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterDescription, A
     if let Some((_, adapter)) = adapters.iter().find(|(number, _)| *number == index) {
         return Ok((description, Arc::clone(adapter)));
     }
-    let config = AdapterConfig { gid: gid(index), log_violations: ffi::logs(), ..template()?.clone() };
+    let template = template()?.clone();
+    // Adapters differ in their rkeys, also with the same SOFTEFA_SEED.
+    let seed = template.seed.wrapping_add(index as u64);
+    let config = AdapterConfig { gid: gid(index), log_violations: ffi::logs(), seed, ..template };
     let adapter = Adapter::new(&Network::process(), config)?;
     adapters.push((index, Arc::clone(&adapter)));
     Ok((description, adapter))
@@ -127,4 +130,20 @@ pub(crate) fn first_counter() -> u64 {
 /// Sets [`first_counter`].
 pub(crate) fn set_first_counter(counter: u64) {
     FIRST_COUNTER.store(counter, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_have_different_seeds() {
+        let two = |name| (name == "SOFTEFA_ADAPTERS").then(|| "2".to_owned());
+        let config = Config::parse(two).unwrap();
+        let [first, second] = [0, 1].map(|index| {
+            let name = descriptions(&config).unwrap()[index].domain_name();
+            find(&config, &name).unwrap().1.config().seed
+        });
+        assert_eq!(second, first.wrapping_add(1));
+    }
 }
