@@ -229,7 +229,7 @@ pub(crate) fn start(network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("softefa-engine".into()).spawn(move || {
         let mut rest = Rest::default();
         loop {
-            let adapters = network.read().used();
+            let adapters = network.read_in_turn().used();
             if adapters == 0 {
                 return;
             }
