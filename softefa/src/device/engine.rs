@@ -5,57 +5,57 @@
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue entries, rings
 //!   doorbells and polls completions. On the data path it only accesses memory.
-//! - The **engine** (thread `softefa-engine`, one for each [`Network`]) polls the doorbells of every queue pair, copies
-//!   and checks entries, moves bytes, and writes completions. The first adapter that joins the network starts it; it
-//!   ends when the last adapter has left.
+//! - The **engine** (thread `softefa-engine`, one for each [`Network`]) polls the doorbells, copies and checks entries,
+//!   moves bytes, and writes completions. It runs while the network has adapters.
 //! - A **control thread** calls methods of [`super::Adapter`]: it creates, changes and destroys objects.
 //!
-//! ## The lock
-//! One lock protects the objects of all adapters of a network: the network's. The engine holds it for reading while it
-//! serves an adapter, and releases it after about [`COST_PER_LOCK`] of work and between two adapters. A control call that
-//! changes objects holds it for writing, so the engine is then between two queue pairs. Flushing a queue pair is part of
-//! the call that ends it. So when a call has returned, the engine uses no object that the call removed.
+//! ## Terms
+//! A **round** of a queue pair (`run_round`) polls its doorbells and executes its requests. A round of an adapter
+//! ([`serve`]) is one of each of its queue pairs; then backlogs are written, and late writes that are due land. A
+//! **pending** request has been fetched and must be tried later; on a **held** adapter ([`super::Adapter::hold`]) all
+//! are pending. A **lap** is one pass over a ring. The **unwritten pattern** is the content of a slot that the client
+//! has not written on this lap (`pattern.rs`).
 //!
-//! Control calls acquire the lock for writing one after the other, and the engine only when none waits
-//! (`Network::changing`). `queue_pair_state` and `Network::gids` acquire it for reading; `set_consumer_index` and
-//! `abandon_completion_queue` only to find their completion queue.
+//! ## Locks
+//! The network's lock protects the objects of its adapters. The engine holds it for reading while it serves an adapter,
+//! and releases it between two adapters and as [`COST_PER_LOCK`] states. A control call that changes objects holds it
+//! for writing, so the engine is then between two rounds of queue pairs. Flushing a queue pair is part of the call that
+//! ends it. So when a call has returned, the engine uses no object that the call removed. The call locks
+//! `Network::changing` first, for which the engine waits each time before it acquires the network's lock.
 //!
-//! Objects have mutexes for the state that the engine changes while it holds the lock for reading. A thread acquires its
-//! locks in this order: network, [`Port::engine`], send state, receive state, completion queue, and then one of a
-//! counter's, a region's late writes (`relaxed.rs`) and the reports (`shared.rs`). The engine finds only three kinds held
-//! by another thread: that of a completion queue by a call that sets its consumer index or abandons it, that of a
-//! counter by [`super::CompletionCounter::set`] or `add`, and that of reports by a call that reads them.
+//! A thread acquires its locks in this order: `Network::engine`, `Network::changing`, the network's, [`Port::engine`],
+//! send state, the list of counters, receive state, completion queue, that of a counter or of a region's late writes
+//! (`relaxed.rs`), reports (`shared.rs`). Of those after the network's, the engine finds only these held by another
+//! thread: that of a completion queue or counter, by a call that changes nothing else, and reports.
 //!
 //! ## Words that several threads access
-//! A control thread that initializes or flushes a queue accesses slots and doorbells as the engine does. The tables of
-//! `shared.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs` have the further words.
+//! A control thread that initializes or flushes a queue accesses slots and doorbells as the engine does. Further words:
+//! `shared.rs`, `queue_pair.rs`, `completion.rs` (and indirect memory) and `counter.rs`.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry | the engine | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry: `ring_memory.rs` |
-//! | work-queue doorbell | the client: release (`Doorbell::ring`) | the engine: acquire (`Doorbell::value`) | the covered entries are visible after the load |
-//! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
-//! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | payload, except late writes, and bytes 8 to 31 are visible after the load |
-//! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the client has read the consumed slots, so they may be overwritten |
+//! | work-queue doorbell | the client: release (`Doorbell::ring`), or relaxed after a fence (a GPU); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the covered entries are visible after the load |
+//! | completion slot in a ring, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
+//! | completion slot in a ring, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | payload, except late writes, and bytes 8 to 31 are visible after the load |
+//! | completion-queue doorbell | as a work-queue doorbell | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the client has read the consumed slots, so they may be overwritten |
 //!
 //! ## Order of one request
-//! Example: queue pair 1 of adapter A writes 8 bytes with immediate to queue pair 2 of adapter B, which has one receive
-//! posted. The client of A has written entry 0 and stored 1 to the doorbell.
-//! 1. The engine serves A. It loads the doorbell of queue pair 1 (acquire) and finds that it covers entry 0. It copies the
-//!    entry out of its slot, once, and writes the unwritten pattern of the next lap into the slot (`pattern.rs`). From
-//!    now on it uses only its copy, and checks that against the strict rules.
-//! 2. It checks the request: A's lkey, the address handle, queue pair 2 and its queue key, then B's rkey. The first check
-//!    that fails decides the request's status, and step 3 is left out. It takes the receive from the receive queue of
-//!    queue pair 2. Without one the request stays pending, and the engine tries it again from this step on in a later
-//!    round.
-//! 3. It copies the 8 bytes, then writes the receive completion of queue pair 2, then adds to the counter of remote writes
-//!    of queue pair 2.
+//! Example: queue pair 1 of adapter A writes 8 bytes with immediate to queue pair 2 of adapter B, which has no
+//! unsolicited writes and one receive posted. The client of A has written entry 0 and stored 1 to the doorbell.
+//! 1. In the round of queue pair 1, the engine loads the doorbell (acquire) and finds that it covers entry 0. It copies
+//!    the entry out of its slot, once, and writes the unwritten pattern of the next lap there. From now on it uses only
+//!    its copy, and checks that against the strict rules.
+//! 2. It checks the request: operation and length, A's lkey, the address handle, whether B has a handle for A, queue
+//!    pair 2 and its queue key, B's rkey. The first check that fails decides the request's status, and step 3 is left
+//!    out. It takes the receive of queue pair 2. Without one the request is pending, and tried again from this step on.
+//! 3. It copies the 8 bytes, writes the receive completion of queue pair 2, then adds to its counter of remote writes.
 //! 4. It compares the slot of entry 0 with the pattern. A difference is a violation: the client wrote the slot before a
 //!    completion allowed that. It gathers the request's completion with others of queue pair 1.
-//! 5. At the end of the round of queue pair 1, or after 32 gathered completions, it adds to the counters of queue pair 1,
-//!    writes the mirrors of counters in client memory, and writes the gathered completions. So a client that reads the
-//!    completion of a request finds the request counted, and the receive completion of the target is visible before that
-//!    of the sender, unless the target's completion queue is full.
+//! 5. At the end of the round, or once many completions are gathered (`write_if_due`), it adds to the counters of queue
+//!    pair 1, writes the mirrors of counters, then the completions. So a client that reads a completion finds it
+//!    counted, and the target's receive completion is visible before the sender's, unless the target's completion queue
+//!    is full.
 //!
 //! ## Waits and their bounds
 //! A client that waits for a completion must have its own time limit. A request whose queue pair leaves the ready state
@@ -64,16 +64,16 @@
 //! | wait | ends |
 //! |---|---|
 //! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests or late writes are pending); a control call can wake it, a doorbell cannot |
+//! | the engine, for `Network::changing` | when no control call has it: no bound while such calls follow each other |
 //! | the engine, for an access to memory that only calls of a [`super::Memory`] reach | when the access returns: no bound. All adapters of the network and all control calls wait for it |
-//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, or a later try fails another check: no bound |
-//! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart, as [`CompletionStatus::ReceiverNotReady`] |
+//! | a request whose receiver has no receive posted | when a receive is posted, or a later try fails another check; with [`super::RnrRetry::Times`] after that many retries, at least 100 µs apart, as [`CompletionStatus::ReceiverNotReady`], else no bound |
 //! | a request on a held adapter | when the adapter is released: no bound |
 //! | a request, for [`super::Faults::delay`], or for [`super::Faults::interval`] after the last one of its queue pair | when that time is over |
 //! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry |
-//! | a late write | in the first round after it is due, at most [`AdapterConfig::latest_write`] after its completion; earlier at a read of the region, or when the region is deregistered |
+//! | a late write | in the adapter's first round after it is due, at most [`AdapterConfig::latest_write`] after its completion; earlier at a read of the region, or when the region is deregistered |
 //! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the consumer index moves, or the queue is destroyed or abandoned: no bound |
-//! | a control call, for the network's lock | when the control calls before it are over, and the engine has released it: after [`COST_PER_LOCK`], or the accesses that it makes meanwhile |
-//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | after 1 s; the line is then lost (`stderr.rs`) |
+//! | a control call, for the network's lock | when the calls before it are over and the engine has released the lock: after [`COST_PER_LOCK`] and what that does not count, which are one flush, backlogs, late writes and the rest of a SEND |
+//! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | after 1 s, when the line is lost; later if another process takes the room (`stderr.rs`) |
 
 use std::collections::HashMap;
 use std::io;
@@ -91,9 +91,9 @@ use super::rest::Rest;
 use super::shared::{Shared, add, lock};
 use super::tables::{Port, Ports};
 
-/// Work of the engine, in bytes moved, under one acquisition of the network's lock: a queue pair's round ends when this
-/// is spent, and no queue pair begins a round once half of it is spent. It limits how long the engine delays a control
-/// call: some milliseconds.
+/// Work of the engine, in bytes moved, under one acquisition of the network's lock: the round of a queue pair ends when
+/// this is spent, and the engine releases the lock before the next one if half of it is spent. It limits how long the
+/// engine delays a control call: some milliseconds, besides the work that is not counted (the table above).
 pub(super) const COST_PER_LOCK: u64 = 4 << 20;
 /// Cost of a completion that is flushed, in bytes ([`Engine::spend`]): its entry's slot is read and reset, and it is
 /// written, about 100 ns in all.
@@ -121,7 +121,7 @@ pub(crate) struct Engine {
     /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// The round left requests or late writes pending, so the engine must run again soon even if no doorbell is rung.
+    /// The round left pending requests or late writes, so the next one must come soon even if no doorbell is rung.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -215,7 +215,7 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// What a round found.
+/// What a round of every adapter found.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
     progress: bool,

@@ -5,7 +5,7 @@
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `Late` | the engine; the thread that drops it | the same | the mutex. Its holder may access the memory, and acquires no other lock of the device core |
+//! | `Late` | the engine; the thread that drops it | the same | the mutex. Its holder may access the memory, and acquires no other lock of the device core but that of the warnings |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
