@@ -12,8 +12,6 @@ use efa_gda::doorbell::{
 };
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata};
 
 const DEPTH: u32 = 64;
 const ENTRY: usize = 64;
@@ -309,44 +307,6 @@ fn an_alarm_that_panics_keeps_no_other_alarm_from_being_raised() {
         let raised = (bench.alarm(), later.0.load(Ordering::Acquire));
         assert_eq!(raised, (EFA_GDA_PROXY_STOPPED, EFA_GDA_PROXY_STOPPED));
     }
-}
-
-/// A log subscriber that panics.
-struct PanickingLog;
-
-impl tracing::Subscriber for PanickingLog {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        panic!("a log that panics on purpose");
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-#[test]
-fn a_log_that_panics_keeps_no_queue_from_its_last_doorbell_and_its_alarm() {
-    let proxy = DoorbellProxy::without_thread();
-    let all: Vec<Bench> = [DoorbellMode::Record, DoorbellMode::Record, DoorbellMode::Staged]
-        .map(|mode| Bench::new(&proxy, mode, DEPTH, 0))
-        .into();
-    all[0].post(0, DEPTH + 1);
-    all[1..].iter().for_each(|bench| bench.post(0, 1));
-    tracing::subscriber::with_default(PanickingLog, || proxy.stop()).unwrap();
-    let ends: Vec<_> = all.iter().map(|bench| (bench.doorbell(), bench.alarm())).collect();
-    assert_eq!(ends, [(0, EFA_GDA_BAD_RECORD), (1, EFA_GDA_PROXY_STOPPED), (1, EFA_GDA_PROXY_STOPPED)]);
 }
 
 #[test]

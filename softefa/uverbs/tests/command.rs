@@ -189,20 +189,6 @@ fn a_stderr_that_takes_nothing_does_not_change_the_exit_status() {
 }
 
 #[test]
-fn a_comparison_ends_in_order_whatever_its_output_takes() {
-    let folder = TempDir::new("compare");
-    let [capture, requests] = ["capture", "requests"].map(|name| folder.path().join(name));
-    std::fs::write(&capture, "0 5 0 00\n").unwrap();
-    std::fs::write(&requests, "Q 5 64 16\nR 5 send 7 1 6 3 - - - inline 0a0b\n").unwrap();
-    let [full, closed, _] = useless();
-    for (stdout, expected) in [(full.0, 1), (closed.0, 3)] {
-        let mut command = softefa(folder.path(), &["compare"]);
-        command.args([&capture, &requests]).stdout(stdout);
-        assert_eq!(command.status().unwrap().code(), Some(expected));
-    }
-}
-
-#[test]
 fn a_run_that_is_ended_by_a_signal_reports_what_it_counted() {
     let folder = TempDir::new("report");
     for number in [Signal::SIGTERM, Signal::SIGINT] {
