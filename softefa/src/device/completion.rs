@@ -1,13 +1,10 @@
 //! Completion queues: writing completions, and finding overruns if the consumer index is known.
 //!
 //! # Protocol
-//! The rows for slots are for a queue in a ring ([`Storage::Ring`]).
+//! `engine.rs` has the rows of a ring's slots and the doorbell (the low 16 bits of the consumer index). Further words:
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | slot, bytes 8 to 31 | the holder of `state`: relaxed | the client: relaxed | written before bytes 0 to 7, read after them |
-//! | slot, bytes 0 to 7 (request id or its low 32 bits, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client, and before the queue exists a control thread (`create::first_set_phase`): acquire | the release and the acquire pair: payload, except late writes (`relaxed.rs`), and bytes 8 to 31 are visible after the load |
-//! | doorbell: low 16 bits of the consumer index | the client: release, or relaxed after a fence; a control thread: the initial value | the holder of `state`: acquire | the release or the fence pairs with the acquire: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | the engine, control threads | the same | its mutex |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!

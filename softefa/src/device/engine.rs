@@ -10,11 +10,11 @@
 //! - A **control thread** calls methods of [`super::Adapter`]: it creates, changes and destroys objects.
 //!
 //! ## Terms
-//! A **round** of a queue pair (`run_round`) polls its doorbells and executes its requests. A round of an adapter
-//! ([`serve`]) is one of each of its queue pairs; then backlogs are written, and late writes that are due land. A
-//! **pending** request has been fetched and must be tried later; on a **held** adapter ([`super::Adapter::hold`]) all
-//! are pending. A **lap** is one pass over a ring. The **unwritten pattern** is the content of a slot that the client
-//! has not written on this lap (`pattern.rs`).
+//! A **round** of a queue pair (`run_round`) polls its doorbells and executes its requests. That of an adapter
+//! ([`serve`]) is one of each of its queue pairs; then backlogs are written, and late writes that are due land. That of
+//! the engine is one of each adapter. A **pending** request has been fetched and must be tried later; on a **held**
+//! adapter ([`super::Adapter::hold`]) all are pending. A **lap** is one pass over a ring. The **unwritten pattern** is
+//! the content of a slot that the client has not written on this lap (`pattern.rs`).
 //!
 //! ## Locks
 //! The network's lock protects the objects of its adapters. The engine holds it for reading while it serves an adapter,
@@ -29,15 +29,15 @@
 //! thread: that of a completion queue or counter, by a call that changes nothing else, and reports.
 //!
 //! ## Words that several threads access
-//! A control thread that initializes or flushes a queue accesses slots and doorbells as the engine does. Further words:
-//! `shared.rs`, `queue_pair.rs`, `completion.rs` (and indirect memory) and `counter.rs`.
+//! A control thread that initializes or flushes a queue counts as the engine. `ring_memory.rs` states why the orders
+//! suffice. Further words: `shared.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs`.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry | the engine | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry: `ring_memory.rs` |
+//! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry; both relaxed | the engine: relaxed; acquire for the first 8 bytes in `Unwritten::is_written` | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry |
 //! | work-queue doorbell | the client: release (`Doorbell::ring`), or relaxed after a fence (a GPU); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the covered entries are visible after the load |
 //! | completion slot in a ring, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
-//! | completion slot in a ring, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | payload, except late writes, and bytes 8 to 31 are visible after the load |
+//! | completion slot in a ring, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client, and before the queue exists a control thread: acquire (`load_word_acquire`) | payload, except late writes, and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | as a work-queue doorbell | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the client has read the consumed slots, so they may be overwritten |
 //!
 //! ## Order of one request
@@ -121,7 +121,7 @@ pub(crate) struct Engine {
     /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// The round left pending requests or late writes, so the next one must come soon even if no doorbell is rung.
+    /// The adapter's round left pending requests or late writes, so the next one must come soon without a doorbell.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -215,7 +215,7 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// What a round of every adapter found.
+/// What the engine's round found.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
     progress: bool,

@@ -8,11 +8,7 @@
 //! memory alone: the client writes entries into [`SendQueue::memory`], stores its producer index to
 //! [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
 //!
-//! # Threads
-//! One thread of each network, the engine, executes the requests of all its adapters. It runs while the network has
-//! adapters. It holds the network's lock for reading while it works; a control call that changes objects holds it for
-//! writing. So the engine does not access the memory of an object after a call such as [`Adapter::deregister_memory`] or
-//! [`Adapter::destroy_queue_pair`] has returned. `engine.rs` states the whole protocol.
+//! `engine.rs` states the protocol: threads, locks, shared words, and what a returned call guarantees.
 
 mod adapter;
 mod attr;

@@ -11,10 +11,7 @@ use super::error::DeviceError;
 use super::shared::{Shared, lock};
 use super::tables::{Port, Ports};
 
-/// A network of adapters that can reach each other.
-///
-/// One thread, the engine, executes the requests of all of them. One lock protects all their objects: the engine holds it
-/// for reading while it works, control calls that change objects hold it for writing (`engine.rs`).
+/// A network of adapters that can reach each other. One thread, the engine, executes the requests of all of them.
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,

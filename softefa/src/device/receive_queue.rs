@@ -1,10 +1,7 @@
 //! Receive queues: taking posted receives, and checking descriptors and doorbells.
 //!
 //! # Protocol
-//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
-//! client writes descriptors, then the doorbell. The engine, or a control thread that flushes, loads the doorbell,
-//! copies a descriptor, and writes the unwritten pattern over its slot.
-//!
+//! The shared words are the slots and the doorbell; `engine.rs` has their owners and orders.
 //! A client may write the slots of a receive again when the completion of that receive is visible. That completion is
 //! written after the slots were reset: by the same thread, or by one that has since acquired the network's lock (a flush)
 //! or the lock of the completion queue (a backlog).

@@ -3,14 +3,8 @@
 //! atomics.
 //!
 //! # Protocol
-//! `engine.rs` defines the threads. A control thread that initializes or flushes a queue counts as the engine.
-//!
-//! | word | stored by | loaded by |
-//! |---|---|---|
-//! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes in `Unwritten::is_written` |
-//! | work-queue doorbell | the client: release, or relaxed after a fence; a control thread: the initial value | the engine: acquire |
-//! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed; a control thread, before the queue exists: bytes 0 to 7 acquire |
-//! | completion-queue doorbell | the client: release, or relaxed after a fence; a control thread: the initial value | the engine: acquire |
+//! The table of `engine.rs` has the words, their owners and orders. Why they suffice (a control thread that initializes
+//! or flushes a queue counts as the engine):
 //!
 //! - *Entry before doorbell.* The client's release store of the doorbell ([`Doorbell::ring`], or a fence on
 //!   a GPU) pairs with the engine's acquire load ([`Doorbell::value`]). So the engine loads whole entries. It

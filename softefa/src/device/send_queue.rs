@@ -1,10 +1,8 @@
 //! Send queues: polling the doorbell, fetching each entry once, and the checks that hardware omits.
 //!
 //! # Protocol
-//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The client writes
-//! an entry, then the doorbell. The engine loads the doorbell, copies the entry, and writes the unwritten pattern of
-//! the next lap over the slot. Clients do not access [`SendState`]: only the engine and control calls that flush
-//! do.
+//! The shared words are the slots and the doorbell; `engine.rs` has their owners and orders. Clients do not access
+//! [`SendState`]: only the engine and control calls that flush do.
 //!
 //! Two checks and a flush read slots outside that order. [`SendRing::poll_doorbell`] reads slots that perhaps no
 //! doorbell covers yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot whose entry the
