@@ -192,26 +192,7 @@ impl AdapterConfig {
     }
 
     /// Applies the variables that `lookup` returns. A variable that it does not return changes no setting.
-    ///
-    /// | variable | meaning |
-    /// |---|---|
-    /// | `SOFTEFA_SEED` | [`AdapterConfig::seed`] |
-    /// | `SOFTEFA_REORDER` | requests are executed in random order within a window of this many |
-    /// | `SOFTEFA_DELAY_US` | microseconds that each request waits before it is executed |
-    /// | `SOFTEFA_INTERVAL_US` | each queue pair executes at most one request in this many microseconds |
-    /// | `SOFTEFA_LATE_WRITE_US` | [`AdapterConfig::latest_write`], in microseconds |
-    /// | `SOFTEFA_INJECT` | `N:STATUS,…`: the Nth request (from 1) completes with that status code |
-    /// | `SOFTEFA_DROP_LOOPBACK` | 1: [`Faults::drop_loopback`] |
-    /// | `SOFTEFA_EVERY_DOORBELL` | 1: every poster waits for its completions between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
-    /// | `SOFTEFA_MAX_BATCH` | [`Limits::max_tx_batch`] |
-    /// | `SOFTEFA_LLQ_BYTES` | [`Limits::llq_bytes`] |
-    /// | `SOFTEFA_MAX_MSG_SIZE` | [`Limits::max_msg_size`] |
-    /// | `SOFTEFA_MAX_RDMA_SIZE` | [`Limits::max_rdma_size`] |
-    /// | `SOFTEFA_MIN_SQ_DEPTH` | [`Limits::min_sq_depth`] |
-    /// | `SOFTEFA_ENTRIES_128` | 0: no 128-byte entries |
-    /// | `SOFTEFA_RDMA_READ`, `SOFTEFA_RDMA_WRITE` | 0: the adapter does not support the operation |
-    /// | `SOFTEFA_UNSOLICITED_WRITE` | 0: RDMA writes with immediate consume posted receives |
-    /// | `SOFTEFA_COUNTERS` | 0: no completion counters under rdma-core |
+    /// `docs/softefa.md` has the table of them.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value, and what was expected. [`Adapter::new`](super::Adapter::new)

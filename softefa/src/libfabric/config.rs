@@ -1,20 +1,7 @@
 //! The provider's settings from the environment: the release that it reports, its fabrics, the number of
 //! adapters, and an injected defect. The adapters' settings are in
 //! [`crate::device::AdapterConfig::with_variables`]. Variables that nothing reads are reported by
-//! `environment`.
-//!
-//! | variable | meaning |
-//! |---|---|
-//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; the tables of EFA's operations are as long as in that release (207.0) |
-//! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both separated by a comma (`efa-direct`) |
-//! | `SOFTEFA_ADAPTERS` | number of adapters, 1 to 32 (1) |
-//! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
-//! | `SOFTEFA_BREAK` | an injected defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `no-counters`, `no-queries`, `gpu-memory-CODE`, `gpu-memory-thread`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
-//! | `FI_EFA_USE_HW_CNTR` | a number, the real provider's variable: 0 disables completion counters (1; 0 before release 207.0) |
-//! | `FI_EFA_USE_SQ_REQ_ID_64_BIT` | a number, the real provider's variable: 0 disables 64-bit request ids (1) |
-//! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also in domains of an API below 2.5, where the real provider has none (0) |
-//! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can also be registered in domains of an API below 1.20 (0) |
-//! | `SOFTEFA_LOG` | any value: log to stderr the reason of each refusal, and each violation when it is found |
+//! `environment`. `docs/softefa.md` has the table of all.
 
 use std::env;
 use std::sync::OnceLock;

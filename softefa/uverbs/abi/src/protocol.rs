@@ -24,11 +24,9 @@
 //!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory.
 //!   The mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
 //!   names the mapping. If the ioctl that should create the object fails, the library unmaps at once.
-//! - **One user.** The broker refuses another user's programs with EPERM. The library uses a broker of its own user
-//!   only: it gives the broker its memory.
-//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. If too many devices are
-//!   open, a program gets one reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the
-//!   kernel; it ends with EIO when the broker closes the socket.
+//! - **Bounds.** The broker refuses another user's programs with EPERM, and a message of another size or kind with
+//!   EINVAL; then it continues. If too many devices are open, a program gets one reply, EMFILE, and no connection. The
+//!   wait for a reply has no bound, as for an ioctl of the kernel; it ends with EIO when the broker closes the socket.
 //! - **End.** When the program closes the device, or the process that connected ends (even if another process still has
 //!   the socket), the broker destroys every object of that open device.
 //! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in
