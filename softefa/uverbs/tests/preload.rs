@@ -236,8 +236,8 @@ fn what_a_child_closes_stays_open_in_its_parent() {
 #[test]
 fn a_device_that_is_closed_leaves_nothing_to_a_child_that_has_its_socket() {
     under_the_library("left", || {
-        let threads =
-            || fs::read_dir(format!("/proc/{}/task", std::env::var("BROKER").unwrap())).unwrap().count();
+        let tasks = format!("/proc/{}/task", std::env::var("BROKER").unwrap());
+        let threads = || fs::read_dir(&tasks).unwrap().count();
         let before = threads();
         let device = device();
         // SAFETY: the child makes system calls until a signal ends it: that of the alarm, if this test fails.
@@ -248,9 +248,8 @@ fn a_device_that_is_closed_leaves_nothing_to_a_child_that_has_its_socket() {
             }
         };
         drop(device);
-        until(Duration::from_secs(60), "the broker to end the device", || {
-            (threads() == before).then_some(())
-        });
+        let is_gone = || (threads() == before).then_some(());
+        until(Duration::from_secs(60), "the broker to end the device", is_gone);
         kill(child, Signal::SIGKILL).unwrap();
         waitpid(child, None).unwrap();
     });
