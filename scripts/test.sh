@@ -93,7 +93,10 @@ set_up() {
     fi
     if is_chosen bindings || is_chosen upstream; then want libclang-dev have_libclang; fi
   fi
-  install_missing && find_rust || return 1
+  # A signal interrupts the wait for a job, but not for apt-get.
+  install_missing &
+  JOB[packages]=$!
+  await packages && find_rust || return 1
   fetch_in_background
 }
 
@@ -102,7 +105,7 @@ fetch_in_background() {
   if is_chosen tests || is_chosen kernels || is_chosen asan || is_chosen nvcc; then
     start 'download of the CUDA compilers' 900 scripts/cuda_toolchain.sh
   fi
-  if is_chosen upstream || is_chosen tests || is_chosen asan; then
+  if is_chosen upstream || { [[ -z ${RDMA_CORE_INCLUDE:-} ]] && { is_chosen tests || is_chosen asan; }; }; then
     start 'download of upstream headers' 900 \
       bash -c 'source scripts/lib/setup.sh; source scripts/lib/fetch.sh; fetch_upstream rdma-core libfabric'
   fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # An interrupted test.sh ends with the status of the signal and a summary, and leaves no process: neither a step nor its
-# descendants, in process groups of their own or ignoring SIGTERM.
+# descendants, in process groups or sessions of their own or ignoring SIGTERM.
 set -euo pipefail
 
 LIB=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
@@ -15,7 +15,7 @@ cat >"$SCRATCH/bin/cargo" <<'PROGRAM'
 leave() { echo "$BASHPID" >>"$PIDS"; exec sleep 600; }
 export -f leave
 timeout 600 bash -c leave &
-bash -c 'trap "" TERM INT; leave' &
+setsid bash -c 'trap "" TERM INT; leave' &
 leave
 PROGRAM
 chmod +x "$SCRATCH/bin/cargo"

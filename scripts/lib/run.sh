@@ -3,13 +3,13 @@
 # Runs commands with a time limit, counts results, and ends every process at an interrupt. Sourced by test.sh, which sets
 # LOGS and VERBOSE.
 #
-# Each command runs in a session of its own. Its descendants stay in that session, whatever process groups they make, so
-# that end_sessions finds them.
+# Each command leads a session, in which its descendants stay, whatever process groups they make. Nothing of a session
+# outlives its command.
 
 PASSED=0
 FAILED=0
 SKIPPED=0
-# Of each job: its process while it runs, which leads its session, and when it began.
+# Of each job: its process while it runs, and when it began.
 declare -A JOB=() BEGAN=()
 
 result() { printf '%-8s %s\n' "$1" "$2"; }
@@ -35,8 +35,7 @@ start() {
 await() {
   local process=${JOB[$1]} status=0
   wait "$process" || status=$?
-  # The time limit ends one process group only.
-  [[ $status -ne 124 && $status -ne 137 ]] || end_sessions "$process"
+  end_sessions "$process"
   JOB[$1]=''
   return "$status"
 }
@@ -121,25 +120,38 @@ report_skips() {
 
 # ---- interruption -------------------------------------------------------------------
 
-# members SESSION…: the processes of these sessions that have not ended, and leaders that have no session yet.
+# members SESSION…: the leaders of these sessions, their members and descendants that have not ended.
 members() {
-  cat /proc/[0-9]*/stat 2>/dev/null | awk -v sessions=" $* " '
-    {
-      pid = $1
-      sub(/.*\) /, "")
-      if ($1 !~ /[ZX]/ && (index(sessions, " " $4 " ") || index(sessions, " " pid " "))) print pid
+  { echo "$@"; cat /proc/[0-9]*/stat 2>/dev/null; } | awk '
+    NR == 1 { for (i = 1; i <= NF; i++) wanted[$i]; next }
+    { pid = $1; sub(/.*\) /, ""); if ($1 !~ /[ZX]/) { parent[pid] = $2; session[pid] = $4 } }
+    END {
+      do {
+        more = 0
+        for (pid in session) if (pid in wanted || session[pid] in wanted || parent[pid] in wanted) {
+          print pid
+          wanted[pid]
+          delete session[pid]
+          more = 1
+        }
+      } while (more)
     }' || true
 }
 
-# end_sessions SESSION…: SIGTERM first, so that programs remove their directories; SIGKILL after two seconds.
+# end_sessions SESSION…: SIGTERM first, so that programs remove their directories; SIGKILL after two seconds, or ten where
+# containers are to be removed. Leaders are not sent SIGTERM: timeout would pass it on to clean-up that has begun.
 end_sessions() {
-  local turn signal=TERM pids
-  [[ $# -gt 0 ]] || return 0
-  for ((turn = 0; turn < 50; turn++)); do
+  local turn signal=TERM patience=20 pid pids
+  [[ -z ${JOB[containers]:-} ]] || patience=100
+  for ((turn = 0; turn < patience + 30; turn++)); do
     mapfile -t pids < <(members "$@")
     [[ ${#pids[@]} -gt 0 ]] || return 0
-    [[ $turn -lt 20 ]] || signal=KILL
-    [[ $turn -gt 0 && $turn -lt 20 ]] || kill -s "$signal" "${pids[@]}" 2>/dev/null || true
+    [[ $turn -lt $patience ]] || signal=KILL
+    for pid in "${pids[@]}"; do
+      [[ $signal == TERM && ($turn -gt 0 || " $* " == *" $pid "*) ]] || kill -s "$signal" "$pid" 2>/dev/null || true
+    done
+    # A descendant that made a session must be found when its parent has ended.
+    set -- "$@" "${pids[@]}"
     sleep 0.1
   done
   echo "still running after SIGKILL: ${pids[*]}" >&2
