@@ -6,7 +6,8 @@
 #
 #   containers_test.sh [PROBE]    PROBE: a self-contained gda-probe; without it, it is built first
 #
-# Containers, images and networks of a run are removed at its end, however it ends.
+# Containers, images and networks of a run are removed at its end, except after SIGKILL: then remove containers with the
+# label efa-gda-test-PID, images of that name, and networks and volumes of that compose project.
 #
 # Exit status: 0 passed, 77 with one line "SKIPPED: reason", another one on failure.
 set -euo pipefail
@@ -17,7 +18,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 source "$ROOT/scripts/lib/fetch.sh"
 
 TAG=efa-gda-test-$$
-SCRATCH=$(mktemp -d)
 
 # Containers of compose have the label too, from their image. An engine without BuildKit leaves the stage that compiles as
 # an image without a name.
@@ -53,6 +53,7 @@ base() {
 images() {
   local probe=$1 target
   [[ -n $probe ]] || probe=$("$ROOT/scripts/build_standalone_probe.sh" --glibc host)
+  [[ $(stat -c %s "$probe") -le 12000000 ]] || die "$probe is larger than 12 MB"
   mkdir -p "$SCRATCH/context/scripts/lib"
   cp -- "$ROOT/Dockerfile" "$ROOT/.dockerignore" "$SCRATCH/context/"
   cp -- "$ROOT/scripts/lib/setup.sh" "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/scripts/lib/"
@@ -261,6 +262,7 @@ timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not an
 PATH=$PATH:/sbin:/usr/sbin
 have debootstrap || skipped 'debootstrap is not installed (Debian package debootstrap)'
 [[ $(id -u) -eq 0 ]] || skipped 'debootstrap and device nodes need root'
+SCRATCH=$(mktemp -d)
 chmod 755 "$SCRATCH"
 trap clean_up EXIT
 base

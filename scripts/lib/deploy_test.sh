@@ -5,11 +5,11 @@
 #
 #   deploy_test.sh PROBE
 #
-# Exit status: 0 passed, 77 with one line "SKIPPED: reason" if the schemas cannot be fetched, another one on failure.
+# Exit status: 0 passed, 77 with one line "SKIPPED: reason" if that index does not answer, another one on failure.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-VENV=$(venv deploy kubernetes-validate==1.37.0) || skipped 'pip could not install kubernetes-validate'
+venv_or_skip deploy kubernetes-validate==1.37.0
 "$VENV/bin/python" -B "$ROOT/scripts/lib/deploy_test.py" "$1"

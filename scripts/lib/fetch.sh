@@ -82,15 +82,12 @@ fetch_source() {
     "${APT[@]}" source --download-only --tar-only "$package") || return 1
   tarball=$(compgen -G "$scratch/*.orig.tar.*" | grep -v '\.asc$')
   # Python, because a minimal system has no xz for tar to call.
-  python3 - "$tarball" "$new/unpack" <<'PYTHON'
-import sys, tarfile
+  quietly "$scratch" "the source of $package does not unpack" python3 -c 'import sys, tarfile
 with tarfile.open(sys.argv[1]) as archive:
     headers = [m for m in archive.getmembers() if m.isreg() and m.name.endswith(".h") and ".." not in m.name.split("/")]
-    archive.extractall(sys.argv[2], members=headers)
-PYTHON
-  mv -- "$new"/unpack/* "$new/source"
-  rmdir -- "$new/unpack"
-  [[ $package != rdma-core ]] || link_rdma_core_headers "$new"
+    archive.extractall(sys.argv[2], members=headers)' "$tarball" "$new/unpack" || return 1
+  mv -- "$new"/unpack/* "$new/source" && rmdir -- "$new/unpack" || return 1
+  [[ $package != rdma-core ]] || link_rdma_core_headers "$new" || return 1
   basename "$tarball" | sed 's/^[^_]*_\(.*\)\.orig\.tar\..*/\1/' >"$new/version"
   mkdir -p "$UPSTREAM"
   rm -rf -- "${UPSTREAM:?}/$package"
@@ -99,8 +96,8 @@ PYTHON
 
 # The include directory that rdma-core's build would make, as links: DIRECTORY/include/{infiniband,rdma}.
 link_rdma_core_headers() {
-  mkdir -p "$1/include/infiniband" "$1/include/rdma"
-  ln -sfr "$1"/source/{kernel-headers/rdma,libibverbs}/*.h "$1/source/providers/efa/efadv.h" "$1/include/infiniband/"
+  mkdir -p "$1/include/infiniband" "$1/include/rdma" &&
+  ln -sfr "$1"/source/{kernel-headers/rdma,libibverbs}/*.h "$1/source/providers/efa/efadv.h" "$1/include/infiniband/" &&
   ln -sfr "$1"/source/kernel-headers/rdma/*.h "$1/include/rdma/"
 }
 

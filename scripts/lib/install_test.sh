@@ -33,7 +33,8 @@ page() {
   commands=$(block sh "$1")
   [[ -n $commands ]] || die "docs/c.md has no block of commands number $1"
   (cd -- "$SCRATCH" && PREFIX=$PREFIX FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 1500 \
-    bash -euo pipefail -c "$commands") >"$SCRATCH/log" || die "the commands failed: $commands"
+    bash -euo pipefail -c "$commands") >"$SCRATCH/log" ||
+    { cat "$SCRATCH/log"; die "the commands failed: $commands"; }
   [[ $(grep -c '^the bytes arrived$' "$SCRATCH/log") -eq $2 ]] || die "block $1 printed: $(cat "$SCRATCH/log")"
 }
 

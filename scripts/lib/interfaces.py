@@ -8,7 +8,8 @@
 One C++ program is compiled with our headers and with upstream's. It prints the size of each structure that we state,
 the offset and type of each member, with the signature of a pointer to a function, and the value of each constant. So
 the comparison does not depend on how either side spells its header. Types are compared by kind and size, without the
-sign of an integer. Members that we state as reserved are not compared, nor is what a call does.
+sign of an integer. What a call does is not compared, nor are members that we state as reserved, except in descriptors,
+where a new member of upstream takes reserved bytes: there each member of upstream must be one of ours.
 
 An upstream that lacks the newest name of a group is older: it may lack other names, and the tails of structures.
 libfabric's own structures may be longer upstream. Both are printed as notes; everything else is a difference.
@@ -97,12 +98,12 @@ def members(body, prefix=""):
             yield from members(inner, f"{prefix}{name.strip()}." if name.strip() else prefix)
         else:
             found = re.findall(r"\(\*(\w+)\)", plain) or re.findall(r"(\w+)(?:\[[^]]*\])*\s*(?:,|$)", plain)
-            yield from (prefix + name for name in found if "reserved" not in name)
+            yield from (prefix + name for name in found)
     assert not body.strip(), f"not understood: {body}"
 
 
-def stated(files):
-    """What our headers state: {name: (kind, members)} and expressions of constants."""
+def stated(files, reserved):
+    """What headers state: {name: (kind, members)} and expressions of constants."""
     text = "".join(pathlib.Path(file).read_text() for file in files)
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
     constants = []
@@ -113,7 +114,7 @@ def stated(files):
     text = re.sub(r"^ *#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
     for body in re.findall(r"\benum(?: \w+)? \{([^}]*)\}", text):
         constants += re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", body.strip())
-    structures = {name: (kind, list(members(body)))
+    structures = {name: (kind, [path for path in members(body) if reserved or "reserved" not in path])
                   for kind, name, body in re.findall(rf"^(struct|union) (\w+) {BODY}", text, re.M)
                   if not NOT_COMPARED.match(name)}
     return structures, [c for c in dict.fromkeys(constants) if not NOT_COMPARED.match(c)]
@@ -158,12 +159,16 @@ class Side:
 def compare(name, ours_dir, headers, include, scratch):
     """Prints notes and differences of one group; returns whether there are differences."""
     files = [ours_dir / file for file in GROUPS[name][0]]
-    structures, constants = stated(files)
+    whole = name == "descriptors"
+    structures, constants = stated(files, whole)
     ours, theirs = Side(files, [], scratch), Side(headers, include, scratch)
     older = GROUPS[name][2] not in theirs.words
     notes, differences = [], []
     absent = notes if older else differences
     absent += [f"{name}: not upstream" for name in structures if not theirs.has(name)]
+    for structure, (_, paths) in stated(headers, True)[0].items() if whole else ():
+        known = structures.get(structure, (None, paths))[1]
+        differences += [f"{structure}.{path}: upstream only" for path in paths if path not in known]
     shared = {}
     for constant in constants:
         # The kernel's names for constants that userspace calls IBV_.

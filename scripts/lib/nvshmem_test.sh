@@ -11,8 +11,10 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh") || skipped "no CUDA compilers"
-VENV=$(venv nvshmem nvidia-nvshmem-cu13==3.8.0) || skipped 'pip could not install NVSHMEM'
-NVSHMEM_HOME=${NVSHMEM_HOME:-$(compgen -G "$VENV/lib/python3.*/site-packages/nvidia/nvshmem")}
+if [[ -z ${NVSHMEM_HOME:-} ]]; then
+  venv_or_skip nvshmem --no-deps nvidia-nvshmem-cu13==3.8.0
+  NVSHMEM_HOME=$(compgen -G "$VENV/lib/python3.*/site-packages/nvidia/nvshmem")
+fi
 export NVSHMEM_HOME NVCC=$TOOLKIT/bin/nvcc
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT

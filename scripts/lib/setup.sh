@@ -163,6 +163,19 @@ venv() {
   printf '%s\n' "$place"
 }
 
+# shellcheck disable=SC2034 # the callers read VENV
+# venv_or_skip NAME PACKAGE…: sets VENV to such an environment, for a test. Without an index that answers, it is skipped.
+venv_or_skip() {
+  local messages
+  if messages=$(venv "$@" 2>&1); then
+    VENV=${messages##*$'\n'}
+  elif [[ $messages == *'connection broken'* && $messages != *CERTIFICATE_VERIFY_FAILED* ]]; then
+    skipped "pip's index does not answer: ${messages##*$'\n'}"
+  else
+    die "$messages"
+  fi
+}
+
 # ---- Rust -----------------------------------------------------------------------
 
 # Puts cargo on PATH and checks that it is new enough for the workspace.

@@ -69,7 +69,13 @@ step_links() { step 'links of the documentation' 60 python3 -B scripts/lib/docs_
 step_interrupt() { step 'an interrupt leaves no process' 600 scripts/lib/interrupt_test.sh; }
 
 # Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
-step_build() { step 'build' 2400 cargo build --workspace --lib --bins --tests --examples --locked; }
+step_build() {
+  step 'build' 2400 cargo build --workspace --lib --bins --tests --examples --locked || return 1
+  # shellcheck disable=SC2016 # the arguments of bash
+  step 'libraries are loaded at run time' 60 bash -c 'linked=$(readelf -d "$@") &&
+    ! grep -E "NEEDED.*(clang|cuda|nvrtc|fabric|ibverbs|libefa)" <<<"$linked"' - \
+    "$TARGET"/debug/{gda-probe,libsoftefa.so} || true
+}
 
 # The probe's tests mostly wait, for processes and for time limits: they run beside the others, more of them than there
 # are cores, and so do steps that only compile. Slow tests of compilers have steps of their own: kernels and misuse.
@@ -227,13 +233,13 @@ step_asan() {
   local common=(--target "$host" --target-dir "$TARGET/sanitizer" -p efa-gda-sys -p efa-gda -p softefa)
   # Left out: loom's models, whose fibers never return and so leak their stacks.
   LEAVE_OUT=doorbell::model sanitized_unit_tests "CARGO_TARGET_${triple^^}_RUNNER" "${common[@]}" --lib || passed=''
-  # Left out: tests that run compilers only, and those of the adapter's core, which the queues' tests run too.
+  # Left out: tests that run compilers only, and most of the adapter's core, which the queues' tests run too.
   cargo_tests 'AddressSanitizer' 1500 "${common[@]}" --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_proxy \
-    --test 'kernels_e*' --test 'verbs_*' || passed=''
-  # These are clients in the style of C, which leave objects to the end of their process. The library's own tests, above,
-  # close theirs and so show leaks of the provider.
-  ASAN_OPTIONS=detect_leaks=0 cargo_tests 'AddressSanitizer on the provider' 900 "${common[@]}" --test 'libfabric_*' ||
-    passed=''
+    --test 'kernels_e*' --test 'verbs_*' --test 'device_[bg]*' || passed=''
+  # Clients in the style of C, and clients that are killed, leave objects to the end of their process. The library's own
+  # tests, above, close theirs and so show leaks of the provider.
+  ASAN_OPTIONS=detect_leaks=0 cargo_tests 'AddressSanitizer on the provider' 900 "${common[@]}" -p softefa-uverbs \
+    --test 'libfabric_*' --test hostile || passed=''
   [[ -n $passed ]]
 }
 
@@ -260,6 +266,7 @@ FUZZ_FLAGS=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 step_fuzz() {
   local seconds=${EFA_GDA_FUZZ_SECONDS:-10} programs work=$TARGET/fuzz names=() index
   has_sanitizer 'fuzzing' || return 0
+  [[ $seconds =~ ^[1-9][0-9]*$ ]] || { fail "EFA_GDA_FUZZ_SECONDS=$seconds: expected a number of seconds"; return; }
   # Not the sanitizer step's directory: the provider has one file name for both sets of flags.
   programs=$TARGET/fuzz-build/$(rust_host)/debug
   RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 1800 cargo build --locked \
