@@ -41,6 +41,8 @@ if [[ -n ${EFA_GDA_PROBE_DEV:-} ]]; then
   build=debug
 fi
 # Messages and progress go to stderr: stdout belongs to gda-probe.
-(cd -- "$ROOT" && exec env -u CARGO_BUILD_TARGET cargo build --locked "${what[@]}") </dev/null >&2 ||
-  die 'building failed; gda-probe did not run'
-exec "$TARGET/$build/gda-probe" ${soft:+--soft} "$@"
+(cd -- "$ROOT" && exec env -u CARGO_BUILD_TARGET cargo build --locked --target-dir "$TARGET" "${what[@]}") \
+  </dev/null >&2 || die 'building failed; gda-probe did not run'
+PROBE=$TARGET/$build/gda-probe
+[[ -x $PROBE ]] || die "the build made no $PROBE; does cargo's configuration set build.target?"
+exec "$PROBE" ${soft:+--soft} "$@"

@@ -19,11 +19,10 @@ pub enum QueueError {
     /// The geometry that the endpoint exposes breaks a rule.
     #[error(transparent)]
     Exposure(#[from] ExposureError),
-    /// The completion queue has a reader: a mapped queue, `CompletionQueue::read`, or the caller of
-    /// `CompletionQueue::claim`.
+    /// Another mapped queue reads the completion queue.
     #[error(
-        "the completion queue already has a reader (a mapped queue, CompletionQueue::read or CompletionQueue::claim): \
-         open a completion queue for this endpoint, and bind the endpoint to it"
+        "the completion queue already has a reader (another mapped queue): open a completion queue for this endpoint, \
+         and bind the endpoint to it"
     )]
     CompletionQueueTaken,
     /// Other endpoints complete on the completion queue.
