@@ -62,7 +62,10 @@ build() {
   local before=()
   prepare "$1"
   if [[ -n $BEFORE ]]; then
-    earlier_headers "$BEFORE" "$OUT/before"
+    rm -rf -- "$OUT/before"
+    mkdir -- "$OUT/before"
+    git -C "$ROOT" archive "$BEFORE" kernels/include third_party/efa_gda | tar -x -C "$OUT/before" ||
+      die "revision $BEFORE has no headers"
     before=(-DEFA_GDA_BENCH_BEFORE)
     compile engine_before engine.cu -DEFA_GDA_BENCH_ENGINE=engine_before -Defa_gda=efa_gda_before \
       -DEFA_GDA_BENCH_BOUNDS= -I "$OUT/before/kernels/include" -I "$OUT/before/third_party/efa_gda"

@@ -7,7 +7,6 @@
 # GPU.
 #
 #   scripts/footprint.sh [sm_XX …]          sm_80 sm_90 sm_100 sm_120 without arguments
-#   scripts/footprint.sh --before REVISION [sm_XX …]   the same with the device library of an earlier revision
 #
 # NCCL's headers come from the PyPI package nvidia-nccl-cu13, unpacked below .cache; if it cannot be downloaded, its row
 # is left out. NCCL_INCLUDE=DIR uses installed headers.
@@ -20,24 +19,12 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/headers.sh
 source "$ROOT/scripts/lib/headers.sh"
 
-before=
-case ${1:-} in
--h | --help) help_or_nothing "$1" ;;
---before) [[ $# -ge 2 ]] || wrong_usage '--before needs a revision'; before=$2; shift 2 ;;
-esac
-for architecture in "$@"; do
-  [[ $architecture =~ ^sm_[0-9]+[a-z]?$ ]] || wrong_usage "\"$architecture\" is not an architecture such as sm_90"
-done
+read_options '' 9 "$@"
 [[ $# -gt 0 ]] || set -- sm_80 sm_90 sm_100 sm_120
 
 toolkit=$("$ROOT/scripts/cuda_toolchain.sh")
 out=$(mktemp -d)
 trap 'rm -rf -- "$out"' EXIT
-headers=$ROOT
-if [[ -n "$before" ]]; then
-  headers=$out/before
-  earlier_headers "$before" "$headers"
-fi
 peer=$(peer_headers "") || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
 
 # row NAME GROUP QUEUE ENTRY SOURCE ARCHITECTURE FLAG…: compiles the kernel NAME of kernels/bench/SOURCE.cu, and prints
@@ -67,7 +54,7 @@ our_row() {
   row "$name" "${1,}" "$3" "$5" footprint "$6" -DEFA_GDA_FOOTPRINT_KERNEL="$name" -DEFA_GDA_FOOTPRINT_SHARING="$2" \
     -DEFA_GDA_FOOTPRINT_GROUP="${1}Group" -DEFA_GDA_FOOTPRINT_INLINED="$([[ $4 != inline ]]; echo $?)" \
     -DEFA_GDA_FOOTPRINT_OWN="$([[ $4 != own ]]; echo $?)" \
-    -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
+    -I "$ROOT/kernels/include" -I "$ROOT/third_party/efa_gda"
 }
 
 echo '| GPU | group | queue | entry | registers | stack bytes | spill bytes | in functions | code bytes |'

@@ -20,9 +20,10 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 OUT=''
 ARCH=sm_90
 
-# links FROM TO: TO becomes a directory with a link to each file of FROM.
+# links FROM TO: TO becomes a directory with a link to each file of FROM, instead of a link to one.
 links() {
   local file
+  [[ ! -L $2 ]] || rm -- "$2"
   mkdir -p -- "$2"
   for file in "$1"/* "$1"/.git; do
     [[ ! -e $file ]] || ln -s -- "$(readlink -f -- "$file")" "$2/"
@@ -31,9 +32,7 @@ links() {
 
 overlay_sources() {
   links "$DEEPEP_DIR" "$OUT/deepep"
-  rm -- "$OUT/deepep/csrc"
   links "$DEEPEP_DIR/csrc" "$OUT/deepep/csrc"
-  rm -- "$OUT/deepep/csrc/kernels"
   links "$DEEPEP_DIR/csrc/kernels" "$OUT/deepep/csrc/kernels"
   rm -- "$OUT/deepep/csrc/kernels/ibgda_device.cuh"
   # The headers that the replaced file includes, and this project's functions.

@@ -29,8 +29,7 @@ else
   want libfabric1 have_libfabric
 fi
 if [[ -n $soft ]]; then say 'this machine has no EFA adapter; adding --soft, which uses the software adapter'; fi
-want gcc have_c_compiler
-want libc6-dev have_c_compiler
+want 'gcc libc6-dev' have_c_compiler
 want g++ have_cxx_compiler
 { install_missing && find_rust; } || die 'setting up failed; gda-probe did not run'
 choose_target_dir

@@ -359,8 +359,7 @@ compared() {
 
 main() {
   help_or_nothing "$@"
-  want gcc have_c_compiler
-  want libc6-dev have_c_compiler
+  want 'gcc libc6-dev' have_c_compiler
   want g++ have_cxx_compiler
   install_missing || exit 1
   find_rust

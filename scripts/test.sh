@@ -76,8 +76,7 @@ set_up() {
   LOGS=$TARGET/test-logs
   mkdir -p "$LOGS" || return 1
   cd -- "$ROOT"
-  want gcc have_c_compiler
-  want libc6-dev have_c_compiler
+  want 'gcc libc6-dev' have_c_compiler
   want g++ have_cxx_compiler
   want binutils have readelf
   want libfabric1 have_libfabric

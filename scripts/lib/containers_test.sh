@@ -8,8 +8,6 @@
 #
 # Containers, images and networks of a run are removed at its end, except after SIGKILL: then remove containers with the
 # label efa-gda-test-PID, images of that name, and networks and volumes of that compose project.
-#
-# Exit status: 0 passed, 77 with one line "SKIPPED: reason", another one on failure.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh

@@ -4,8 +4,6 @@
 # come from pip's package index.
 #
 #   deploy_test.sh PROBE
-#
-# Exit status: 0 passed, 77 with one line "SKIPPED: reason" if that index does not answer, another one on failure.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh

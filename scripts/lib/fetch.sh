@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # callers read the lists of packages
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Fetches packages of other Debian suites through the mirror that this machine's apt uses: sources of sid, and
 # binary packages of sid and trixie, unpacked and not installed. apt verifies the signatures. The apt state is
@@ -9,10 +9,8 @@ UPSTREAM=$ROOT/.cache/upstream
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 FETCH_DAYS=7
 # What programs need of sid to run on its rdma-core and libfabric.
-# shellcheck disable=SC2034 # callers read it
 STACK_PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
 # Its libfabric, and mdBook, which Debian 12 has not.
-# shellcheck disable=SC2034
 TRIXIE_PACKAGES=(libfabric1 mdbook)
 
 is_recent() { [[ -n $(find "$1" -mtime "-$FETCH_DAYS" 2>/dev/null) ]]; }

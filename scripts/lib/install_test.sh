@@ -3,9 +3,6 @@
 # Runs the commands of docs/c.md in order: installs the library into a new prefix, and outside the repository builds the
 # page's program with pkg-config, with the shared library and with the static one, and with CMake where that is installed.
 # Each program runs on the software adapter. Then device code and the header for NVSHMEM are compiled.
-#
-# Exit status: 0 everything passed, 77 with one line "SKIPPED: reason" without pkg-config or libfabric, another one on
-# failure.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh

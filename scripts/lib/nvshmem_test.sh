@@ -3,8 +3,6 @@
 # Builds the NVSHMEM side library and its ring program against NVSHMEM's wheel, a file in DeepEP's call shapes through
 # the overlay's NVSHMEM directory, and a host program that includes the header. If DEEPEP_DIR names a DeepEP v1.2.1, its
 # unmodified kernels compile and link as well. Nothing needs a GPU, and none is used.
-#
-# Exit status: 0 everything passed, 77 with one line "SKIPPED: reason" without CUDA's compilers, another one on failure.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh

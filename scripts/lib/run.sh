@@ -36,7 +36,7 @@ await() {
   local process=${JOB[$1]} status=0
   wait "$process" || status=$?
   end_sessions "$process"
-  JOB[$1]=''
+  unset 'JOB[$1]'
   return "$status"
 }
 
@@ -49,7 +49,7 @@ failed() {
 }
 
 # step NAME LIMIT COMMAND…: runs a job, or waits for it if it runs already. Exit status 77 with a line "SKIPPED: reason"
-# is a skip. With EARLY, only starts it.
+# is a skip, as setup.sh's function skipped ends a test. With EARLY, only starts it.
 step() {
   local status=0 reason
   [[ -n ${JOB[$1]:-} ]] || start "$@"
@@ -163,11 +163,7 @@ interrupted() {
   trap - EXIT
   # The reader of the output has gone.
   [[ $1 != SIGPIPE ]] || exec >/dev/null 2>&1
-  local name running=()
-  for name in "${!JOB[@]}"; do
-    [[ -z ${JOB[$name]} ]] || running+=("$name")
-  done
-  printf 'INTERRUPTED by %s\n' "$1${running[*]:+ while running ${running[*]}}"
+  printf 'INTERRUPTED by %s\n' "$1${JOB[*]:+ while running ${!JOB[*]}}"
   end_sessions "${JOB[@]}"
   printf 'interrupted: '
   summary

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # callers read the variables that functions set
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Functions that the scripts share: messages, options, installing missing packages, finding Rust. Sourced, not run.
 # Every message goes to stderr, because a caller's stdout may be data.
@@ -41,7 +41,6 @@ help_or_nothing() {
 # read_options OPTIONS MOST ARGUMENT…: reads a command line. OPTIONS lists the options: "--prefix" stands for --prefix
 # VALUE and --prefix=VALUE, which set PREFIX, and "--" for arguments after --, which REST receives. OPERANDS receives
 # the other arguments, of which there may be MOST. -h and --help print the help and end the script.
-# shellcheck disable=SC2034 # the callers read OPERANDS and REST
 read_options() {
   local options=" $1 " most=$2 name value
   shift 2
@@ -85,7 +84,7 @@ assert eval(sys.argv[2]), sys.argv[2] + " does not hold in " + json.dumps(report
 
 MISSING=()
 
-# want PACKAGE TEST…: adds a Debian package to the missing ones if TEST fails.
+# want PACKAGES TEST…: adds Debian packages to the missing ones if TEST fails.
 want() { "${@:2}" >/dev/null 2>&1 || MISSING+=("$1"); }
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -163,7 +162,6 @@ venv() {
   printf '%s\n' "$place"
 }
 
-# shellcheck disable=SC2034 # the callers read VENV
 # venv_or_skip NAME PACKAGE…: sets VENV to such an environment, for a test. Without an index that answers, it is skipped.
 venv_or_skip() {
   local messages

@@ -4,8 +4,6 @@
 # software adapter there, and without that adapter it reports that this release has no GDA operations.
 #
 #   trixie_test.sh PROBE      the built program; libsoftefa.so is in its directory
-#
-# Exit status 77, with one line that begins "SKIPPED: ", if the packages cannot be fetched.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
