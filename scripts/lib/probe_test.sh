@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs probe.sh as a user does: from another directory and through a link. stdout is JSON only, the exit
-# status is that of gda-probe, and --soft is not added in silence.
+# Runs probe.sh as a user does: from another directory and through a link. stdout is JSON only, with a verdict and a
+# verified put, the exit status is that of gda-probe, and --soft is not added in silence.
 set -euo pipefail
 
 LIB=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
@@ -24,7 +24,10 @@ probe() {
 # 4: warnings about this machine. The time limits suit a busy one.
 probe '0 4' --soft --json --time-limit 60000
 holds stdout 'report["schema"] == "gda-probe/1" and report["soft"] is True'
+holds stdout 'len(report["verdict"]) > 0 and all("result" in v for v in report["verdict"])'
 holds stdout 'not any(c["state"] == "fail" for c in report["checks"])'
+probe '0 4' put --soft --executor host --op write --bytes 4096 --count 1000 --json --time-limit 60000
+holds stdout 'report["put"]["verified"] is True and report["put"]["count"] == 1000'
 # This command would refuse --soft.
 probe 0 explain GDA-001
 probe 2 --no-such-option
