@@ -175,8 +175,8 @@ impl Command {
 /// Arguments of `check`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Write the result in Prometheus's text format too, to a file that is replaced in one step; "-" prints it in place
-    /// of the report
+    /// Write the result in Prometheus's text format too, to a file that is replaced in one step (of a link, the
+    /// file that it names; no pipe and no device); "-" prints it in place of the report
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
 }

@@ -114,16 +114,6 @@ fn the_html_page_references_no_other_resource() {
 }
 
 #[test]
-fn the_report_survives_a_page_that_cannot_be_written() {
-    let output = output(&mut command("1000", &["--doorbell", "direct", "--html", "/dev/full"]));
-    assert_eq!(status(&output), 1);
-    let document = document(&output);
-    assert!(!rows(&document, "rate").is_empty() || late(&document, "rate"), "the figures are printed");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("/dev/full cannot be written"), "{error}");
-}
-
-#[test]
 fn a_page_on_stdout_replaces_the_report() {
     let mut command =
         probe(&["bench", "--soft", "--executor", "host", "--time-limit", "1000", "--html", "-"]);

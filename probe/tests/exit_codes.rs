@@ -285,3 +285,35 @@ fn logs_are_printed_on_stderr_and_the_document_stays_valid() {
     document(&output);
     assert!(String::from_utf8_lossy(&output.stderr).contains("check done"));
 }
+
+/// A link has the name that a draft could be guessed to have: `exec` keeps the process id of the shell.
+#[test]
+fn a_file_is_replaced_through_no_link_that_another_user_planted() {
+    let machine = Machine::new("planted");
+    machine.file("victim", "root's").file("real.prom", "old").link("x.prom", "real.prom");
+    let script = "cd \"$1\" && ln -s victim .real.prom.$$.tmp && ln -s victim .x.prom.$$.tmp && \
+                  exec \"$0\" check --root . --prometheus x.prom >/dev/null";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_gda-probe"), machine.arg()]);
+    assert_eq!(status(&output(command.env("LIBFABRIC_PATH", "/nonexistent"))), 3);
+    let read = |name| std::fs::read_to_string(machine.path().join(name)).unwrap();
+    assert_eq!(read("victim"), "root's");
+    assert!(read("real.prom").contains("gda_probe"), "the file that the link names is replaced");
+    assert!(machine.path().join("x.prom").is_symlink());
+}
+
+#[test]
+fn a_pipe_or_a_device_is_refused_and_not_waited_for() {
+    let machine = Machine::new("special");
+    let pipe = machine.path().join("pipe");
+    assert!(output(std::process::Command::new("mkfifo").arg(&pipe)).status.success());
+    let rendezvous = ["ring", "--soft", "--rank", "0", "--ranks", "1", "--rendezvous", "127.0.0.1:34700"];
+    for file in [pipe.to_str().unwrap(), "/dev/full"] {
+        for args in
+            [&["check", "--prometheus", file][..], &[&rendezvous[..], &["--token-file", file]].concat()]
+        {
+            let (status, text) = complaint(args);
+            assert!((1..=2).contains(&status) && text.contains("device"), "{args:?}: {status}: {text}");
+        }
+    }
+}

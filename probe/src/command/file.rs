@@ -1,9 +1,12 @@
 //! Files that a command writes: whole or not at all, so that a reader never sees half a file and a full disk
 //! leaves the old one.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
 
 use super::CommandError;
 use crate::cli::Common;
@@ -28,59 +31,50 @@ pub(crate) fn check(file: Option<&Path>, option: &str, common: &Common) -> Resul
 }
 
 fn check_file(file: &Path) -> Result<(), CommandError> {
-    let (target, special) = target(file)?;
-    if special {
-        return Ok(());
-    }
-    let draft = draft(&target);
-    let made = File::options().write(true).create(true).truncate(true).open(&draft);
-    made.and_then(|_| fs::remove_file(&draft)).map_err(|source| failed(file, source))
+    draft(&target(file)?).map(drop).map_err(|source| failed(file, source))
 }
 
-/// Replaces a file by `content`. A device or a pipe is written to.
+/// Replaces a file by `content`.
 pub(crate) fn replace(file: &Path, content: &[u8]) -> Result<(), CommandError> {
-    let (target, special) = target(file)?;
-    if special {
-        let mut opened = File::options().write(true).open(&target).map_err(|source| failed(file, source))?;
-        return opened.write_all(content).map_err(|source| failed(file, source));
-    }
-    let draft = draft(&target);
-    let written = fs::write(&draft, content).and_then(|()| fs::rename(&draft, &target));
-    written.map_err(|source| {
-        // The draft may not exist, and its error is not the one to report.
-        let _ = fs::remove_file(&draft);
-        failed(file, source)
-    })
+    let target = target(file)?;
+    let written = draft(&target).and_then(|mut draft| {
+        draft.write_all(content)?;
+        draft.persist(&target).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|source| failed(file, source))
 }
 
-/// The file that a link names, and whether it is a device or a pipe.
-fn target(file: &Path) -> Result<(PathBuf, bool), CommandError> {
+/// The file that `file` or its link names. A pipe or a device is refused, because writing to it could wait for ever.
+fn target(file: &Path) -> Result<PathBuf, CommandError> {
     match fs::metadata(file) {
-        Ok(metadata) if metadata.is_dir() => Err(failed(file, std::io::ErrorKind::IsADirectory.into())),
-        Ok(metadata) => {
-            let target = file.canonicalize().map_err(|source| failed(file, source))?;
-            Ok((target, !metadata.is_file()))
-        }
-        Err(_) => Ok((file.to_owned(), false)),
+        Ok(metadata) if metadata.is_dir() => Err(failed(file, io::ErrorKind::IsADirectory.into())),
+        Ok(metadata) if metadata.is_file() => file.canonicalize().map_err(|source| failed(file, source)),
+        Ok(_) => Err(failed(file, io::Error::other("it is a pipe, a socket or a device, not a file"))),
+        Err(_) => Ok(file.to_owned()),
     }
 }
 
-/// The name under which a file is written first: beside it, because a rename works within one file system only.
-fn draft(target: &Path) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    target.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+/// The file that is written first: beside the target, because a rename works within one file system only, and created
+/// anew under a random name, because other users may plant links in the folder.
+fn draft(target: &Path) -> io::Result<NamedTempFile> {
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let permissions = fs::Permissions::from_mode(0o666);
+    Builder::new()
+        .prefix(".gda-probe-")
+        .permissions(permissions)
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
-fn failed(file: &Path, source: std::io::Error) -> CommandError {
+fn failed(file: &Path, source: io::Error) -> CommandError {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     let source = match folder {
-        Some(folder) if source.kind() == std::io::ErrorKind::NotFound => {
-            std::io::Error::other(format!("the folder {} does not exist; create it", folder.display()))
+        Some(folder) if source.kind() == io::ErrorKind::NotFound => {
+            io::Error::other(format!("the folder {} does not exist; create it", folder.display()))
         }
         _ => {
             let why =
                 format!("{source}; name a file that this user can write, on a file system with free space");
-            std::io::Error::new(source.kind(), why)
+            io::Error::new(source.kind(), why)
         }
     };
     CommandError::File { file: file.to_owned(), source }

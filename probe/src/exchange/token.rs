@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -78,13 +78,21 @@ impl Token {
     /// The token in `file`; without one, that in the environment. None if there is neither.
     pub(crate) fn find(file: Option<&Path>) -> Result<Option<Self>, String> {
         let Some(file) = file else {
-            return std::env::var(VARIABLE).ok().map(|text| Self::new(&text)).transpose();
+            let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
+            let text = text.into_string().map_err(|_| format!("the token in {VARIABLE} is not UTF-8"))?;
+            return Self::new(&text).map(Some);
         };
-        let mut text = String::new();
-        let read =
-            File::open(file).and_then(|opened| opened.take(LONGEST as u64 + 2).read_to_string(&mut text));
-        read.map_err(|error| format!("the token file {}: {error}", file.display()))?;
-        Self::new(&text).map(Some).map_err(|error| format!("the token file {}: {error}", file.display()))
+        let wrong = |error: &dyn fmt::Display| format!("the token file {}: {error}", file.display());
+        // Without O_NONBLOCK, opening a pipe blocks until it has a writer.
+        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+        let opened = opened.map_err(|error| wrong(&error))?;
+        if !opened.metadata().map_err(|error| wrong(&error))?.is_file() {
+            return Err(wrong(&"it is a directory, a pipe or a device; name a file"));
+        }
+        let mut bytes = Vec::new();
+        opened.take(LONGEST as u64 + 2).read_to_end(&mut bytes).map_err(|error| wrong(&error))?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong(&"the token is not UTF-8"))?;
+        Self::new(&text).map(Some).map_err(|error| wrong(&error))
     }
 
     /// The code of `parts`.
