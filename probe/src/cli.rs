@@ -184,7 +184,7 @@ pub(crate) struct CheckArgs {
 /// Arguments of `report`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The tar archive to write; "-" writes it to stdout
+    /// The tar archive to write (of a link, the file that it names; no pipe and no device); "-" writes it to stdout
     #[arg(short, long, value_name = "FILE", default_value = "gda-probe-report.tar")]
     pub(crate) output: PathBuf,
 }
@@ -295,7 +295,8 @@ pub(crate) struct BenchArgs {
     /// Number of queues of the cases with several queues, which --peer leaves out
     #[arg(long, default_value_t = 4, conflicts_with = "peer", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: u32,
-    /// Write tables and plots to a self-contained HTML file; "-" prints the page in place of the report
+    /// Write tables and plots to a self-contained HTML file (of a link, the file that it names; no pipe and no device);
+    /// "-" prints the page in place of the report
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Write to the host on which "gda-probe put --listen" runs

@@ -130,8 +130,9 @@ install_missing() {
   say "installing $list"
   scratch=$(mktemp -d)
   # A certificate bundle may be present without its package. Installing that package as a dependency replaces the bundle,
-  # and registries behind it are no longer reachable.
-  dpkg-query -W ca-certificates >/dev/null 2>&1 || cp -- "$CERTIFICATES" "$scratch/bundle" 2>/dev/null || true
+  # and registries behind it are no longer reachable. (dpkg-query also finds packages that are recommended only.)
+  [[ $(dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null) == *'ok installed' ]] ||
+    cp -- "$CERTIFICATES" "$scratch/bundle" 2>/dev/null || true
   # shellcheck disable=SC2086 # a list of package names
   { as_root apt-get -q -o DPkg::Lock::Timeout=300 update && as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
     -o DPkg::Lock::Timeout=300 install --no-install-recommends $list; } </dev/null >"$scratch/log" 2>&1 || status=1

@@ -7,12 +7,13 @@ use std::sync::atomic::{Ordering, fence};
 /// A client's memory, with the addresses that its work-queue entries use.
 ///
 /// The engine, control calls, and [`super::CompletionCounter::set`] and `add` call [`Self::read`] and [`Self::write`],
-/// only for ranges inside a registered region, a completion queue or a counter's mirror. Except in `set` and `add`, none
-/// calls them after the call that deregisters the region, destroys the queue or detaches the counter has returned, nor
-/// after the drop of the adapter has returned. The engine holds the network's lock meanwhile: every adapter of the
-/// network, and every control call, waits for an access. So an implementation must not call an adapter, nor keep a reference to one: a
-/// frontend stores its warnings through a [`super::WarningLog`]. Client threads may write the same bytes at the same
-/// time, as with DMA. An implementation must not fail because of that; the bytes that it then moves are unspecified.
+/// only for ranges inside a registered region, a completion queue or a counter's mirror. Except in `set` and `add`,
+/// none calls them after the call that deregisters the region, destroys the queue or detaches the counter has returned,
+/// nor after the drop of the adapter has returned. The engine holds the network's lock meanwhile: every adapter of the
+/// network, and every control call, waits for an access. So an implementation must not call an adapter, nor keep a
+/// reference to one: a frontend stores its warnings through a [`super::WarningLog`]. Client threads may write the same
+/// bytes at the same time, as with DMA. An implementation must not fail because of that; the bytes that it then moves
+/// are unspecified.
 pub trait Memory: Send + Sync {
     /// Reads the bytes at `address` into `into`.
     ///
