@@ -40,20 +40,34 @@ fn an_overrun_is_reported_if_the_consumer_index_is_set_and_no_completion_is_lost
 }
 
 #[test]
-fn an_overrun_is_reported_if_the_consumer_rings_a_doorbell() {
+fn a_consumer_that_reads_every_completion_and_rings_once_is_not_accused() {
+    // As libefa and libfabric: a poll rings only if it ends on a current completion.
     let (mut a, write_request, _buffer) = side_with_completions(4, true);
     assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    a.cq.doorbell.clone().unwrap().ring(1);
+    for _ in 0..70_000 {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    }
+    assert_eq!(a.rules(), []);
+}
+
+#[test]
+fn a_doorbell_that_is_rung_after_more_completions_than_the_queue_holds_proves_an_overrun() {
+    let (mut a, write_request, _buffer) = side_with_completions(4, true);
     let doorbell = a.cq.doorbell.clone().unwrap();
-    doorbell.ring(1);
-    for _ in 0..5 {
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+    let await_completions = |a: &Side, count| {
+        until("a completion", || (a.adapter.statistics().completions == count).then_some(()));
+    };
+    // The adapter reads the doorbell before it writes a completion: of the last one here, it knows only then.
+    for count in 2..=7 {
         a.post(&write_request);
+        await_completions(&a, count);
     }
-    assert_eq!(a.violation().rule, StrictRule::CompletionQueueOverrun { unread: 4, entries: 4 });
-    for consumed in 2..6 {
-        assert_eq!(a.completion().status, CompletionStatus::Ok);
-        doorbell.ring(consumed);
-    }
-    assert_eq!(a.completion().status, CompletionStatus::QueuePairInternal);
+    doorbell.ring(1);
+    a.post(&write_request);
+    await_completions(&a, 8);
+    assert_eq!(a.rules(), [StrictRule::CompletionQueueOverrun { unread: 5, entries: 4 }]);
 }
 
 #[test]
@@ -97,7 +111,6 @@ fn a_correct_consumer_index_is_accepted_after_one_that_was_ahead() {
 fn a_consumer_index_that_was_ahead_is_accepted_when_it_is_correct() {
     let (mut a, write_request, _buffer) = side_with_completions(4, true);
     let doorbell = a.cq.doorbell.clone().unwrap();
-    a.adapter.set_consumer_index(a.cq.number, 0).unwrap();
     doorbell.ring(4);
     for _ in 0..4 {
         assert_eq!(a.run(&write_request), CompletionStatus::Ok);

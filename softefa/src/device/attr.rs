@@ -126,8 +126,8 @@ pub struct CompletionQueueAttr {
     pub entries: u32,
     /// Its memory.
     pub backing: CompletionBacking,
-    /// Whether it has a doorbell for the consumer index. After the doorbell was rung, or
-    /// [`super::Adapter::set_consumer_index`] was called, overruns are detected.
+    /// Whether it has a doorbell for the consumer index. Overruns are found after
+    /// [`super::Adapter::set_consumer_index`] was called; a doorbell proves one only if it is rung after the overrun.
     pub doorbell: bool,
     /// Doorbell in memory of the client; then the queue has a doorbell even if `doorbell` is false. If `None`
     /// and `doorbell` is true, the adapter allocates one on a page that other doorbells share.

@@ -11,7 +11,7 @@
 //!
 //! ## Terms
 //! A **round** of a queue pair (`run_round`) polls its doorbells and executes its requests. That of an adapter
-//! ([`serve`]) is one of each of its queue pairs; then backlogs are written, and late writes that are due land. That of
+//! ([`serve`]) is one of each of its queue pairs; then late writes that are due land. That of
 //! the engine is one of each adapter. A **pending** request has been fetched and must be tried later; on a **held**
 //! adapter ([`super::Adapter::hold`]) all are pending. A **lap** is one pass over a ring. The **unwritten pattern** is
 //! the content of a slot that the client has not written on this lap (`pattern.rs`).
@@ -71,8 +71,8 @@
 //! | a request, for [`super::Faults::delay`], or for [`super::Faults::interval`] after the last one of its queue pair | when that time is over |
 //! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry |
 //! | a late write | in the adapter's first round after it is due, at most [`AdapterConfig::latest_write`] after its completion; earlier at a read of the region, or when the region is deregistered |
-//! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the consumer index moves, or the queue is destroyed or abandoned: no bound |
-//! | a control call, for the network's lock | when the calls before it are over and the engine has released the lock: after [`COST_PER_LOCK`] and what that does not count, which are one flush, backlogs, late writes and the rest of a SEND |
+//! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the client reports its consumer index, or the queue is destroyed or abandoned: no bound |
+//! | a control call, for the network's lock | when the calls before it are over and the engine has released the lock: after [`COST_PER_LOCK`] and what that does not count, which are one flush, late writes and the rest of a SEND |
 //! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | after 1 s, when the line is lost; later if another process takes the room (`stderr.rs`) |
 
 use std::collections::HashMap;
@@ -240,7 +240,7 @@ pub(crate) fn start(network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// One round of the adapter at `index`: polls each of its queue pairs once, then writes backlogs and lands late writes.
+/// One round of the adapter at `index`: polls each of its queue pairs once, then lands late writes.
 fn serve(network: &Network, index: u16, round: &mut Round) {
     let (mut first, mut has_pending) = (0, false);
     // Once for each acquisition of the network's lock.
@@ -263,9 +263,6 @@ fn serve(network: &Network, index: u16, round: &mut Round) {
         {
             (first, has_pending) = (next, engine.has_pending);
             continue;
-        }
-        if local.shared.backlogged.load(Ordering::Relaxed) > 0 {
-            local.completions.iter().for_each(|(_, queue)| queue.retry_backlog());
         }
         for (_, memory) in &local.relaxed {
             engine.has_pending |= memory.land_due();

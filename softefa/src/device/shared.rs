@@ -6,11 +6,10 @@
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | `stop`, `held` | a control thread: release | the engine, each time after it acquired the network's lock: acquire | no other word depends on it |
-//! | `backlogged` | a thread that holds a completion queue's lock: relaxed | the engine: relaxed | a hint to retry; the completion queue's lock orders the backlog |
 //! | `counts` | the engine, control threads: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
 //! | `violations`, `warnings`, `captured` | the engine, control threads | control threads | their mutexes, under which no other lock of the device core is acquired |
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_wire::QueuePairNumber;
@@ -33,8 +32,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Shared {
     pub(crate) config: AdapterConfig,
     pub(crate) counts: Counts,
-    /// Completion queues with a backlog.
-    pub(crate) backlogged: AtomicUsize,
     pub(crate) held: AtomicBool,
     pub(crate) stop: AtomicBool,
     violations: Mutex<Vec<Violation>>,
@@ -79,7 +76,6 @@ impl Shared {
         Self {
             config,
             counts: Counts::default(),
-            backlogged: AtomicUsize::new(0),
             held: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             violations: Mutex::default(),
