@@ -75,9 +75,12 @@ build() {
   SOFTEFA=$TARGET/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
-  cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/verbs_requests.c" \
-    -o "$SCRATCH/verbs_requests" -L"$SID_LIB" -Wl,--unresolved-symbols=ignore-in-shared-libs \
-    -l:libefa.so.1 -l:libibverbs.so.1 || die "verbs_requests.c does not compile against sid's rdma-core"
+  local name
+  for name in verbs_requests verbs_states; do
+    cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/$name.c" \
+      -o "$SCRATCH/$name" -L"$SID_LIB" -Wl,--unresolved-symbols=ignore-in-shared-libs \
+      -l:libefa.so.1 -l:libibverbs.so.1 || die "$name.c does not compile against sid's rdma-core"
+  done
   # Runs programs of sid through its loader; libibverbs finds its drivers by name on the library path.
   program sid <<PROGRAM
 program=\$1
@@ -401,6 +404,12 @@ main() {
   softefa external-cq 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
   softefa large 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
   softefa errors 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" errors
+  wants errors 'completions\? with status 5: the lkey is unknown'
+  local part
+  for part in drained datagram states; do
+    softefa "verbs-$part" 300 "$SCRATCH/sid" "$SCRATCH/verbs_states" "$part"
+    wants "verbs-$part" ' 0 violations'
+  done
   ADAPTERS=2 softefa stranger 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" stranger
   softefa wrap-16 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
   # The counter starts 65,536 before 2^32.

@@ -180,3 +180,54 @@ fn many_messages_in_both_directions_arrive_once_each() {
         assert_eq!((sorted(|pair| pair.0), sorted(|pair| pair.1)), (expected.clone(), expected));
     }
 }
+
+/// Two sides on UD queue pairs, and the address of the second.
+fn datagram_pair() -> (Side, Side, Peer) {
+    let (a, b, to_b, _) = pair_with(|_| {}, |attr| attr.transport = Transport::Ud);
+    (a, b, to_b)
+}
+
+#[test]
+fn a_datagram_arrives_after_40_bytes_that_its_length_counts() {
+    let (mut a, mut b, to_b) = datagram_pair();
+    let (from, to) = buffers(&a, &b, 200);
+    // The 40 bytes fill the first segment and a part of the second.
+    for (part, first) in [(to.segment(0, 30), true), (to.segment(100, 90), false)] {
+        let Segment { address, length, key } = part;
+        let receive = Receive { id: 5, address, length: length as u16, key };
+        let descriptor = ReceiveDescriptor { receive, first, last: !first, reserved_zero: true };
+        b.place_descriptor(&descriptor.encode());
+    }
+    b.ring_receive_doorbell();
+
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 80)])), CompletionStatus::Ok);
+
+    assert_eq!(received(&b.completion()).length, 120);
+    assert_eq!(to.bytes()[110..190], from.bytes()[..80]);
+    assert_eq!((&to.bytes()[..110], &to.bytes()[190..]), (&[0; 110][..], &[0; 10][..]));
+}
+
+#[test]
+fn a_datagram_that_does_not_fit_its_receive_after_40_bytes_is_refused() {
+    let (mut a, mut b, to_b) = datagram_pair();
+    let (from, to) = buffers(&a, &b, 100);
+    b.post_receive(1, to.segment(0, 100));
+
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 61)])), CompletionStatus::RemoteBadLength);
+
+    assert_eq!(b.completion().status, CompletionStatus::BadLength);
+    assert_eq!(to.bytes(), [0; 100]);
+}
+
+#[test]
+fn a_datagram_queue_pair_has_no_rdma_and_no_peer_of_another_transport() {
+    let (mut a, b, to_b) = datagram_pair();
+    let (from, _) = buffers(&a, &b, 64);
+    let remote = Buffer::new(&b, 64, Access::ALL).remote(0);
+    let local = from.segment(0, 64);
+    assert_eq!(a.run(&write(1, to_b, remote, local)), CompletionStatus::UnsupportedOperation);
+    assert_eq!(a.run(&read(2, to_b, remote, local)), CompletionStatus::UnsupportedOperation);
+    let mut other = Side::new(&a.adapter);
+    let to_b = other.handle(&b);
+    assert_eq!(other.run(&send_inline(3, to_b, b"x")), CompletionStatus::RemoteBadQueuePair);
+}

@@ -208,11 +208,34 @@ fn an_idle_queue_pair_accepts_no_requests() {
 }
 
 #[test]
-fn a_queue_pair_cannot_leave_the_error_state() {
-    let (_network, adapter) = one_adapter();
-    let side = Side::new(&adapter);
-    adapter.set_queue_pair_state(side.qp.number, QueuePairState::Error).unwrap();
-    assert!(adapter.set_queue_pair_state(side.qp.number, QueuePairState::Ready).is_err());
+fn a_queue_pair_leaves_the_error_state_through_the_idle_state_only_and_starts_from_its_first_index() {
+    let (mut a, mut b, to_b, _) = pair_with(|_| {}, |attr| (attr.sq_depth, attr.rq_depth) = (4, 4));
+    let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
+    let write_request = write(1, to_b, to.remote(0), from.segment(0, 64));
+    // An odd number of laps, after which the phase is not that of a new queue.
+    for _ in 0..6 {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+        b.post_receive(9, to.segment(0, 64));
+        assert_eq!(a.run(&send(2, to_b, &[from.segment(0, 8)])), CompletionStatus::Ok);
+        b.completion();
+    }
+    b.post_receive(9, to.segment(0, 64));
+    for side in [&mut a, &mut b] {
+        let set = |state| side.adapter.set_queue_pair_state(side.qp.number, state);
+        set(QueuePairState::Error).unwrap();
+        assert!(set(QueuePairState::Ready).is_err());
+        set(QueuePairState::Idle).unwrap();
+        set(QueuePairState::Ready).unwrap();
+        (side.produced, side.received) = (0, 0);
+    }
+    assert_eq!(b.completion().status, CompletionStatus::Flushed);
+    for _ in 0..6 {
+        assert_eq!(a.run(&write_request), CompletionStatus::Ok);
+        b.post_receive(7, to.segment(0, 64));
+        assert_eq!(a.run(&send(2, to_b, &[from.segment(0, 8)])), CompletionStatus::Ok);
+        assert_eq!(b.completion().id.get(), 7);
+    }
+    assert_eq!((a.rules(), b.rules()), (vec![], vec![]));
 }
 
 // Memory that only calls reach.

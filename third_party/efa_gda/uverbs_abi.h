@@ -526,8 +526,13 @@ struct ib_uverbs_query_qp_resp {
 /* Bits of attr_mask, and states: the kernel's enum ib_qp_attr_mask and ib_qp_state. */
 enum {
   IB_QP_STATE = 1 << 0,
+  IB_QP_CUR_STATE = 1 << 1,
+  IB_QP_EN_SQD_ASYNC_NOTIFY = 1 << 2,
+  IB_QP_PKEY_INDEX = 1 << 4,
+  IB_QP_PORT = 1 << 5,
   IB_QP_QKEY = 1 << 6,
   IB_QP_RNR_RETRY = 1 << 11,
+  IB_QP_SQ_PSN = 1 << 16,
 };
 enum {
   IB_QPS_RESET,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use efa_gda_wire::{AddressHandle, LocalKey, QueueKey, QueuePairNumber};
+use efa_gda_wire::{AddressHandle, CompletionStatus, LocalKey, QueueKey, QueuePairNumber};
 
 use super::attr::{
     CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MemoryKeys, MemoryRegionAttr,
@@ -290,18 +290,16 @@ impl Adapter {
             let missing = DeviceError::NoSuchQueuePair(queue_pair);
             let queue_pair = port.queue_pairs.get(queue_pair.get()).ok_or(missing)?;
             match (queue_pair.state(), state) {
-                (QueuePairState::Error, QueuePairState::Idle | QueuePairState::Ready) => {
-                    return Err(DeviceError::Unsupported("leaving the error state; create a new queue pair"));
+                (QueuePairState::Error, QueuePairState::Ready) => {
+                    let reason = "leaving the error state, except for the idle state";
+                    return Err(DeviceError::Unsupported(reason));
                 }
-                (QueuePairState::Ready, QueuePairState::Idle) => {
-                    return Err(DeviceError::Unsupported(
-                        "returning to the idle state; create a new queue pair",
-                    ));
+                (_, QueuePairState::Idle) => queue_pair.reset(),
+                (_, QueuePairState::Ready) => queue_pair.set_state(state),
+                (_, QueuePairState::Error) => {
+                    queue_pair.set_state(state);
+                    queue_pair.flush(&mut UnwrittenCounters::default());
                 }
-                _ => queue_pair.set_state(state),
-            }
-            if state == QueuePairState::Error {
-                queue_pair.flush(&mut UnwrittenCounters::default());
             }
             Ok(())
         })?;
@@ -410,6 +408,11 @@ impl Adapter {
     /// Its counts so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
+    }
+
+    /// Each status of [`Statistics::errors`] so far, with the number of its completions.
+    pub fn errors(&self) -> Vec<(CompletionStatus, u64)> {
+        self.shared.errors()
     }
 
     /// The first entries that it fetched, at most [`AdapterConfig::capture`].

@@ -159,6 +159,27 @@ pub enum RnrRetry {
     Times(u8),
 }
 
+/// The transport of a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Scalable reliable datagram.
+    #[default]
+    Srd,
+    /// Unreliable datagram: SEND only, between queue pairs of this transport.
+    Ud,
+}
+
+impl Transport {
+    /// Bytes of a receive before the data, which the completion's length counts: those of a global routing header for UD
+    /// (`ibv_create_qp(3)`; libfabric's efa provider states them as `msg_prefix_size`). The adapter does not write them.
+    pub(crate) const fn prefix(self) -> u64 {
+        match self {
+            Self::Srd => 0,
+            Self::Ud => 40,
+        }
+    }
+}
+
 /// States of a queue pair that the data path distinguishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueuePairState {
@@ -174,9 +195,11 @@ pub enum QueuePairState {
 /// The highest allowed [`QueuePairAttr::first_counter`].
 pub const MAX_FIRST_COUNTER: u64 = 1 << 63;
 
-/// An SRD queue pair to create.
+/// A queue pair to create.
 #[derive(Clone)]
 pub struct QueuePairAttr {
+    /// Its transport.
+    pub transport: Transport,
     /// Its protection domain; keys and address handles must belong to it.
     pub pd: ProtectionDomain,
     /// The completion queue of its requests.
@@ -216,10 +239,11 @@ pub struct QueuePairAttr {
 }
 
 impl QueuePairAttr {
-    /// Defaults: 64-byte entries, 16-bit request ids, 256 entries in both queues, endless RNR retries,
+    /// Defaults: SRD, 64-byte entries, 16-bit request ids, 256 entries in both queues, endless RNR retries,
     /// ready, and memory that the adapter allocates.
     pub fn new(pd: ProtectionDomain, cq: CompletionQueueNumber) -> Self {
         Self {
+            transport: Transport::Srd,
             pd,
             send_cq: cq,
             receive_cq: cq,

@@ -126,9 +126,9 @@ impl CompletionRing {
         Self { number, ring, storage, doorbell, users: AtomicUsize::new(0), shared, state: Mutex::default() }
     }
 
-    /// Whether the client reports its consumer index by calls.
+    /// Whether the queue has a doorbell for the consumer index, or the client reports one by calls.
     pub(crate) fn has_consumer_index(&self) -> bool {
-        lock(&self.state).consumed.is_some()
+        self.doorbell.is_some() || lock(&self.state).consumed.is_some()
     }
 
     /// Stores the consumer index that the client reported, and writes what fits of the backlog.
@@ -155,18 +155,17 @@ impl CompletionRing {
             let slots = (0..records.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
             slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
         }
-        let (mut count, mut errors, mut flushed) = (0, 0, 0);
+        let (mut count, mut flushed) = (0, 0);
         for record in records {
             count += 1;
             match self.push_one(&mut state, record) {
                 CompletionStatus::Ok => {}
                 CompletionStatus::Flushed => flushed += 1,
-                _ => errors += 1,
+                status => self.shared.count_error(status),
             }
         }
         self.write_gathered(&mut state);
         add(&self.shared.counts.completions, count);
-        add(&self.shared.counts.errors, errors);
         add(&self.shared.counts.flushed, flushed);
     }
 

@@ -138,6 +138,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
     let created = port.queue_pairs.insert_with(|number, _| {
         Arc::new(QueuePairCore {
             number: QueuePairNumber::new(number),
+            transport: attr.transport,
             pd: attr.pd,
             queue_key: AtomicU32::new(attr.queue_key.get()),
             rnr_retry: AtomicU32::new(QueuePairCore::retry_number(attr.rnr_retry)),
@@ -147,6 +148,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             send_cq: parts.send_cq,
             receive_cq: parts.receive_cq,
             counters: AttachedCounters::new(attr.counters),
+            first_counter: attr.first_counter,
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
         })

@@ -126,7 +126,7 @@ struct Receiver<'a> {
 impl Receiver<'_> {
     /// Writes the receive completion, if there is one, and adds to the target's counters. Not called for a read.
     fn finish(&self, end: End, stored: Result<(), Side>, unwritten: &mut UnwrittenCounters) -> Outcome {
-        let length = self.request.operation.length() as u32;
+        let length = (self.request.operation.length() + self.queue_pair.transport.prefix()) as u32;
         match end {
             End::Message { receive, refusal } => {
                 let (status, length, sent) = match (stored, refusal) {

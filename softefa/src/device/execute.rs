@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use efa_gda_wire::{CompletionStatus, Operation, RemoteMemory, Request, Segment};
 
-use super::attr::Access;
+use super::attr::{Access, Transport};
 use super::config::AdapterConfig;
 use super::deliver::{BAD_SINK, Delivery, End, Source};
 use super::engine::{Engine, NetworkView};
@@ -167,19 +167,22 @@ impl<'a> Try<'a> {
     /// The delivery of a message into a posted receive.
     fn message(&self, target: &Target<'a>, source: Source<'a>, receive: PostedReceive) -> Delivery<'a> {
         let length = self.request.operation.length();
+        let mut prefix = target.queue_pair.transport.prefix();
         let capacity: u64 = receive.segments().iter().map(|segment| u64::from(segment.length)).sum();
         let mut sinks = [const { None }; MAX_SEGMENTS];
         let (mut rest, mut refusal) = (length, None);
-        if length > capacity {
+        if length + prefix > capacity {
             (rest, refusal) = (0, Some((CompletionStatus::BadLength, CompletionStatus::RemoteBadLength)));
         }
         for (sink, segment) in sinks.iter_mut().zip(receive.segments()) {
-            let part = rest.min(segment.length.into());
+            let skipped = prefix.min(segment.length.into());
+            prefix -= skipped;
+            let part = rest.min(u64::from(segment.length) - skipped);
             if part == 0 {
                 continue;
             }
             let (pd, access) = (target.queue_pair.pd, Access::LOCAL_WRITE);
-            *sink = target.port.local_memory(segment.key, pd, access, segment.address, part);
+            *sink = target.port.local_memory(segment.key, pd, access, segment.address + skipped, part);
             if sink.is_none() {
                 refusal = Some(BAD_SINK);
                 break;
@@ -211,7 +214,7 @@ impl<'a> Try<'a> {
     }
 
     fn check_rdma(&self, capability: bool, length: u32) -> Result<(), Outcome> {
-        if !capability {
+        if !capability || self.sender.transport == Transport::Ud {
             return Err(CompletionStatus::UnsupportedOperation.into());
         }
         if length > self.network.config().limits.max_rdma_size {
@@ -266,7 +269,11 @@ impl<'a> Try<'a> {
             return Err(CompletionStatus::UnknownPeer.into());
         }
         match port.queue_pairs.get(peer.queue_pair.get()) {
-            Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
+            Some(queue_pair)
+                if queue_pair.is_ready()
+                    && queue_pair.transport == self.sender.transport
+                    && queue_pair.queue_key() == peer.queue_key =>
+            {
                 Ok(Target { port, queue_pair })
             }
             _ => Err(CompletionStatus::RemoteBadQueuePair.into()),

@@ -44,7 +44,7 @@ pub use adapter::Adapter;
 pub use attr::{
     Access, CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber,
     MAX_FIRST_COUNTER, MemoryKeys, MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr,
-    QueuePairState, ReceiveQueue, RnrRetry, SendQueue,
+    QueuePairState, ReceiveQueue, RnrRetry, SendQueue, Transport,
 };
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};
 pub use counter::{CompletionCounter, Counted};

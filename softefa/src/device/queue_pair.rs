@@ -24,11 +24,11 @@ use efa_gda_wire::{
     RequestId, RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
 };
 
-use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
+use super::attr::{ProtectionDomain, QueuePairState, RnrRetry, Transport};
 use super::completion::{CompletionRecord, CompletionRing};
 use super::counter::{AttachedCounters, Counted, UnwrittenCounters};
 use super::engine::{COMPLETION_COST, Engine, NetworkView};
-use super::receive_queue::ReceiveRing;
+use super::receive_queue::{ReceiveRing, ReceiveState};
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
 use super::shared::{Shared, lock};
@@ -39,6 +39,7 @@ use super::violation::{Queue, StrictRule, Violation, Warning};
 /// Its locks are acquired in the order send state, receive state, completion queue (`engine.rs`).
 pub(crate) struct QueuePairCore {
     pub(crate) number: QueuePairNumber,
+    pub(crate) transport: Transport,
     pub(crate) pd: ProtectionDomain,
     pub(crate) queue_key: AtomicU32,
     /// [`RnrRetry`] as a number.
@@ -49,6 +50,8 @@ pub(crate) struct QueuePairCore {
     pub(crate) send_cq: Arc<CompletionRing>,
     pub(crate) receive_cq: Arc<CompletionRing>,
     pub(crate) counters: AttachedCounters,
+    /// Index of the first entry of both queues.
+    pub(crate) first_counter: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
 }
@@ -238,6 +241,21 @@ impl QueuePairCore {
         status: CompletionStatus,
     ) -> Completion {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
+    }
+
+    /// Makes the queue pair idle and its queues empty, with the indexes that a new one has. Posted requests and receives
+    /// get no completion.
+    pub(crate) fn reset(&self) {
+        self.set_state(QueuePairState::Idle);
+        let mut send = lock(&self.send.state);
+        *send = SendState::new(self.first_counter);
+        self.send.prepare(self.first_counter);
+        drop(send);
+        if let Some(receive) = &self.receive {
+            let mut state = lock(&receive.state);
+            *state = ReceiveState::new(self.first_counter);
+            receive.prepare(self.first_counter);
+        }
     }
 
     /// Completes every posted request and receive as flushed. After a violation of the send queue's doorbell or batch,

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use efa_gda_wire::QueuePairNumber;
+use efa_gda_wire::{CompletionStatus, QueuePairNumber};
 
 use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
@@ -58,13 +58,17 @@ pub(crate) struct Counts {
     pub(crate) entries: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) completions: AtomicU64,
-    pub(crate) errors: AtomicU64,
+    /// Errors by the code of their status.
+    errors: [AtomicU64; ERROR_CODES],
     pub(crate) flushed: AtomicU64,
     pub(crate) receives: AtomicU64,
     pub(crate) rnr_retries: AtomicU64,
     pub(crate) violations: AtomicU64,
     pub(crate) overruns: AtomicU64,
 }
+
+/// Codes of completion statuses (`enum efa_io_comp_status`, `efa_io_defs.h`), and some more.
+const ERROR_CODES: usize = 32;
 
 /// Adds to a count. Relaxed: no other word depends on it.
 pub(crate) fn add(count: &AtomicU64, by: u64) {
@@ -129,6 +133,18 @@ impl Shared {
         lock(&self.captured).clone()
     }
 
+    /// Counts a completion with the status of an error.
+    pub(crate) fn count_error(&self, status: CompletionStatus) {
+        let code = usize::from(status.code()).min(ERROR_CODES - 1);
+        add(&self.counts.errors[code], 1);
+    }
+
+    /// The number of errors of each status that occurred.
+    pub(crate) fn errors(&self) -> Vec<(CompletionStatus, u64)> {
+        let counts = self.counts.errors.iter().map(|count| count.load(Ordering::Relaxed));
+        (0..).map(CompletionStatus::from_code).zip(counts).filter(|(_, count)| *count > 0).collect()
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Statistics {
@@ -136,7 +152,7 @@ impl Shared {
             entries: value(&self.counts.entries),
             bytes: value(&self.counts.bytes),
             completions: value(&self.counts.completions),
-            errors: value(&self.counts.errors),
+            errors: self.counts.errors.iter().map(value).sum(),
             flushed: value(&self.counts.flushed),
             receives: value(&self.counts.receives),
             rnr_retries: value(&self.counts.rnr_retries),

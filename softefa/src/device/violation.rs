@@ -223,8 +223,8 @@ impl fmt::Display for Violation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A completion queue has fewer entries than the rings that complete into it, and its client does not report its
-    /// consumer index by calls, so that most overruns cannot be found.
+    /// A completion queue has fewer entries than the rings that complete into it. Without a consumer index,
+    /// its overruns cannot be found.
     ShallowCompletionQueue {
         /// The queue.
         queue: CompletionQueueNumber,

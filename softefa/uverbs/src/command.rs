@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use efa_gda_wire::CompletionStatus;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -350,8 +351,10 @@ fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
     let name = sysfs::device_name(index);
     let counts = adapter.statistics();
     if !quiet {
+        let warnings = adapter.warnings();
         say(format_args!(
-            "{name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors, {} flushed), {} violations",
+            "{name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors, {} flushed), {} warnings, \
+             {} violations",
             counts.doorbells,
             counts.entries,
             counts.bytes,
@@ -359,9 +362,20 @@ fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
             counts.completions,
             counts.errors,
             counts.flushed,
+            warnings.len(),
             counts.violations
         ));
-        for warning in adapter.warnings() {
+        for (status, count) in adapter.errors() {
+            // Senders such as libfabric's wait and post the request again.
+            let note = if status == CompletionStatus::ReceiverNotReady {
+                "; no fault if the sender backs off"
+            } else {
+                ""
+            };
+            let (code, completions) = (status.code(), if count == 1 { "completion" } else { "completions" });
+            say(format_args!("{name}: {count} {completions} with status {code}: {status}{note}"));
+        }
+        for warning in warnings {
             say(format_args!("{name}: warning: {warning}"));
         }
     }

@@ -192,8 +192,12 @@ pub struct ModifyQueuePair {
     pub handle: u32,
     /// The new state, `IB_QPS_*`.
     pub state: Option<u8>,
+    /// The state that the program takes for the present one, `IB_QPS_*`.
+    pub current_state: Option<u8>,
     /// The new queue key.
     pub queue_key: Option<u32>,
+    /// The new packet sequence number of the send queue. The adapter only stores it.
+    pub send_psn: Option<u32>,
     /// The number of retries while the receiver is not ready; 7 means no limit.
     pub rnr_retry: Option<u8>,
     /// Every attribute that the program changes, `IB_QP_*`.

@@ -63,10 +63,19 @@ pub(crate) fn decode(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Er
             }
             let mask = get!(&input, ib_uverbs_modify_qp, attr_mask);
             let changes = |bit: u32| mask & bit != 0;
+            if changes(IB_QP_PORT) && get!(&input, ib_uverbs_modify_qp, port_num) != 1 {
+                return Err(Errno::EINVAL);
+            }
+            if changes(IB_QP_PKEY_INDEX) && get!(&input, ib_uverbs_modify_qp, pkey_index) != 0 {
+                return Err(Errno::EOPNOTSUPP);
+            }
             Command::ModifyQueuePair(ModifyQueuePair {
                 handle: get!(&input, ib_uverbs_modify_qp, qp_handle),
                 state: changes(IB_QP_STATE).then(|| get!(&input, ib_uverbs_modify_qp, qp_state)),
+                current_state: changes(IB_QP_CUR_STATE)
+                    .then(|| get!(&input, ib_uverbs_modify_qp, cur_qp_state)),
                 queue_key: changes(IB_QP_QKEY).then(|| get!(&input, ib_uverbs_modify_qp, qkey)),
+                send_psn: changes(IB_QP_SQ_PSN).then(|| get!(&input, ib_uverbs_modify_qp, sq_psn)),
                 rnr_retry: changes(IB_QP_RNR_RETRY).then(|| get!(&input, ib_uverbs_modify_qp, rnr_retry)),
                 mask,
             })

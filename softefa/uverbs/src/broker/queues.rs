@@ -9,6 +9,7 @@ use efa_gda_wire::{
 };
 use softefa::device::{
     CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, QueuePairAttr, QueuePairState, RnrRetry,
+    Transport,
 };
 use softefa_abi::sys::*;
 use softefa_abi::{
@@ -34,7 +35,9 @@ pub(super) struct QueuePairObject {
     capabilities: QueuePairCapabilities,
     /// The state that the program set, `IB_QPS_*`.
     pub(super) state: u8,
+    transport: Transport,
     queue_key: u32,
+    send_psn: u32,
     rnr_retry: u8,
     maps: Vec<u64>,
     doorbells: Vec<AllocatedDoorbell>,
@@ -147,6 +150,7 @@ impl Context {
         let mut doorbells = vec![self.rings.allocate_doorbell()?];
         let created = self.ring_pages(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
             let attr = QueuePairAttr {
+                transport: shape.transport,
                 send_cq,
                 receive_cq,
                 sq_depth: shape.sq_depth,
@@ -197,7 +201,9 @@ impl Context {
             number: created.number,
             capabilities: request.capabilities,
             state: IB_QPS_RESET as u8,
+            transport: shape.transport,
             queue_key: 0,
+            send_psn: 0,
             rnr_retry: 0,
             maps,
             doorbells,
@@ -233,22 +239,10 @@ impl Context {
             return Err(Errno::ENOENT);
         };
         let number = queue_pair.number;
-        let next = request.state.unwrap_or(queue_pair.state);
-        let (from, to) = (u32::from(queue_pair.state), u32::from(next));
-        let allowed = matches!(
-            (from, to),
-            (_, IB_QPS_ERR)
-                | (IB_QPS_RESET, IB_QPS_INIT)
-                | (IB_QPS_INIT, IB_QPS_INIT | IB_QPS_RTR)
-                | (IB_QPS_RTR, IB_QPS_RTS)
-                | (IB_QPS_RTS, IB_QPS_RTS | IB_QPS_SQD)
-                | (IB_QPS_SQD, IB_QPS_SQD | IB_QPS_RTS)
-                | (IB_QPS_SQE, IB_QPS_RTS)
-                | (IB_QPS_RESET, IB_QPS_RESET)
-        );
-        if !allowed {
-            return Err(Errno::EINVAL);
-        }
+        let present = request.current_state.unwrap_or(queue_pair.state);
+        let next = request.state.unwrap_or(present);
+        let (from, to) = (u32::from(present), u32::from(next));
+        check_transition(from, to, queue_pair.transport, request.mask)?;
         if let Some(key) = request.queue_key {
             self.adapter.set_queue_key(number, QueueKey::new(key)).map_err(errno)?;
             queue_pair.queue_key = key;
@@ -262,9 +256,13 @@ impl Context {
             self.adapter.set_rnr_retry(number, retry).map_err(errno)?;
             queue_pair.rnr_retry = times;
         }
+        if let Some(number) = request.send_psn {
+            queue_pair.send_psn = number;
+        }
         let state = match to {
             IB_QPS_RTR | IB_QPS_RTS => Some(QueuePairState::Ready),
             IB_QPS_ERR => Some(QueuePairState::Error),
+            IB_QPS_RESET => Some(QueuePairState::Idle),
             _ => None,
         };
         if let Some(state) = state {
@@ -286,6 +284,7 @@ impl Context {
             max_recv_sge: caps.max_recv_sge,
             max_inline_data: caps.max_inline_data,
             qkey: queue_pair.queue_key,
+            sq_psn: queue_pair.send_psn,
             qp_state: state,
             cur_qp_state: state,
             port_num: 1,
@@ -294,6 +293,41 @@ impl Context {
         response.put(UVERBS_ATTR_CORE_OUT, &bytes);
         Ok(())
     }
+}
+
+/// Checks a change of state and the attributes that the program changes with it (`srd_qp_state_table` and
+/// `efa_modify_qp_validate` of the kernel's `efa_verbs.c`; that of UD differs in the retries only).
+///
+/// # Errors
+/// [`Errno::EOPNOTSUPP`] for an attribute that the adapter does not have; [`Errno::EINVAL`] for a change that is not
+/// allowed, lacks an attribute, or has one that does not belong to it.
+fn check_transition(from: u32, to: u32, transport: Transport, mask: u32) -> Result<(), Errno> {
+    const ADDRESS: u32 = IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY;
+    const KNOWN: u32 =
+        IB_QP_STATE | IB_QP_CUR_STATE | IB_QP_EN_SQD_ASYNC_NOTIFY | ADDRESS | IB_QP_SQ_PSN | IB_QP_RNR_RETRY;
+    if mask & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let retry = if transport == Transport::Srd { IB_QP_RNR_RETRY } else { 0 };
+    let (required, optional) = match (from, to) {
+        (IB_QPS_RESET, IB_QPS_RESET) => (0, 0),
+        (IB_QPS_INIT..=IB_QPS_ERR, IB_QPS_RESET | IB_QPS_ERR) => (0, 0),
+        (IB_QPS_RESET, IB_QPS_INIT) => (ADDRESS, 0),
+        (IB_QPS_INIT, IB_QPS_INIT) => (0, ADDRESS),
+        (IB_QPS_INIT, IB_QPS_RTR) | (IB_QPS_SQD, IB_QPS_SQD) => (0, IB_QP_PKEY_INDEX | IB_QP_QKEY),
+        (IB_QPS_RTR, IB_QPS_RTS) => (IB_QP_SQ_PSN, IB_QP_CUR_STATE | IB_QP_QKEY | retry),
+        (IB_QPS_RTS | IB_QPS_SQD | IB_QPS_SQE, IB_QPS_RTS) => (0, IB_QP_CUR_STATE | IB_QP_QKEY),
+        (IB_QPS_RTS, IB_QPS_SQD) => (0, IB_QP_EN_SQD_ASYNC_NOTIFY),
+        _ => return Err(Errno::EINVAL),
+    };
+    let known_state = matches!(from, IB_QPS_RTR | IB_QPS_RTS | IB_QPS_SQD | IB_QPS_SQE);
+    if mask & required != required
+        || mask & !(required | optional | IB_QP_STATE) != 0
+        || mask & IB_QP_CUR_STATE != 0 && !known_state
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
 }
 
 fn capabilities(caps: &QueuePairCapabilities) -> Vec<u8> {
@@ -308,6 +342,7 @@ fn capabilities(caps: &QueuePairCapabilities) -> Vec<u8> {
 
 /// The shape of a queue pair's rings. A program states depths and bytes, which must agree.
 struct Shape {
+    transport: Transport,
     sq_depth: u32,
     entry_size: EntrySize,
     rq_depth: u32,
@@ -317,13 +352,15 @@ struct Shape {
 
 impl Shape {
     fn new(request: &CreateQueuePair) -> Result<Self, Errno> {
-        let reliable =
-            request.kind == u64::from(IB_UVERBS_QPT_DRIVER) && request.driver_kind == EFA_QP_DRIVER_TYPE_SRD;
-        // UD uses the same reliable wire, because UD permits a network that loses nothing.
-        let datagram = request.kind == u64::from(IB_UVERBS_QPT_UD);
+        let (kind, is_srd) = (request.kind, request.driver_kind == EFA_QP_DRIVER_TYPE_SRD);
+        let transport = match kind.try_into() {
+            Ok(IB_UVERBS_QPT_DRIVER) if is_srd => Transport::Srd,
+            Ok(IB_UVERBS_QPT_UD) => Transport::Ud,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
         let flags = u32::from(request.flags);
         let known = EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV | EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID;
-        if !(reliable || datagram) || flags & !known != 0 {
+        if flags & !known != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let sq_depth = request.capabilities.max_send_wr;
@@ -338,6 +375,7 @@ impl Shape {
         }
         let wide = flags & EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID != 0;
         Ok(Self {
+            transport,
             sq_depth,
             entry_size,
             rq_depth,

@@ -302,11 +302,18 @@ impl Call {
             .number(UVERBS_ATTR_CREATE_QP_TYPE, 8, IB_UVERBS_QPT_DRIVER.into())
     }
 
+    /// Changes the state, with the attributes that the change needs.
     pub fn modify_queue_pair(handle: u32, state: u32) -> Self {
+        let attributes = match state {
+            IB_QPS_INIT => IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY,
+            IB_QPS_RTS => IB_QP_SQ_PSN,
+            _ => 0,
+        };
         let input = encode!(ib_uverbs_modify_qp {
             qp_handle: handle,
-            attr_mask: IB_QP_STATE | IB_QP_QKEY,
+            attr_mask: IB_QP_STATE | attributes,
             qkey: QKEY,
+            port_num: 1,
             qp_state: state as u8,
         });
         Self::command(IB_USER_VERBS_CMD_MODIFY_QP).input(UVERBS_ATTR_CORE_IN, &input)

@@ -518,8 +518,13 @@ pub struct ib_uverbs_query_qp_resp {
     pub reserved: [u8; 5usize],
 }
 pub const IB_QP_STATE: _bindgen_ty_36 = 1;
+pub const IB_QP_CUR_STATE: _bindgen_ty_36 = 2;
+pub const IB_QP_EN_SQD_ASYNC_NOTIFY: _bindgen_ty_36 = 4;
+pub const IB_QP_PKEY_INDEX: _bindgen_ty_36 = 16;
+pub const IB_QP_PORT: _bindgen_ty_36 = 32;
 pub const IB_QP_QKEY: _bindgen_ty_36 = 64;
 pub const IB_QP_RNR_RETRY: _bindgen_ty_36 = 2048;
+pub const IB_QP_SQ_PSN: _bindgen_ty_36 = 65536;
 pub type _bindgen_ty_36 = u32;
 pub const IB_QPS_RESET: _bindgen_ty_37 = 0;
 pub const IB_QPS_INIT: _bindgen_ty_37 = 1;
