@@ -215,3 +215,36 @@ fn only_the_low_16_bits_of_a_doorbell_count() {
     assert!(a.produced > 0x1_0000);
     assert_eq!(a.rules(), []);
 }
+
+#[test]
+fn requests_are_counted_by_operation_and_direction() {
+    let (mut a, mut b, to_b, _) = pair();
+    let near = Buffer::new(&a, 20_000, Access::ALL);
+    let far = Buffer::new(&b, 20_000, Access::ALL);
+    let ok = CompletionStatus::Ok;
+    b.post_receive(1, far.segment(0, 8928));
+    assert_eq!(a.run(&send(1, to_b, &[near.segment(0, 100)])), ok);
+    assert_eq!(a.run(&write(2, to_b, far.remote(0), near.segment(0, 8929))), ok);
+    assert_eq!(a.run(&write(3, to_b, far.remote(0), near.segment(0, 0))), ok);
+    assert_eq!(a.run(&read(4, to_b, far.remote(0), near.segment(0, 3 * 5000))), ok);
+    for request in [
+        write(5, to_b, far.remote(19_999), near.segment(0, 2)),
+        read(6, to_b, far.remote(19_999), near.segment(0, 2)),
+    ] {
+        assert_eq!(a.run(&request), CompletionStatus::RemoteBadAddress);
+    }
+
+    let [a, b] = [&a, &b].map(|side| side.adapter.statistics().traffic);
+    let numbers = |moved: Moved| [moved.requests, moved.bytes, moved.packets];
+    for (own, of_peer, expected) in [
+        (a.sent, b.received, [1, 100, 1]),
+        (a.written, b.written_by_peers, [2, 8929, 3]),
+        (a.read, b.read_by_peers, [1, 15_000, 2]),
+        (b.sent, a.received, [0; 3]),
+        (b.written, a.written_by_peers, [0; 3]),
+        (b.read, a.read_by_peers, [0; 3]),
+    ] {
+        assert_eq!([numbers(own), numbers(of_peer)], [expected; 2]);
+    }
+    assert_eq!([a.write_errors, a.read_errors, b.write_errors, b.read_errors], [1, 1, 0, 0]);
+}

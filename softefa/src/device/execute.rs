@@ -68,7 +68,16 @@ pub(crate) fn execute(
 ) -> Outcome {
     let Engine { scratch, unwritten, .. } = engine;
     let outcome = match (Try { network, sender, request, moved }).prepare(scratch) {
-        Ok(delivery) => delivery.run(scratch, unwritten),
+        Ok(delivery) => {
+            let target = delivery.target;
+            let outcome = delivery.run(scratch, unwritten);
+            if outcome == Outcome::Done(CompletionStatus::Ok) {
+                let packet_bytes = network.config().limits.max_msg_size;
+                let [own, peer] = [sender, target].map(|side| &side.shared.counts.traffic);
+                own.count(peer, &request.operation, packet_bytes);
+            }
+            outcome
+        }
         Err(outcome) => outcome,
     };
     let bytes = match outcome {

@@ -37,6 +37,7 @@ mod slots;
 mod statistics;
 mod stderr;
 mod tables;
+mod traffic;
 mod transfer;
 mod violation;
 
@@ -57,4 +58,5 @@ pub use shared::WarningLog;
 pub use statistics::{Captured, Statistics};
 #[doc(hidden)]
 pub use stderr::say;
+pub use traffic::{Moved, Traffic};
 pub use violation::{Queue, StrictRule, Violation, Warning};

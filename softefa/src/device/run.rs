@@ -235,6 +235,9 @@ impl QueuePairCore {
             self.fail(Queue::Send(self.number), broken);
             status = CompletionStatus::QueuePairInternal;
         }
+        if let Some(request) = decoded.request.as_ref().filter(|_| status != CompletionStatus::Ok) {
+            self.shared.counts.traffic.count_error(&request.operation);
+        }
         send.gathered.push(self.send_completion(decoded.id, decoded.operation_code, status));
     }
 

@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | `stop`, `held` | a control thread: release | the engine, each time after it acquired the network's lock: acquire | no other word depends on it |
 //! | `counts` | the engine, control threads: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
+//! | `counts.traffic` | the engine alone: relaxed | any thread: relaxed | as `counts` |
 //! | `violations`, `warnings`, `captured` | the engine, control threads | control threads | their mutexes, under which no other lock of the device core is acquired |
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use efa_gda_wire::{CompletionStatus, QueuePairNumber};
 use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
 use super::stderr::say;
+use super::traffic::TrafficCounts;
 use super::violation::{Violation, Warning};
 
 /// Most violations, and most warnings, that are stored. Later violations are only counted.
@@ -51,7 +53,7 @@ impl WarningLog {
     }
 }
 
-/// The counts of [`Statistics`], which several threads add to.
+/// The counts of [`Statistics`], which several threads add to, except `traffic`.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) doorbells: AtomicU64,
@@ -65,6 +67,7 @@ pub(crate) struct Counts {
     pub(crate) rnr_retries: AtomicU64,
     pub(crate) violations: AtomicU64,
     pub(crate) overruns: AtomicU64,
+    pub(crate) traffic: TrafficCounts,
 }
 
 /// Codes of completion statuses (`enum efa_io_comp_status`, `efa_io_defs.h`), and some more.
@@ -158,6 +161,7 @@ impl Shared {
             rnr_retries: value(&self.counts.rnr_retries),
             violations: value(&self.counts.violations),
             overruns: value(&self.counts.overruns),
+            traffic: self.counts.traffic.traffic(),
         }
     }
 }

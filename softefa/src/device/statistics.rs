@@ -2,6 +2,8 @@
 
 use efa_gda_wire::QueuePairNumber;
 
+use super::traffic::Traffic;
+
 /// Counts of an adapter since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,6 +29,8 @@ pub struct Statistics {
     /// Completions that arrived while their queue was full ([`super::StrictRule::CompletionQueueOverrun`]), whose
     /// status was changed to an error.
     pub overruns: u64,
+    /// What it moved, by operation and direction.
+    pub traffic: Traffic,
 }
 
 /// A send-queue entry as it was fetched.
