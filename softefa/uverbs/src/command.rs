@@ -261,9 +261,8 @@ fn run(options: &Options) -> Result<u8, Failure> {
             (socket, Some(broker))
         }
     };
-    let sys = scratch.path().join("sys");
-    sysfs::create(&sys, options.adapters)
-        .map_err(|error| Failure::io("cannot create files in", &sys, &error))?;
+    sysfs::create(scratch.path(), options.adapters)
+        .map_err(|error| Failure::io("cannot create files in", scratch.path(), &error))?;
     let mut libraries = one_word(preload, scratch.path())?;
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         libraries.push(":");
@@ -273,7 +272,7 @@ fn run(options: &Options) -> Result<u8, Failure> {
     command
         .args(arguments)
         .env("LD_PRELOAD", libraries)
-        .env("SYSFS_PATH", &sys)
+        .env("SYSFS_PATH", scratch.path().join("sys"))
         .env(SOCKET_VARIABLE, &socket);
     signals.unblock_in(&mut command);
     if let Some((soft, hard)) = descriptors {

@@ -24,6 +24,8 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new() -> Result<Self, Failure> {
         let base = base();
+        // Canonical paths below it must start with it.
+        let base = base.canonicalize().unwrap_or(base);
         sweep(&base);
         for attempt in 0..100_u32 {
             let path = base.join(format!("{PREFIX}{}.{attempt}", std::process::id()));

@@ -1,80 +1,128 @@
-//! The directory that libibverbs and libfabric read as sysfs (`SYSFS_PATH`). It states the adapters' names, ids and
-//! GIDs, and no state that changes.
+//! The directory that the preloaded library shows as `/dev/infiniband` and as parts of `/sys`, and that libibverbs and
+//! libfabric read as sysfs (`SYSFS_PATH`). It states the adapters' names, ids and GIDs, and no state that changes.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use softefa_abi::protocol::{FIRST_SLOT, NAME_PREFIX};
+
 use crate::broker::gid;
+
+/// The host bridge of the adapters' PCI functions.
+const BRIDGE: &str = "devices/pci0000:00";
 
 /// The name of the adapter's RDMA device, formed of bus and slot as on EC2.
 pub(crate) fn device_name(adapter: usize) -> String {
-    format!("rdmap0s{}", 6 + adapter)
+    format!("{NAME_PREFIX}{}", FIRST_SLOT as usize + adapter)
 }
 
-/// Creates the files for `adapters` adapters under `root`.
+/// Creates `dev` and `sys` for `adapters` adapters under `root`.
 pub(crate) fn create(root: &Path, adapters: usize) -> io::Result<()> {
-    let classes = root.join("class");
-    write(&classes.join("infiniband_verbs/abi_version"), "6\n")?;
+    let (dev, sys) = (root.join("dev/infiniband"), root.join("sys"));
+    fs::create_dir_all(&dev)?;
+    write(&sys.join("class/infiniband_verbs/abi_version"), "6\n")?;
+    for folder in ["class/infiniband", "bus/pci/devices", "bus/pci/drivers/efa"] {
+        fs::create_dir_all(sys.join(folder))?;
+    }
     for adapter in 0..adapters {
-        let name = device_name(adapter);
-        let slot = 6 + adapter;
-        let function = format!("0000:{:02x}:{:02x}.0", slot / 32, slot % 32);
-        let uverbs = classes.join(format!("infiniband_verbs/uverbs{adapter}"));
-        write(&uverbs.join("ibdev"), &format!("{name}\n"))?;
+        // A character device, as the device file is one.
+        symlink("/dev/null", dev.join(format!("uverbs{adapter}")))?;
+        create_adapter(&sys, adapter)?;
+    }
+    show_machine(&sys);
+    Ok(())
+}
+
+fn create_adapter(sys: &Path, adapter: usize) -> io::Result<()> {
+    let (name, uverbs) = (device_name(adapter), format!("uverbs{adapter}"));
+    let slot = FIRST_SLOT as usize + adapter;
+    let function = format!("0000:{:02x}:{:02x}.0", slot / 32, slot % 32);
+    let pci = sys.join(BRIDGE).join(&function);
+    let alias = "pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n";
+    for (file, text) in [
+        ("modalias", alias),
+        ("vendor", "0x1d0f\n"),
+        ("device", "0xefa2\n"),
+        ("subsystem_vendor", "0x1d0f\n"),
+        ("subsystem_device", "0xefa2\n"),
+        ("class", "0x020000\n"),
+        ("revision", "0x00\n"),
+        ("numa_node", "0\n"),
+        ("current_link_speed", "32.0 GT/s PCIe\n"),
+        ("current_link_width", "16\n"),
+        ("max_link_speed", "32.0 GT/s PCIe\n"),
+        ("max_link_width", "16\n"),
+        // libpci and libpciaccess list no device at all if one lacks these.
+        ("irq", "0\n"),
+        ("resource", &"0x0000000000000000 0x0000000000000000 0x0000000000000000\n".repeat(13)),
         // The device number of /dev/null, which stands in for the device file.
-        write(&uverbs.join("dev"), "1:3\n")?;
-        write(&uverbs.join("abi_version"), "1\n")?;
-
-        let pci = root.join("devices/pci0000:00").join(&function);
-        let alias = "pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n";
-        for (file, text) in [
-            ("modalias", alias),
-            ("vendor", "0x1d0f\n"),
-            ("device", "0xefa2\n"),
-            ("subsystem_vendor", "0x1d0f\n"),
-            ("subsystem_device", "0xefa2\n"),
-            ("class", "0x020000\n"),
-            ("revision", "0x00\n"),
-            ("numa_node", "0\n"),
-            ("current_link_speed", "32.0 GT/s PCIe\n"),
-            ("current_link_width", "16\n"),
-        ] {
-            write(&pci.join(file), text)?;
-        }
-        fs::create_dir_all(root.join("bus/pci/drivers/efa"))?;
-        symlink("../../../bus/pci/drivers/efa", pci.join("driver"))?;
-        fs::create_dir_all(pci.join("infiniband_verbs"))?;
-        symlink(
-            format!("../../../../class/infiniband_verbs/uverbs{adapter}"),
-            pci.join(format!("infiniband_verbs/uverbs{adapter}")),
-        )?;
-
-        let infiniband = classes.join("infiniband").join(&name);
-        let gid = gid(adapter).0;
-        let words = |bytes: &[u8]| {
-            let words: Vec<_> =
-                bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
-            format!("{}\n", words.join(":"))
-        };
-        for (file, text) in [
-            ("node_type", "7: unspecified\n"),
-            ("node_guid", &words(&gid[8..])),
-            ("sys_image_guid", &words(&gid[8..])),
-            ("fw_ver", "0.0.0.0\n"),
-            ("ports/1/state", "4: ACTIVE\n"),
-            ("ports/1/phys_state", "5: LinkUp\n"),
-            ("ports/1/rate", "100 Gb/sec (4X EDR)\n"),
-            ("ports/1/link_layer", "Unspecified\n"),
-            ("ports/1/pkeys/0", "0xffff\n"),
-            ("ports/1/gids/0", &words(&gid)),
-        ] {
-            write(&infiniband.join(file), text)?;
-        }
-        symlink(format!("../../../devices/pci0000:00/{function}"), infiniband.join("device"))?;
+        (&format!("infiniband_verbs/{uverbs}/dev"), "1:3\n"),
+        (&format!("infiniband_verbs/{uverbs}/ibdev"), &format!("{name}\n")),
+        (&format!("infiniband_verbs/{uverbs}/abi_version"), "1\n"),
+    ] {
+        write(&pci.join(file), text)?;
+    }
+    fs::write(pci.join("config"), configuration_space())?;
+    let infiniband = pci.join("infiniband").join(&name);
+    let gid = gid(adapter).0;
+    let words = |bytes: &[u8]| {
+        let words: Vec<_> = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+        format!("{}\n", words.join(":"))
+    };
+    for (file, text) in [
+        ("node_type", "7: unspecified\n"),
+        ("node_guid", &words(&gid[8..])),
+        ("sys_image_guid", &words(&gid[8..])),
+        ("fw_ver", "0.0.0.0\n"),
+        ("ports/1/state", "4: ACTIVE\n"),
+        ("ports/1/phys_state", "5: LinkUp\n"),
+        ("ports/1/rate", "100 Gb/sec (4X EDR)\n"),
+        ("ports/1/link_layer", "Unspecified\n"),
+        ("ports/1/pkeys/0", "0xffff\n"),
+        ("ports/1/gids/0", &words(&gid)),
+    ] {
+        write(&infiniband.join(file), text)?;
+    }
+    for (link, target) in [
+        (pci.join("driver"), "../../../bus/pci/drivers/efa".to_owned()),
+        (infiniband.join("device"), format!("../../../{function}")),
+        (pci.join("infiniband_verbs").join(&uverbs).join("device"), format!("../../../{function}")),
+        (sys.join("bus/pci/devices").join(&function), format!("../../../{BRIDGE}/{function}")),
+        (sys.join("class/infiniband").join(&name), format!("../../{BRIDGE}/{function}/infiniband/{name}")),
+        (
+            sys.join("class/infiniband_verbs").join(&uverbs),
+            format!("../../{BRIDGE}/{function}/infiniband_verbs/{uverbs}"),
+        ),
+    ] {
+        symlink(target, link)?;
     }
     Ok(())
+}
+
+/// An adapter's PCI configuration space: the ids and the class that the files beside it state, and no BAR.
+fn configuration_space() -> [u8; 256] {
+    let mut bytes = [0; 256];
+    for (at, value) in [(0, 0x1d0f), (2, 0xefa2), (0xa, 0x0200), (0x2c, 0x1d0f), (0x2e, 0xefa2_u16)] {
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// Adds the machine's own PCI devices, which programs such as the CUDA driver look up at the same paths. The links in
+/// `bus/pci/devices` are the machine's; their targets are links to the machine's directories. What is an adapter's stays.
+fn show_machine(sys: &Path) {
+    let machine = Path::new("/sys");
+    for folder in ["bus/pci/devices", "devices", BRIDGE] {
+        // A machine or container may not have the directory.
+        for entry in fs::read_dir(machine.join(folder)).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let target = fs::read_link(&path).unwrap_or(path);
+            // An error means that an adapter has the name.
+            let _ = symlink(target, sys.join(folder).join(entry.file_name()));
+        }
+    }
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {

@@ -40,6 +40,10 @@ use crate::sys;
 pub const SOCKET_VARIABLE: &str = "SOFTEFA_SOCKET";
 /// The start of a device file's path; the adapter's number follows.
 pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
+/// The start of an adapter's name; the number of its PCI slot follows.
+pub const NAME_PREFIX: &str = "rdmap0s";
+/// The PCI slot of the first adapter.
+pub const FIRST_SLOT: u32 = 6;
 /// The most dmabufs that an ioctl names.
 pub const MAX_MAPPINGS: usize = 2;
 

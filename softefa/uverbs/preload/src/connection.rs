@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, read_unaligned, write_unaligned};
 
 use nix::cmsg_space;
@@ -31,16 +31,21 @@ pub(crate) fn configured() -> bool {
     path().is_some()
 }
 
-/// The path of the broker's socket. An empty value counts as unset: an empty address names no socket.
+/// The path of the broker's socket.
 fn path() -> Option<&'static CStr> {
+    variable(VARIABLE)
+}
+
+/// A variable of the environment. An empty value counts as unset: it names no socket and no directory.
+pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name is a C string. libibverbs reads the environment in the same way, so the program must not change
     // it at the same time.
-    let path = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    if path.is_null() {
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
         return None;
     }
     // SAFETY: getenv returned a C string of the environment, which callers use before the program can change it.
-    Some(unsafe { CStr::from_ptr(path) }).filter(|path| !path.is_empty())
+    Some(unsafe { CStr::from_ptr(value) }).filter(|value| !value.is_empty())
 }
 
 const VARIABLE: &CStr = c"SOFTEFA_SOCKET";
@@ -109,29 +114,31 @@ impl Drop for Uninterrupted {
 /// Connects to the broker and opens `adapter`. Returns the socket.
 pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     let _uninterrupted = Uninterrupted::new();
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let socket = Descriptor::new(real::socket(libc::AF_UNIX, kind, 0))?;
-    handshake(socket.0, adapter)?;
+    let socket = connected()?;
+    let memory = Descriptor::new(real::open_path(MEMORY, libc::O_RDWR | libc::O_CLOEXEC))?;
+    let mappings = Descriptor::new(real::open_path(MAPPINGS, libc::O_RDONLY | libc::O_CLOEXEC))?;
+    exchange(socket.0, &Request::Open { adapter }, &[memory.0, mappings.0])?;
     let number = socket.0;
     std::mem::forget(socket);
     Ok(number)
 }
 
-fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
+/// A connection to the broker, which nothing has been sent on.
+fn connected() -> Result<Descriptor, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let socket = Descriptor::new(real::socket(libc::AF_UNIX, kind, 0))?;
     let path = path().ok_or(Errno::ENODEV)?;
     let address = UnixAddr::new(path.to_bytes()).map_err(|_| Errno::ENODEV)?;
-    connect(socket, &address).map_err(|_| Errno::ENODEV)?;
+    connect(socket.0, &address).map_err(|_| Errno::ENODEV)?;
     // The broker receives this process's memory, so a broker of another user must not be used.
     // SAFETY: the socket is open, and stays so until this function returns.
-    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    let broker = getsockopt(&socket, PeerCredentials).map_err(|_| Errno::ENODEV)?;
+    let borrowed = unsafe { BorrowedFd::borrow_raw(socket.0) };
+    let broker = getsockopt(&borrowed, PeerCredentials).map_err(|_| Errno::ENODEV)?;
     // SAFETY: geteuid has no preconditions.
     if broker.uid() != unsafe { libc::geteuid() } {
         return Err(Errno::EPERM);
     }
-    let memory = Descriptor::new(real::open_path(MEMORY, libc::O_RDWR | libc::O_CLOEXEC))?;
-    let mappings = Descriptor::new(real::open_path(MAPPINGS, libc::O_RDONLY | libc::O_CLOEXEC))?;
-    exchange(socket.as_raw_fd(), &Request::Open { adapter }, &[memory.0, mappings.0]).map(drop)
+    Ok(socket)
 }
 
 /// Forwards an ioctl to the broker, and stores the number of the descriptor that it returns. Maps the dmabufs that the

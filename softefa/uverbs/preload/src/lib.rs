@@ -1,41 +1,32 @@
 //! A library that is preloaded into a program. It emulates `/dev/infiniband/uverbsN` and `/dev/udmabuf` ([`udmabuf`]).
 //!
-//! It interposes the functions by which libibverbs reaches a device. Calls that concern an emulated device go to the
-//! broker ([`connection`]); all others go to the C library unchanged. It does not decode ioctls and has no objects: the
-//! broker reads and writes the program's memory itself.
+//! It interposes the functions by which programs find a device ([`paths`], [`path_functions`]) and those by which
+//! libibverbs uses it. Calls that concern an emulated device go to the broker ([`connection`]); all others go to the C
+//! library. It does not decode ioctls and has no objects: the broker reads and writes the program's memory itself.
 //!
 //! `/dev/null` stands in for the device file, so that libibverbs' checks succeed: the file is a character device and
 //! has the number that sysfs states. Every interposed function takes no lock that a C library function could need, and
 //! never unwinds. For a descriptor or path that is no device, it leaves `errno` as the C library's function does.
 
 mod connection;
+mod path_functions;
+mod paths;
 mod real;
 mod table;
 mod udmabuf;
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ptr::null_mut;
 
-use libc::{mode_t, off_t, size_t, stat as Stat};
-use softefa_abi::protocol::DEVICE_PREFIX;
+use libc::{FILE, mode_t, off_t, size_t};
 use softefa_abi::{Errno, VERBS_IOCTL};
+
+use paths::Emulated;
 
 /// The file that stands in for a device.
 const STAND_IN: &CStr = c"/dev/null";
 /// The netlink protocol through which libibverbs asks the kernel for its RDMA devices.
 const NETLINK_RDMA: c_int = 20;
-
-/// The number of the adapter whose device file is `path`, if it is one.
-///
-/// # Safety
-/// `path` must be null or a C string.
-unsafe fn adapter(path: *const c_char) -> Option<u32> {
-    if path.is_null() || !connection::configured() {
-        return None;
-    }
-    // SAFETY: `path` is not null, so by the caller it is a C string.
-    let path = unsafe { CStr::from_ptr(path) };
-    path.to_str().ok()?.strip_prefix(DEVICE_PREFIX)?.parse().ok()
-}
 
 /// Sets `errno` and returns -1.
 fn fail(error: Errno) -> c_int {
@@ -59,95 +50,84 @@ fn open_adapter(adapter: u32, flags: c_int) -> c_int {
     }
 }
 
+/// Opens what `path` is to this library, or else calls `open` with the path to open.
+///
+/// # Safety
+/// As for `openat`, except that `path` may be null if `open` may be called with null.
+unsafe fn open_file(
+    at: c_int,
+    path: *const c_char,
+    flags: c_int,
+    open: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: by the caller.
+    match unsafe { paths::emulated(at, path) } {
+        Some(Emulated::Device(adapter)) => open_adapter(adapter, flags),
+        // SAFETY: by the caller.
+        None => unsafe { paths::with(at, path, open) },
+    }
+}
+
 macro_rules! interpose_open {
-    ($($name:ident),*) => {$(
-        /// As the C library's function; opens a device through the broker. The C library declares the third
-        /// argument as variadic. On this platform a variadic integer is passed like a named one, and nothing reads it
-        /// if it is absent.
+    ($($name:ident, $checked:ident, $at:expr, ($($argument:ident: $type:ty)?);)*) => {$(
+        /// As the C library's function; opens a device through the broker. The C library declares the last argument as
+        /// variadic. On this platform a variadic integer is passed like a named one, and nothing reads it if it is absent.
         ///
         /// # Safety
         /// As for the C library's function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        pub unsafe extern "C" fn $name($($argument: $type,)? path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the caller meets the function's preconditions.
-            match unsafe { adapter(path) } {
-                Some(adapter) => open_adapter(adapter, flags),
-                // SAFETY: the caller meets the function's preconditions.
-                None => unsafe { udmabuf::open_result(path, flags, real::$name(path, flags, mode)) },
-            }
+            unsafe { open_file($at, path, flags, |path| real::$name($($argument,)? path, flags, mode)) }
         }
-    )*};
-}
 
-interpose_open!(open, open64);
-
-macro_rules! interpose_openat {
-    ($($name:ident),*) => {$(
-        /// As the C library's function; opens a device through the broker. See `open` for the third argument.
-        ///
-        /// # Safety
-        /// As for the C library's function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the caller meets the function's preconditions.
-            match unsafe { adapter(path) } {
-                Some(adapter) => open_adapter(adapter, flags),
-                // SAFETY: the caller meets the function's preconditions.
-                None => unsafe { udmabuf::open_result(path, flags, real::$name(at, path, flags, mode)) },
-            }
-        }
-    )*};
-}
-
-interpose_openat!(openat, openat64);
-
-macro_rules! interpose_open_2 {
-    ($($name:ident => $plain:ident),*) => {$(
         /// As the C library's function, which programs built with `_FORTIFY_SOURCE` call.
         ///
         /// # Safety
         /// As for the C library's function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+        pub unsafe extern "C" fn $checked($($argument: $type,)? path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller meets the function's preconditions. Without O_CREAT the mode is not read.
-            unsafe { $plain(path, flags, 0) }
+            unsafe { $name($($argument,)? path, flags, 0) }
         }
     )*};
 }
 
-interpose_open_2!(__open_2 => open, __open64_2 => open64);
+interpose_open! {
+    open, __open_2, libc::AT_FDCWD, ();
+    open64, __open64_2, libc::AT_FDCWD, ();
+    openat, __openat_2, at, (at: c_int);
+    openat64, __openat64_2, at, (at: c_int);
+}
 
-macro_rules! interpose_stat {
+macro_rules! interpose_fopen {
     ($($name:ident),*) => {$(
-        /// As the C library's function; a device has the attributes of the stand-in.
+        /// As the C library's function, which opens the file without a call of `open` that this library would see.
         ///
         /// # Safety
         /// As for the C library's function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, into: *mut Stat) -> c_int {
-            // SAFETY: the caller meets the function's preconditions, and the stand-in's path is a C string.
-            unsafe { real::$name(adapter(path).map_or(path, |_| STAND_IN.as_ptr()), into) }
+        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+            // SAFETY: the caller meets the function's preconditions: both are C strings.
+            unsafe {
+                if paths::emulated(libc::AT_FDCWD, path).is_none() {
+                    return paths::with(libc::AT_FDCWD, path, |path| real::$name(path, mode));
+                }
+                let letters = CStr::from_ptr(mode).to_bytes();
+                let access = match letters.first() {
+                    _ if letters.contains(&b'+') => libc::O_RDWR,
+                    Some(b'r') => libc::O_RDONLY,
+                    _ => libc::O_WRONLY,
+                };
+                let close = if letters.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
+                let file = open(path, access | close, 0);
+                if file < 0 { null_mut() } else { libc::fdopen(file, mode) }
+            }
         }
     )*};
 }
 
-interpose_stat!(stat, stat64);
-
-macro_rules! interpose_xstat {
-    ($($name:ident),*) => {$(
-        /// As the C library's function, which programs built for a glibc before 2.33 call.
-        ///
-        /// # Safety
-        /// As for the C library's function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(version: c_int, path: *const c_char, into: *mut Stat) -> c_int {
-            // SAFETY: the caller meets the function's preconditions, and the stand-in's path is a C string.
-            unsafe { real::$name(version, adapter(path).map_or(path, |_| STAND_IN.as_ptr()), into) }
-        }
-    )*};
-}
-
-interpose_xstat!(__xstat, __xstat64);
+interpose_fopen!(fopen, fopen64);
 
 /// As the C library's function; forwards a device's ioctls. See `open` for the third argument.
 ///
@@ -270,3 +250,11 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 // The signatures above rely on these sizes of the C library's integer types.
 const _: () = assert!(size_of::<c_long>() == 8 && size_of::<c_uint>() == 4 && size_of::<off_t>() == 8);
+
+extern "C" fn at_load() {
+    real::find_all(&[path_functions::next::found::ALL]);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;

@@ -6,65 +6,114 @@ use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{mode_t, off_t, size_t, stat as Stat};
+use libc::{FILE, mode_t, off_t, size_t};
 
-/// The next object's function `name`. Ends the process if there is none: this library was then built for another C
-/// library, and cannot forward the call.
-fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let cached = cache.load(Ordering::Relaxed);
-    if !cached.is_null() {
-        return cached;
-    }
-    // SAFETY: the name is a C string, and RTLD_NEXT is valid in a shared library.
-    let symbol = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if symbol.is_null() {
-        // SAFETY: abort has no preconditions.
-        unsafe { libc::abort() };
-    }
-    cache.store(symbol, Ordering::Relaxed);
-    symbol
+/// A function of the next object.
+pub(crate) struct Next {
+    name: &'static CStr,
+    /// Null until it was found.
+    symbol: AtomicPtr<c_void>,
 }
 
-macro_rules! real {
-    ($($name:ident, $text:literal, ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        /// Calls the next object's function of this name.
-        ///
-        /// # Safety
-        /// As for that function.
-        pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
-            static CACHE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            let symbol = next(&CACHE, $text);
-            // SAFETY: the C library declares the function of this name with this signature.
-            let function = unsafe {
-                transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(symbol)
-            };
-            // SAFETY: the caller meets the function's preconditions.
-            unsafe { function($($argument),*) }
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, symbol: AtomicPtr::new(null_mut()) }
+    }
+
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name is a C string, and RTLD_NEXT is valid in a shared library.
+        let symbol = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.symbol.store(symbol, Ordering::Relaxed);
+        symbol
+    }
+
+    /// Its address. Ends the process if there is none: this library was then built for another C library, and cannot
+    /// forward the call.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let mut symbol = self.symbol.load(Ordering::Relaxed);
+        if symbol.is_null() {
+            symbol = self.find();
         }
-    )*};
+        if symbol.is_null() {
+            // SAFETY: abort has no preconditions.
+            unsafe { libc::abort() };
+        }
+        symbol
+    }
 }
+
+/// Finds functions before the program calls any: the search takes the loader's lock, which a handler of a signal must not
+/// wait for. A function that this C library lacks is one that no program calls.
+pub(crate) fn find_all(tables: &[&[&Next]]) {
+    for function in [variadic::ALL, fixed::ALL].iter().chain(tables).copied().flatten() {
+        function.find();
+    }
+}
+
+/// The name of a function, which ends with a zero byte.
+pub(crate) const fn symbol(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("the name must end with a zero byte"),
+    }
+}
+
+/// Defines `mod $table`, the functions as they were found, and for each a function that calls it.
+macro_rules! real {
+    ($table:ident: $($name:ident, $text:expr, ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        #[allow(non_upper_case_globals)] // named as the functions
+        pub(crate) mod $table {
+            use $crate::real::Next;
+
+            $(pub(super) static $name: Next = Next::new($text);)*
+            pub(crate) static ALL: &[&Next] = &[$(&$name),*];
+        }
+        $(
+            /// Calls the next object's function of this name.
+            ///
+            /// # Safety
+            /// As for that function.
+            pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+                // SAFETY: the C library declares the function of this name with this signature.
+                let function = unsafe {
+                    transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>($table::$name.address())
+                };
+                // SAFETY: the caller meets the function's preconditions.
+                unsafe { function($($argument),*) }
+            }
+        )*
+    };
+}
+pub(crate) use real;
 
 /// As `real!`, for variadic functions, which must be called as such.
 macro_rules! real_variadic {
-    ($($name:ident, $text:literal, ($($argument:ident: $type:ty),*), ($last:ident: $last_type:ty);)*) => {$(
-        /// Calls the next object's function of this name.
-        ///
-        /// # Safety
-        /// As for that function.
-        pub(crate) unsafe fn $name($($argument: $type,)* $last: $last_type) -> c_int {
-            static CACHE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            let symbol = next(&CACHE, $text);
-            // SAFETY: the C library declares the function of this name with this signature.
-            let function = unsafe {
-                transmute::<*mut c_void, unsafe extern "C" fn($($type,)* ...) -> c_int>(symbol)
-            };
-            // SAFETY: the caller meets the function's preconditions.
-            unsafe { function($($argument,)* $last) }
+    ($table:ident: $($name:ident, $text:expr, ($($argument:ident: $type:ty),*), ($last:ident: $last_type:ty);)*) => {
+        #[allow(non_upper_case_globals)] // named as the functions
+        mod $table {
+            use super::Next;
+            $(pub(super) static $name: Next = Next::new($text);)*
+            pub(super) static ALL: &[&Next] = &[$(&$name),*];
         }
-    )*};
+        $(
+            /// Calls the next object's function of this name.
+            ///
+            /// # Safety
+            /// As for that function.
+            pub(crate) unsafe fn $name($($argument: $type,)* $last: $last_type) -> c_int {
+                // SAFETY: the C library declares the function of this name with this signature.
+                let function = unsafe {
+                    transmute::<*mut c_void, unsafe extern "C" fn($($type,)* ...) -> c_int>($table::$name.address())
+                };
+                // SAFETY: the caller meets the function's preconditions.
+                unsafe { function($($argument,)* $last) }
+            }
+        )*
+    };
 }
 
 real_variadic! {
+    variadic:
     open, c"open", (path: *const c_char, flags: c_int), (mode: mode_t);
     open64, c"open64", (path: *const c_char, flags: c_int), (mode: mode_t);
     openat, c"openat", (at: c_int, path: *const c_char, flags: c_int), (mode: mode_t);
@@ -73,10 +122,7 @@ real_variadic! {
 }
 
 real! {
-    stat, c"stat", (path: *const c_char, into: *mut Stat) -> c_int;
-    stat64, c"stat64", (path: *const c_char, into: *mut Stat) -> c_int;
-    __xstat, c"__xstat", (version: c_int, path: *const c_char, into: *mut Stat) -> c_int;
-    __xstat64, c"__xstat64", (version: c_int, path: *const c_char, into: *mut Stat) -> c_int;
+    fixed:
     mmap, c"mmap", (address: *mut c_void, length: size_t, protection: c_int, flags: c_int,
         descriptor: c_int, offset: off_t) -> *mut c_void;
     mmap64, c"mmap64", (address: *mut c_void, length: size_t, protection: c_int, flags: c_int,
@@ -84,6 +130,8 @@ real! {
     close_any, c"close", (descriptor: c_int) -> c_int;
     dup2, c"dup2", (old: c_int, new: c_int) -> c_int;
     dup3, c"dup3", (old: c_int, new: c_int, flags: c_int) -> c_int;
+    fopen, c"fopen", (path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fopen64, c"fopen64", (path: *const c_char, mode: *const c_char) -> *mut FILE;
     socket_any, c"socket", (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }
 

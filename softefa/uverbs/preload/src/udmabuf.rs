@@ -1,17 +1,17 @@
-//! Emulates `/dev/udmabuf`, which creates a dmabuf from a memory file (`linux/udmabuf.h`).
+//! Emulates the ioctl of `/dev/udmabuf`, which creates a dmabuf from a memory file (`linux/udmabuf.h`). `paths` shows the
+//! stand-in there.
 //!
 //! The result is another descriptor of the memory file, which the adapter accepts as a dmabuf. Programs that place
 //! completion queues in host memory through a dmabuf then run on every kernel. A kernel's own udmabuf is not used: the
 //! broker could not reach its pages through the program's memory (`VM_PFNMAP`).
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr::read_unaligned;
 
 use softefa_abi::Errno;
 
-use crate::{STAND_IN, connection, fail, real};
+use crate::{connection, fail};
 
-const PATH: &CStr = c"/dev/udmabuf";
 /// `struct udmabuf_create`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -25,21 +25,6 @@ struct Create {
 const CREATE: c_ulong = 1 << 30 | (size_of::<Create>() as c_ulong) << 16 | 0x75 << 8 | 0x42;
 const FLAGS_CLOEXEC: u32 = 1;
 const PAGE: u64 = 4096;
-
-/// Returns `result` of opening `path`, or a descriptor of the stand-in if `path` is `/dev/udmabuf`.
-///
-/// # Safety
-/// `path` must be null or a C string.
-pub(crate) unsafe fn open_result(path: *const c_char, flags: c_int, result: c_int) -> c_int {
-    // SAFETY: if `path` is not null, by the caller it is a C string.
-    if path.is_null() || unsafe { CStr::from_ptr(path) } != PATH || !connection::configured() {
-        return result;
-    }
-    if result >= 0 {
-        real::close(result);
-    }
-    real::open_path(STAND_IN, flags & !(libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL))
-}
 
 /// Returns `result` of an ioctl, or the emulated result if the ioctl is udmabuf's and the stand-in refused it.
 ///
