@@ -1,15 +1,34 @@
 //! The directory that the preloaded library shows as `/dev/infiniband` and as parts of `/sys`, and that libibverbs and
-//! libfabric read as sysfs (`SYSFS_PATH`). It states the adapters' names, ids and GIDs, and no state that changes.
+//! libfabric read as sysfs (`SYSFS_PATH`). It states the adapters' names, ids and GIDs, and no state that changes: the
+//! library reads the counters from the broker.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use softefa_abi::protocol::{FIRST_SLOT, NAME_PREFIX};
+use softefa_abi::protocol::{COUNTERS, FIRST_SLOT, NAME_PREFIX};
 
 use crate::broker::gid;
 
+/// The counters of a device, as the EFA driver names them (`EFA_DEFINE_DEVICE_STATS`, `efa_verbs.c`). They count commands
+/// of an admin queue, which softefa does not have.
+const DEVICE_COUNTERS: [&str; 12] = [
+    "submitted_cmds",
+    "completed_cmds",
+    "cmds_err",
+    "no_completion_cmds",
+    "keep_alive_rcvd",
+    "alloc_pd_err",
+    "create_qp_err",
+    "create_cq_err",
+    "reg_mr_err",
+    "alloc_ucontext_err",
+    "create_ah_err",
+    "mmap_err",
+];
+/// Milliseconds for which the kernel caches counters.
+const LIFESPAN: &str = "10\n";
 /// The host bridge of the adapters' PCI functions.
 const BRIDGE: &str = "devices/pci0000:00";
 
@@ -82,8 +101,17 @@ fn create_adapter(sys: &Path, adapter: usize) -> io::Result<()> {
         ("ports/1/link_layer", "Unspecified\n"),
         ("ports/1/pkeys/0", "0xffff\n"),
         ("ports/1/gids/0", &words(&gid)),
+        ("hw_counters/lifespan", LIFESPAN),
+        ("ports/1/hw_counters/lifespan", LIFESPAN),
     ] {
         write(&infiniband.join(file), text)?;
+    }
+    for counter in DEVICE_COUNTERS {
+        write(&infiniband.join("hw_counters").join(counter), "0\n")?;
+    }
+    for counter in COUNTERS {
+        // Empty: what reads it without the library must not take it for a value.
+        write(&infiniband.join("ports/1/hw_counters").join(counter), "")?;
     }
     for (link, target) in [
         (pci.join("driver"), "../../../bus/pci/drivers/efa".to_owned()),

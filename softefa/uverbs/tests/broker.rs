@@ -385,3 +385,13 @@ fn programs_of_other_users_are_refused() {
     std::fs::set_permissions(&fixture.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(open_as_nobody(&fixture.socket), libc::EPERM);
 }
+
+#[test]
+fn a_counter_needs_no_open_device_and_must_exist() {
+    let fixture = Fixture::new("counter");
+    let client = Client::connect(&fixture.socket);
+    for (adapter, counter, errno) in [(1, 0, 0), (0, 21, 0), (2, 0, libc::ENODEV), (0, 22, libc::EINVAL)] {
+        let reply = client.exchange(&Request::Counter { adapter, counter }.encode());
+        assert_eq!((reply.errno, reply.value), (errno, 0), "{counter} of {adapter}");
+    }
+}

@@ -1,4 +1,5 @@
-//! How a program under `softefa run` finds the adapters: each function of the C library that takes a path. The functions are called by name, so that forms are tested which a compiler
+//! How a program under `softefa run` finds the adapters: each function of the C library that takes a path, and the
+//! counters below `/sys/class/infiniband`. The functions are called by name, so that forms are tested which a compiler
 //! no longer emits.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
@@ -17,15 +18,19 @@ use std::process::{Command, Stdio};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use client::Call;
+use client::{Call, Device};
 use efa_gda_test_support::in_child;
+use efa_gda_wire::CompletionStatus;
 use libc::{AT_FDCWD, DIR, FILE, stat as Stat};
 use served::{Process, library};
+use softefa_abi::protocol::COUNTERS;
+use softefa_uverbs::broker::gid;
 
 const DEVICE: &CStr = c"/dev/infiniband/uverbs1";
 const CLASS: &CStr = c"/sys/class/infiniband";
 const FILE: &CStr = c"/sys/class/infiniband/rdmap0s7/node_type";
 const TEXT: &[u8] = b"7: unspecified\n";
+const COUNTER: &CStr = c"/sys/class/infiniband/rdmap0s7/ports/1/hw_counters/tx_bytes";
 const NONE: &CStr = c"/sys/class/infiniband/rdmap0s7/none";
 
 /// Runs `body` as a program under `softefa run --adapters 2`.
@@ -77,7 +82,7 @@ fn error() -> i32 {
 /// Checks a function that returns 0 for what exists. `call` passes it a path.
 fn finds(name: &str, mut call: impl FnMut(&CStr) -> c_int) {
     let slash = [CLASS.to_bytes(), b"/\0"].concat();
-    for path in [DEVICE, CLASS, FILE, CStr::from_bytes_with_nul(&slash).unwrap()] {
+    for path in [DEVICE, CLASS, FILE, COUNTER, CStr::from_bytes_with_nul(&slash).unwrap()] {
         assert_eq!(call(path), 0, "{name} {path:?}: {}", error());
     }
     for path in [NONE, c"/dev/infiniband/uverbs2", c"/dev/infiniband/rdma_cm", c"/sys/class/infinibands"] {
@@ -152,7 +157,7 @@ fn functions_that_state_attributes_find_the_adapters() {
     });
 }
 
-/// Checks a function that opens a file: a device, whose ioctls go to the broker, and a file of sysfs.
+/// Checks a function that opens a file: a device, whose ioctls go to the broker, a file of sysfs, and a counter.
 fn opens(name: &str, call: impl Fn(&CStr, c_int) -> c_int) {
     let open = |path: &CStr, flags| {
         let number = call(path, flags | libc::O_CLOEXEC);
@@ -162,15 +167,17 @@ fn opens(name: &str, call: impl Fn(&CStr, c_int) -> c_int) {
     };
     let device = open(DEVICE, libc::O_RDWR);
     assert_eq!(Call::context().ioctl(device.as_fd()), 0, "{name}");
-    let mut bytes = Vec::new();
-    File::from(open(FILE, libc::O_RDONLY)).read_to_end(&mut bytes).unwrap();
-    assert_eq!(bytes, TEXT, "{name}");
+    for (path, expected) in [(FILE, TEXT), (COUNTER, b"0\n")] {
+        let mut bytes = Vec::new();
+        File::from(open(path, libc::O_RDONLY)).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, expected, "{name} {path:?}");
+    }
     assert_eq!((call(NONE, libc::O_RDONLY), error()), (-1, libc::ENOENT), "{name}");
     assert_eq!(call(c"/dev/infiniband/rdma_cm", libc::O_RDONLY), -1, "{name}");
 }
 
 #[test]
-fn functions_that_open_files_open_devices() {
+fn functions_that_open_files_open_devices_and_counters() {
     under_a_run(|| {
         let root = File::open("/").unwrap();
         // SAFETY: the types are those of the C library, and the arguments are valid.
@@ -308,22 +315,33 @@ fn canonical_paths_and_matches_are_those_of_a_machine_with_the_adapters() {
             for name in ["glob", "glob64"] {
                 let call: unsafe extern "C" fn(P, c_int, P, *mut libc::glob_t) -> c_int = function(name);
                 let mut found = MaybeUninit::<libc::glob_t>::zeroed().assume_init();
-                let pattern = c"/sys/class/infiniband/*/node_t*";
+                let pattern = c"/sys/class/infiniband/*/ports/*/hw_counters/tx_b*";
                 assert_eq!(call(pattern.as_ptr(), 0, null(), &raw mut found), 0, "{name}");
                 assert_eq!(found.gl_pathc, 2, "{name}");
-                assert_eq!(CStr::from_ptr(*found.gl_pathv.add(1)), FILE, "{name}");
+                assert_eq!(CStr::from_ptr(*found.gl_pathv.add(1)), COUNTER, "{name}");
             }
         }
     });
 }
 
 #[test]
-fn relative_paths_reach_devices() {
+fn relative_paths_reach_devices_and_counters() {
     under_a_run(|| {
         std::env::set_current_dir("/dev/infiniband").unwrap();
         let device = File::options().read(true).write(true).open("uverbs1").unwrap();
         assert_eq!(Call::context().ioctl(device.as_fd()), 0);
         assert_eq!(fs::canonicalize("uverbs1").unwrap(), Path::new("/dev/infiniband/uverbs1"));
+        std::env::set_current_dir("/sys/class/infiniband/rdmap0s7/ports/1").unwrap();
+        assert_eq!(fs::read_to_string("./hw_counters/rx_bytes").unwrap(), "0\n");
+        let folder = File::open("hw_counters").unwrap();
+        // SAFETY: the path is a C string.
+        let counter = unsafe { libc::openat(folder.as_raw_fd(), c"rx_pkts".as_ptr(), libc::O_RDONLY) };
+        // SAFETY: the call returned a new descriptor, or the test fails here.
+        let mut file = unsafe { File::from_raw_fd(counter) };
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "0\n");
+        assert_eq!(fs::read_to_string("hw_counters/lifespan").unwrap(), "10\n");
     });
 }
 
@@ -351,6 +369,36 @@ fn the_pci_bus_has_the_adapters_and_the_machine_s_own_devices() {
         let device = fs::metadata("/dev/infiniband/uverbs0").unwrap();
         assert!(device.file_type().is_char_device());
         assert_eq!(device.rdev(), libc::makedev(1, 3));
+    });
+}
+
+#[test]
+fn counters_have_the_values_of_the_moment() {
+    under_a_run(|| {
+        let read = |counter: &str| -> u64 {
+            let path = format!("/sys/class/infiniband/rdmap0s6/ports/1/hw_counters/{counter}");
+            fs::read_to_string(path).unwrap().trim_end().parse().unwrap()
+        };
+        let socket = std::env::var("SOFTEFA_SOCKET").unwrap();
+        let mut device = Device::new(Path::new(&socket), gid(0).0, 16, 16);
+        let mut bytes = vec![7_u8; 128];
+        let address = bytes.as_mut_ptr() as u64;
+        let [from, to] = [address, address + 64].map(|address| device.register(address, 64).unwrap());
+        for times in 1..=2 {
+            device.write(&from, &to, 64);
+            assert_eq!(device.wait(), CompletionStatus::Ok);
+            for counter in COUNTERS {
+                let expected = match counter {
+                    "tx_bytes" | "rx_bytes" | "rdma_write_bytes" | "rdma_write_recv_bytes" => 64 * times,
+                    "tx_pkts" | "rx_pkts" | "rdma_write_wrs" => times,
+                    _ => 0,
+                };
+                assert_eq!(read(counter), expected, "{counter}");
+            }
+        }
+        let other = "/sys/class/infiniband/rdmap0s7/ports/1/hw_counters/tx_bytes";
+        assert_eq!(fs::read_to_string(other).unwrap(), "0\n");
+        assert_eq!(fs::read_to_string("/sys/class/infiniband/rdmap0s6/hw_counters/mmap_err").unwrap(), "0\n");
     });
 }
 

@@ -2,13 +2,14 @@
 //! each side has its own code for the socket.
 //!
 //! The socket is a Unix socket of type `SOCK_SEQPACKET`, so one send is one message, and messages stay in order.
-//! Descriptors travel beside a message (`SCM_RIGHTS`). One connection stands for one open of a device.
+//! Descriptors travel beside a message (`SCM_RIGHTS`). One connection stands for one open of a device, or reads a counter.
 //!
 //! | message | sent by | received by | size and descriptors | the reply has, beside an error number |
 //! |---|---|---|---|---|
 //! | [`Request::Open`] | library, at `open`; first message | broker | 48 bytes, 2: the program's memory and its mappings | nothing |
 //! | [`Request::Ioctl`] | library, at `ioctl` | broker | 48 bytes, none | at most 1 new descriptor, named by `descriptor_output`; `unmap` |
 //! | [`Request::Map`] | library, at `mmap` | broker | 48 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
+//! | [`Request::Counter`] | library, when a counter's file is opened, instead of `Open` | broker | 48 bytes, none | `value` |
 //! | [`Reply`] | broker, once for each request | library | 64 bytes, at most 1 | |
 //!
 //! - **Order.** The library holds a lock of the connection from a request until its reply, and the broker serves a
@@ -44,6 +45,31 @@ pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
 pub const NAME_PREFIX: &str = "rdmap0s";
 /// The PCI slot of the first adapter.
 pub const FIRST_SLOT: u32 = 6;
+/// The counters of a port, as the EFA driver names them (`EFA_DEFINE_PORT_STATS`, `efa_verbs.c`).
+pub const COUNTERS: [&str; 22] = [
+    "tx_bytes",
+    "tx_pkts",
+    "rx_bytes",
+    "rx_pkts",
+    "rx_drops",
+    "send_bytes",
+    "send_wrs",
+    "recv_bytes",
+    "recv_wrs",
+    "rdma_read_wrs",
+    "rdma_read_bytes",
+    "rdma_read_wr_err",
+    "rdma_read_resp_bytes",
+    "rdma_write_wrs",
+    "rdma_write_bytes",
+    "rdma_write_wr_err",
+    "rdma_write_recv_bytes",
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+];
 /// The most dmabufs that an ioctl names.
 pub const MAX_MAPPINGS: usize = 2;
 
@@ -80,6 +106,13 @@ pub enum Request {
         /// Whether the program maps the memory for writing.
         writable: bool,
     },
+    /// The value of a counter, which needs no open device.
+    Counter {
+        /// The adapter's number, from 0.
+        adapter: u32,
+        /// Index in [`COUNTERS`].
+        counter: u32,
+    },
 }
 
 /// Bytes of a [`Request`].
@@ -94,6 +127,7 @@ impl Request {
                 (2, 0, [address, first.address, first.length, second.address, second.length])
             }
             Self::Map { offset, length, writable } => (3, u32::from(writable), [offset, length, 0, 0, 0]),
+            Self::Counter { adapter, counter } => (4, adapter, [counter.into(), 0, 0, 0, 0]),
         };
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&u32::to_ne_bytes(kind));
@@ -117,6 +151,7 @@ impl Request {
             (1, adapter) => Self::Open { adapter },
             (2, _) => Self::Ioctl { address: long(8), mappings: [mapping(16), mapping(32)] },
             (3, writable @ 0..=1) => Self::Map { offset: long(8), length: long(16), writable: writable == 1 },
+            (4, adapter) => Self::Counter { adapter, counter: long(8) as u32 },
             _ => return Err(Errno::EINVAL),
         })
     }
@@ -214,6 +249,7 @@ mod tests {
             Request::Open { adapter: 3 },
             Request::Ioctl { address: u64::MAX, mappings },
             Request::Map { offset: 4096, length: 8192, writable: true },
+            Request::Counter { adapter: 3, counter: 21 },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }

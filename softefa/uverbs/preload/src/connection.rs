@@ -123,6 +123,13 @@ pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     Ok(number)
 }
 
+/// The value of an adapter's counter, which the broker states without an open device.
+pub(crate) fn counter(adapter: u32, counter: u32) -> Result<u64, Errno> {
+    let _uninterrupted = Uninterrupted::new();
+    let socket = connected()?;
+    exchange(socket.0, &Request::Counter { adapter, counter }, &[]).map(|(reply, _)| reply.value)
+}
+
 /// A connection to the broker, which nothing has been sent on.
 fn connected() -> Result<Descriptor, Errno> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

@@ -21,7 +21,7 @@ use std::ptr::null_mut;
 use libc::{FILE, mode_t, off_t, size_t};
 use softefa_abi::{Errno, VERBS_IOCTL};
 
-use paths::Emulated;
+use paths::{Emulated, Text};
 
 /// The file that stands in for a device.
 const STAND_IN: &CStr = c"/dev/null";
@@ -50,6 +50,26 @@ fn open_adapter(adapter: u32, flags: c_int) -> c_int {
     }
 }
 
+/// Opens a file that reads as the value of a counter.
+#[inline(never)] // other calls need no room for its text
+fn open_counter(adapter: u32, counter: u32, flags: c_int) -> c_int {
+    let value = match connection::counter(adapter, counter) {
+        Ok(value) => value,
+        Err(error) => return fail(error),
+    };
+    let close = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::MFD_CLOEXEC };
+    let mut text = Text::new();
+    text.number(value).push(b"\n");
+    // SAFETY: the name is a C string, and the bytes are readable. A memory file with room for them takes them all.
+    unsafe {
+        let file = libc::memfd_create(c"softefa-counter".as_ptr(), close);
+        if file >= 0 {
+            libc::pwrite(file, text.bytes().as_ptr().cast(), text.bytes().len(), 0);
+        }
+        file
+    }
+}
+
 /// Opens what `path` is to this library, or else calls `open` with the path to open.
 ///
 /// # Safety
@@ -63,6 +83,7 @@ unsafe fn open_file(
     // SAFETY: by the caller.
     match unsafe { paths::emulated(at, path) } {
         Some(Emulated::Device(adapter)) => open_adapter(adapter, flags),
+        Some(Emulated::Counter { adapter, counter }) => open_counter(adapter, counter, flags),
         // SAFETY: by the caller.
         None => unsafe { paths::with(at, path, open) },
     }

@@ -5,13 +5,14 @@
 //! paths in handlers of signals and after `fork`, so this module allocates nothing, takes no lock and leaves `errno` alone.
 //!
 //! What a program finds through a descriptor or a working directory needs no translation: it is of that directory. Only a
-//! device is no file there, so [`emulated`] also recognises it by a relative path.
+//! device and a counter are no files there, so [`emulated`] also recognises them by a relative path.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;
 use std::mem::MaybeUninit;
 
 use libc::{AT_FDCWD, stat as Stat};
+use softefa_abi::protocol::{COUNTERS, FIRST_SLOT, NAME_PREFIX};
 
 use crate::{STAND_IN, connection};
 
@@ -190,9 +191,11 @@ fn with_translated<R>(
 pub(crate) enum Emulated {
     /// The device file of the adapter with this number.
     Device(u32),
+    /// A counter of [`COUNTERS`].
+    Counter { adapter: u32, counter: u32 },
 }
 
-/// The device at `path`, which may be relative to the directory `at`.
+/// The device or counter at `path`, which may be relative to the directory `at`.
 ///
 /// # Safety
 /// `path` must be null or a C string.
@@ -200,20 +203,31 @@ pub(crate) unsafe fn emulated(at: c_int, path: *const c_char) -> Option<Emulated
     // SAFETY: by the caller.
     let path = unsafe { bytes_of(path) };
     let name = path.rsplit(|byte| *byte == b'/').next()?;
-    let adapter = name.strip_prefix(b"uverbs").and_then(number)?;
-    connection::configured().then(|| find(at, path, adapter))?
+    let counter = COUNTERS.iter().position(|counter| counter.as_bytes() == name);
+    let device = name.strip_prefix(b"uverbs").and_then(number);
+    ((counter.is_some() || device.is_some()) && connection::configured())
+        .then(|| find(at, path, device, counter))?
 }
 
 /// Apart, as [`with_translated`].
 #[inline(never)]
-fn find(at: c_int, path: &[u8], adapter: u32) -> Option<Emulated> {
+fn find(at: c_int, path: &[u8], device: Option<u32>, counter: Option<usize>) -> Option<Emulated> {
     let mut text = if path.starts_with(b"/") { Text::new() } else { Text::of_directory(at) };
     let mut shown = text.push(if text.length > 0 { b"/" } else { b"" }).push(path).bytes();
     if let Some(rest) = directory().and_then(|directory| shown.strip_prefix(directory)) {
         shown = rest;
     }
-    let parts = shown.rsplit(|byte| *byte == b'/').filter(|part| !matches!(part, [] | [b'.'])).skip(1);
-    parts.eq([&b"infiniband"[..], b"dev"]).then_some(Emulated::Device(adapter))
+    let mut parts = shown.rsplit(|byte| *byte == b'/').filter(|part| !matches!(part, [] | [b'.'])).skip(1);
+    if let Some(adapter) = device {
+        let is_device = parts.eq([&b"infiniband"[..], b"dev"]);
+        return is_device.then_some(Emulated::Device(adapter));
+    }
+    let counter = counter? as u32;
+    if !["hw_counters", "1", "ports"].iter().all(|name| parts.next() == Some(name.as_bytes())) {
+        return None;
+    }
+    let slot = number(parts.next()?.strip_prefix(NAME_PREFIX.as_bytes())?)?;
+    slot.checked_sub(FIRST_SLOT).map(|adapter| Emulated::Counter { adapter, counter })
 }
 
 /// The number that `digits` are in decimal.

@@ -24,9 +24,9 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::geteuid;
-use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network, say};
+use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network, Traffic, say};
 use softefa_abi::Errno;
-use softefa_abi::protocol::{Reply, Request};
+use softefa_abi::protocol::{COUNTERS, Reply, Request};
 
 use context::Context;
 use process::{Process, name};
@@ -243,6 +243,8 @@ fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i
             Ok(Request::Ioctl { address, mappings }) => {
                 context.as_mut().ok_or(Errno::EBADF).and_then(|context| context.ioctl(address, mappings))
             }
+            Ok(Request::Counter { adapter, counter }) => counter_value(shared, adapter, counter)
+                .map(|value| (Reply { value, ..Reply::default() }, None)),
             Ok(Request::Map { offset, length, writable }) => {
                 context.as_ref().ok_or(Errno::EBADF).and_then(|context| context.map(offset, length, writable))
             }
@@ -253,6 +255,33 @@ fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i
         }
     }
     Ok(())
+}
+
+/// The value of a counter of [`COUNTERS`]. Those of packets that a network loses and of peers that vanish are 0.
+fn counter_value(shared: &Shared, adapter: u32, counter: u32) -> Result<u64, Errno> {
+    let adapter = shared.adapters.get(adapter as usize).ok_or(Errno::ENODEV)?;
+    let name = COUNTERS.get(counter as usize).ok_or(Errno::EINVAL)?;
+    let traffic = adapter.statistics().traffic;
+    let Traffic { sent, received, read, read_by_peers, written, written_by_peers, .. } = traffic;
+    Ok(match *name {
+        "tx_bytes" => sent.bytes + written.bytes + read_by_peers.bytes,
+        "tx_pkts" => sent.packets + written.packets + read_by_peers.packets,
+        "rx_bytes" => received.bytes + written_by_peers.bytes + read.bytes,
+        "rx_pkts" => received.packets + written_by_peers.packets + read.packets,
+        "send_bytes" => sent.bytes,
+        "send_wrs" => sent.requests,
+        "recv_bytes" => received.bytes,
+        "recv_wrs" => received.requests,
+        "rdma_read_wrs" => read.requests,
+        "rdma_read_bytes" => read.bytes,
+        "rdma_read_wr_err" => traffic.read_errors,
+        "rdma_read_resp_bytes" => read_by_peers.bytes,
+        "rdma_write_wrs" => written.requests,
+        "rdma_write_bytes" => written.bytes,
+        "rdma_write_wr_err" => traffic.write_errors,
+        "rdma_write_recv_bytes" => written_by_peers.bytes,
+        _ => 0,
+    })
 }
 
 fn open(
