@@ -29,8 +29,10 @@ const DEVICE_COUNTERS: [&str; 12] = [
 ];
 /// Milliseconds for which the kernel caches counters.
 const LIFESPAN: &str = "10\n";
+/// The PCI domain of the adapters, in which no machine has devices: another one could have its GPU at their address.
+const DOMAIN: &str = "efa0";
 /// The host bridge of the adapters' PCI functions.
-const BRIDGE: &str = "devices/pci0000:00";
+const BRIDGE: &str = "devices/pciefa0:00";
 
 /// The name of the adapter's RDMA device, formed of bus and slot as on EC2.
 pub(crate) fn device_name(adapter: usize) -> String {
@@ -57,7 +59,7 @@ pub(crate) fn create(root: &Path, adapters: usize) -> io::Result<()> {
 fn create_adapter(sys: &Path, adapter: usize) -> io::Result<()> {
     let (name, uverbs) = (device_name(adapter), format!("uverbs{adapter}"));
     let slot = FIRST_SLOT as usize + adapter;
-    let function = format!("0000:{:02x}:{:02x}.0", slot / 32, slot % 32);
+    let function = format!("{DOMAIN}:00:{slot:02x}.0");
     let pci = sys.join(BRIDGE).join(&function);
     let alias = "pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n";
     for (file, text) in [
@@ -139,15 +141,15 @@ fn configuration_space() -> [u8; 256] {
 }
 
 /// Adds the machine's own PCI devices, which programs such as the CUDA driver look up at the same paths. The links in
-/// `bus/pci/devices` are the machine's; their targets are links to the machine's directories. What is an adapter's stays.
+/// `bus/pci/devices` are the machine's; their targets are below links to the machine's directories.
 fn show_machine(sys: &Path) {
     let machine = Path::new("/sys");
-    for folder in ["bus/pci/devices", "devices", BRIDGE] {
+    for folder in ["bus/pci/devices", "devices"] {
         // A machine or container may not have the directory.
         for entry in fs::read_dir(machine.join(folder)).into_iter().flatten().flatten() {
             let path = entry.path();
             let target = fs::read_link(&path).unwrap_or(path);
-            // An error means that an adapter has the name.
+            // Without the link, the program does not find the device. It can find the adapters.
             let _ = symlink(target, sys.join(folder).join(entry.file_name()));
         }
     }

@@ -230,7 +230,7 @@ fn functions_that_open_files_open_devices_and_counters() {
 #[test]
 fn functions_that_read_directories_and_links_find_the_adapters() {
     under_a_run(|| {
-        let link = "../../devices/pci0000:00/0000:00:07.0/infiniband/rdmap0s7";
+        let link = "../../devices/pciefa0:00/efa0:00:07.0/infiniband/rdmap0s7";
         let adapter = c"/sys/class/infiniband/rdmap0s7";
         // SAFETY: the types are those of the C library, and the arguments are valid.
         unsafe {
@@ -285,7 +285,7 @@ unsafe extern "C" fn visit(path: P, _: *const Stat, _: c_int, _: *mut c_void) ->
 fn canonical_paths_and_matches_are_those_of_a_machine_with_the_adapters() {
     under_a_run(|| {
         let link = c"/sys/class/infiniband/rdmap0s7/device";
-        let function_ = c"/sys/devices/pci0000:00/0000:00:07.0";
+        let function_ = c"/sys/devices/pciefa0:00/efa0:00:07.0";
         // SAFETY: the types are those of the C library, and the arguments are valid.
         unsafe {
             let mut into = [0 as c_char; 4096];
@@ -296,7 +296,7 @@ fn canonical_paths_and_matches_are_those_of_a_machine_with_the_adapters() {
             for (path, expected) in [
                 (link, function_),
                 (function_, function_),
-                (c"/sys/bus/pci/devices/0000:00:07.0", function_),
+                (c"/sys/bus/pci/devices/efa0:00:07.0", function_),
                 (DEVICE, DEVICE),
                 (c"/dev/infiniband", c"/dev/infiniband"),
                 (c"/dev/null", c"/dev/null"),
@@ -353,7 +353,7 @@ fn the_pci_bus_has_the_adapters_and_the_machine_s_own_devices() {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
         };
         let listed = names("/sys/bus/pci/devices");
-        for name in ["0000:00:06.0", "0000:00:07.0"] {
+        for name in ["efa0:00:06.0", "efa0:00:07.0"] {
             assert!(listed.iter().any(|listed| listed == name));
             let vendor = fs::read_to_string(format!("/sys/bus/pci/devices/{name}/vendor")).unwrap();
             assert_eq!(vendor, "0x1d0f\n");

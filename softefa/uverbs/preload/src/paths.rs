@@ -24,12 +24,10 @@ const SHOWN: [&str; 7] = [
     "/sys/class/infiniband_verbs",
     "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers/efa",
-    FUNCTIONS,
+    "/sys/devices/pciefa0:00",
 ];
 const UDMABUF: &str = "/dev/udmabuf";
 const DEVICES: &str = "/dev/infiniband";
-/// Below this, only the adapters' directories are shown; the others are links in the directory of `softefa run`.
-const FUNCTIONS: &str = "/sys/devices/pci0000:00";
 
 /// Bytes of a [`Text`]. No longer path exists in the directory, and a handler's stack has room for it.
 const ROOM: usize = 1024;
@@ -134,13 +132,6 @@ fn translate(start: &str, rest: &[u8], text: &mut Text) -> bool {
     }
     let Some(directory) = directory() else { return false };
     text.push(directory).push(start.as_bytes());
-    if start == FUNCTIONS {
-        let end = rest.iter().skip(1).position(|byte| *byte == b'/').map_or(rest.len(), |end| end + 1);
-        let (function, rest) = rest.split_at(end);
-        let is_adapter = function.len() > 1 && text.push(function).kind() == Some(libc::S_IFDIR);
-        text.push(rest);
-        return is_adapter;
-    }
     if text.push(rest).kind() == Some(libc::S_IFLNK) && start == DEVICES {
         // A link there is a device, which the program must not see as a link.
         *text = Text::new();
