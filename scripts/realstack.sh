@@ -402,6 +402,9 @@ main() {
   compared 64
   compared 128
   softefa external-cq 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
+  # Programs that sleep until their completion channel has an event. With a delay they do sleep.
+  softefa sleeping 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" sleeping 20000
+  SOFTEFA_DELAY_US=2000 softefa sleeping-delayed 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" sleeping 500
   softefa large 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
   softefa errors 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" errors
   wants errors 'completions\? with status 5: the lkey is unknown'

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use efa_gda_wire::{EntrySize, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestIdWidth};
 
 use super::counter::{CompletionCounter, Counted};
+use super::events::SendEvent;
 use super::memory::Memory;
 use super::ring_memory::{Doorbell, RingMemory};
 
@@ -132,6 +133,8 @@ pub struct CompletionQueueAttr {
     /// Doorbell in memory of the client; then the queue has a doorbell even if `doorbell` is false. If `None`
     /// and `doorbell` is true, the adapter allocates one on a page that other doorbells share.
     pub doorbell_at: Option<Doorbell>,
+    /// Sends the queue's events. Ignored if the queue has no doorbell, through which a program arms it.
+    pub events: Option<SendEvent>,
 }
 
 /// A created completion queue.

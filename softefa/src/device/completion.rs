@@ -52,6 +52,7 @@ use efa_gda_wire::{COMPLETION_BYTES, Completion, CompletionKind, CompletionStatu
 
 use super::attr::CompletionQueueNumber;
 use super::config::Gid;
+use super::events::{Armed, Events};
 use super::memory::Memory;
 use super::ring_memory::{CACHE_LINE, Doorbell, RingMemory};
 use super::shared::{Shared, add, lock};
@@ -74,6 +75,7 @@ pub(crate) struct CompletionRing {
     pub(crate) doorbell: Option<Doorbell>,
     /// One for each queue pair that has it as `send_cq`, and one for each that has it as `receive_cq`.
     pub(crate) users: AtomicUsize,
+    events: Option<Events>,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -123,7 +125,13 @@ impl CompletionRing {
         doorbell: Option<Doorbell>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { number, ring, storage, doorbell, users: AtomicUsize::new(0), shared, state: Mutex::default() }
+        let (users, events, state) = (AtomicUsize::new(0), None, Mutex::default());
+        Self { number, ring, storage, doorbell, users, events, shared, state }
+    }
+
+    /// The queue, with events for its program.
+    pub(crate) fn with_events(self, events: Events) -> Self {
+        Self { events: Some(events), ..self }
     }
 
     /// Whether the queue has a doorbell for the consumer index, or the client reports one by calls.
@@ -155,6 +163,7 @@ impl CompletionRing {
             let slots = (0..records.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
             slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
         }
+        let armed = self.events.as_ref().and_then(Events::armed);
         let (mut count, mut flushed) = (0, 0);
         for record in records {
             count += 1;
@@ -165,6 +174,7 @@ impl CompletionRing {
             }
         }
         self.write_gathered(&mut state);
+        self.notify(armed, &state);
         add(&self.shared.counts.completions, count);
         add(&self.shared.counts.flushed, flushed);
     }
@@ -197,6 +207,20 @@ impl CompletionRing {
         state.is_abandoned = true;
         state.gathered.clear();
         state.backlog.clear();
+    }
+
+    /// Reads the doorbell, and sends an event that is due.
+    pub(crate) fn send_due_event(&self) {
+        let mut state = lock(&self.state);
+        self.read_doorbell(&mut state);
+        self.notify(None, &state);
+    }
+
+    /// Sends an event that is due ([`Events::notify`]).
+    fn notify(&self, armed: Option<Armed>, state: &State) {
+        if let Some(events) = self.events.as_ref().filter(|_| !state.is_abandoned) {
+            events.notify(armed, state.produced);
+        }
     }
 
     fn is_full(&self, state: &State) -> bool {

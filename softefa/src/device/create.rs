@@ -19,6 +19,7 @@ use super::counter::{AttachedCounters, Counted};
 use super::doorbells::Doorbells;
 use super::engine::next_random;
 use super::error::DeviceError;
+use super::events::Events;
 use super::pattern::Unwritten;
 use super::queue_pair::QueuePairCore;
 use super::receive_queue::{MAX_SEGMENTS, ReceiveRing, ReceiveState};
@@ -106,8 +107,14 @@ pub(crate) fn completion_queue(
         Storage::Indirect { .. } => None,
     };
     let (shared, ring_doorbell) = (port.shared.clone(), doorbell.clone());
+    let events = attr.events.zip(doorbell.clone());
     let created = port.completions.insert_with(|number, _| {
-        Arc::new(CompletionRing::new(CompletionQueueNumber(number), ring, storage, ring_doorbell, shared))
+        let number = CompletionQueueNumber(number);
+        let queue = CompletionRing::new(number, ring, storage, ring_doorbell, shared.clone());
+        Arc::new(match events {
+            Some((send, doorbell)) => queue.with_events(Events::new(send, doorbell, shared)),
+            None => queue,
+        })
     });
     let Some(number) = created.map(CompletionQueueNumber) else {
         doorbell.iter().for_each(|doorbell| port.doorbells.release(doorbell));

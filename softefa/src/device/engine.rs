@@ -11,10 +11,10 @@
 //!
 //! ## Terms
 //! A **round** of a queue pair (`run_round`) polls its doorbells and executes its requests. That of an adapter
-//! ([`serve`]) is one of each of its queue pairs; then late writes that are due land. That of
-//! the engine is one of each adapter. A **pending** request has been fetched and must be tried later; on a **held**
-//! adapter ([`super::Adapter::hold`]) all are pending. A **lap** is one pass over a ring. The **unwritten pattern** is
-//! the content of a slot that the client has not written on this lap (`pattern.rs`).
+//! ([`serve`]) is one of each of its queue pairs; then events of completion queues that were armed late are sent, and late
+//! writes that are due land. That of the engine is one of each adapter. A **pending** request has been fetched and must
+//! be tried later; on a **held** adapter ([`super::Adapter::hold`]) all are pending. A **lap** is one pass over a ring.
+//! The **unwritten pattern** is the content of a slot that the client has not written on this lap (`pattern.rs`).
 //!
 //! ## Locks
 //! The network's lock protects the objects of its adapters. The engine holds it for reading while it serves an adapter,
@@ -25,12 +25,13 @@
 //!
 //! A thread acquires its locks in this order: `Network::engine`, `Network::changing`, the network's, [`Port::engine`],
 //! send state, the list of counters, receive state, completion queue, that of a counter or of a region's late writes
-//! (`relaxed.rs`), reports (`shared.rs`). Of those after the network's, the engine finds only these held by another
-//! thread: that of a completion queue or counter, by a call that changes nothing else, and reports.
+//! (`relaxed.rs`), events (`events.rs`), reports (`shared.rs`). Of those after the network's, the engine finds only
+//! these held by another thread: that of a completion queue or counter, by a call that changes nothing else, and
+//! reports.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue counts as the engine. `ring_memory.rs` states why the orders
-//! suffice. Further words: `shared.rs`, `queue_pair.rs`, `completion.rs` and `counter.rs`.
+//! suffice. Further words: `shared.rs`, `queue_pair.rs`, `completion.rs`, `events.rs` and `counter.rs`.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -263,6 +264,9 @@ fn serve(network: &Network, index: u16, round: &mut Round) {
         {
             (first, has_pending) = (next, engine.has_pending);
             continue;
+        }
+        if local.shared.notifying.load(Ordering::Relaxed) > 0 {
+            local.completions.iter().for_each(|(_, queue)| queue.send_due_event());
         }
         for (_, memory) in &local.relaxed {
             engine.has_pending |= memory.land_due();

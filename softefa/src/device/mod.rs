@@ -20,6 +20,7 @@ mod deliver;
 mod doorbells;
 mod engine;
 mod error;
+mod events;
 mod execute;
 mod faults;
 mod memory;
@@ -50,6 +51,7 @@ pub use attr::{
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};
 pub use counter::{CompletionCounter, Counted};
 pub use error::{ConfigError, DeviceError};
+pub use events::SendEvent;
 pub use faults::{Faults, Injection};
 pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
 pub use network::Network;

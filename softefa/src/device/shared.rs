@@ -6,11 +6,12 @@
 //! | word | written by | read by | order |
 //! |---|---|---|---|
 //! | `stop`, `held` | a control thread: release | the engine, each time after it acquired the network's lock: acquire | no other word depends on it |
+//! | `notifying` | control threads: relaxed | the engine: relaxed | the network's lock orders it with the queues |
 //! | `counts` | the engine, control threads: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
 //! | `counts.traffic` | the engine alone: relaxed | any thread: relaxed | as `counts` |
 //! | `violations`, `warnings`, `captured` | the engine, control threads | control threads | their mutexes, under which no other lock of the device core is acquired |
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_wire::{CompletionStatus, QueuePairNumber};
@@ -34,6 +35,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Shared {
     pub(crate) config: AdapterConfig,
     pub(crate) counts: Counts,
+    /// Completion queues that send events.
+    pub(crate) notifying: AtomicUsize,
     pub(crate) held: AtomicBool,
     pub(crate) stop: AtomicBool,
     violations: Mutex<Vec<Violation>>,
@@ -83,6 +86,7 @@ impl Shared {
         Self {
             config,
             counts: Counts::default(),
+            notifying: AtomicUsize::new(0),
             held: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             violations: Mutex::default(),

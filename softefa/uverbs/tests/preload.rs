@@ -255,6 +255,24 @@ fn a_device_that_is_closed_leaves_nothing_to_a_child_that_has_its_socket() {
     });
 }
 
+#[test]
+fn a_completion_channel_is_sent_to_the_broker_with_the_queue_that_it_is_for() {
+    under_the_library("channel", || {
+        let device = device();
+        assert_eq!(Call::context().ioctl(device.as_fd()), 0);
+        let mut call = Call::create_channel();
+        assert_eq!(call.ioctl(device.as_fd()), 0);
+        let number = i32::from_ne_bytes(call.bytes(UVERBS_ATTR_CORE_OUT).try_into().unwrap());
+        // SAFETY: the call stored the number of a new descriptor, which has no other owner.
+        let channel = unsafe { OwnedFd::from_raw_fd(number) };
+        let plain = null();
+        let queue = |number| Call::create_notifying_queue(16, 1, number).ioctl(device.as_fd());
+        assert_eq!(queue(channel.as_raw_fd()), 0);
+        assert_eq!([queue(plain.as_raw_fd()), queue(4095)], [libc::EBADF; 2]);
+        assert_eq!(Call::allocate_domain().ioctl(device.as_fd()), 0, "the connection is not out of step");
+    });
+}
+
 /// How often a memory file of this name is mapped.
 fn mappings(name: &str) -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(name)).count()

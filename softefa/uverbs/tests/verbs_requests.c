@@ -7,6 +7,7 @@
 //   verbs_requests many COUNT          small writes, in batches
 //   verbs_requests large               8 MiB written and read
 //   verbs_requests errors              statuses of invalid requests, and calls that the kernel refuses
+//   verbs_requests sleeping COUNT      writes by a program that sleeps until its completion channel has an event
 //   verbs_requests stranger            requests to an adapter without an address handle for the sender
 //   verbs_requests broken              rings a doorbell past the ring
 //   verbs_requests cycles COUNT        every object created and destroyed
@@ -17,6 +18,7 @@
 #include <infiniband/efadv.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +64,11 @@ struct queue {
   uint32_t entry;
 };
 
+static struct ibv_comp_channel *channel;
+
 static struct ibv_cq *make_cq(int entries, struct queue *queue, int external) {
-  struct ibv_cq_init_attr_ex attr = {.cqe = (uint32_t)entries, .wc_flags = IBV_WC_STANDARD_FLAGS};
+  struct ibv_cq_init_attr_ex attr = {
+      .cqe = (uint32_t)entries, .wc_flags = IBV_WC_STANDARD_FLAGS, .channel = channel, .cq_context = &channel};
   struct efadv_cq_init_attr efa = {0};
   if (external) {
     size_t length = (size_t)entries * 32;
@@ -75,8 +80,9 @@ static struct ibv_cq *make_cq(int entries, struct queue *queue, int external) {
     efa.ext_mem_dmabuf.length = length;
     efa.ext_mem_dmabuf.fd = fd;
   }
-  struct ibv_cq_ex *cq = efadv_create_cq(ctx, &attr, &efa, sizeof efa);
-  if (!cq) die("efadv_create_cq");
+  // efadv_create_cq counts no user of the channel.
+  struct ibv_cq_ex *cq = channel ? ibv_create_cq_ex(ctx, &attr) : efadv_create_cq(ctx, &attr, &efa, sizeof efa);
+  if (!cq) die("efadv_create_cq or ibv_create_cq_ex");
   return ibv_cq_ex_to_cq(cq);
 }
 
@@ -508,6 +514,61 @@ static void writer(char **argument) {
   die("no write failed within 120 seconds");
 }
 
+// Waits for an event of the queue, for at most a minute.
+static void sleep_until_event(struct ibv_cq *cq) {
+  struct pollfd poll_fd = {.fd = channel->fd, .events = POLLIN};
+  struct ibv_cq *of;
+  void *context;
+  if (poll(&poll_fd, 1, 60000) != 1) die("no event within a minute");
+  if (ibv_get_cq_event(channel, &of, &context) || of != cq || context != &channel) die("ibv_get_cq_event");
+}
+
+// Sleeps as the manual page of ibv_get_cq_event shows: arm, poll until nothing is left, wait.
+static void sleeping(long count) {
+  if (!(channel = ibv_create_comp_channel(ctx))) die("ibv_create_comp_channel");
+  struct queue queue = make_queue(64, 0), unread = make_queue(64, 0);
+  if (ibv_req_notify_cq(queue.cq, 1) != EOPNOTSUPP) die("libefa has no solicited events");
+  struct region region = make_region(SLOT, ALL);
+  union ibv_gid gid = local_gid();
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn);
+  long done = 0, posted = 0;
+  unsigned events = 0;
+  if (ibv_req_notify_cq(queue.cq, 0) || ibv_req_notify_cq(unread.cq, 0)) die("ibv_req_notify_cq");
+  while (done < count) {
+    // Between one and 16 writes, so that some complete before the queue is armed and some after.
+    for (long more = 1 + (long)draw(16); posted < count && posted - done < more; posted++) {
+      ibv_wr_start(queue.ex);
+      queue.ex->wr_flags = IBV_SEND_SIGNALED;
+      ibv_wr_rdma_write(queue.ex, region.mr->rkey, address(region.bytes));
+      ibv_wr_set_ud_addr(queue.ex, ah, queue.qp->qp_num, QKEY);
+      ibv_wr_set_sge(queue.ex, region.mr->lkey, address(region.bytes) + 64, 8);
+      if (ibv_wr_complete(queue.ex)) die("ibv_wr_complete");
+    }
+    sleep_until_event(queue.cq);
+    events++;
+    if (ibv_req_notify_cq(queue.cq, 0)) die("ibv_req_notify_cq");
+    struct ibv_wc wc;
+    while (ibv_poll_cq(queue.cq, 1, &wc) > 0) {
+      if (wc.status) die("a write completed with %s", ibv_wc_status_str(wc.status));
+      done++;
+    }
+  }
+  // One event of another queue stays unread.
+  struct ibv_wc wc = one(&unread, ah, unread.qp->qp_num, QKEY, 'w', address(region.bytes), region.mr->rkey,
+                         address(region.bytes) + 64, 8, region.mr->lkey);
+  if (wc.status) die("a write completed with %s", ibv_wc_status_str(wc.status));
+  if (!ibv_destroy_comp_channel(channel)) die("a channel in use was destroyed");
+  // These calls wait until as many events are acknowledged as were read.
+  ibv_ack_cq_events(queue.cq, events);
+  destroy_queue(&queue);
+  destroy_queue(&unread);
+  if (ibv_destroy_comp_channel(channel)) die("ibv_destroy_comp_channel");
+  struct pollfd async = {.fd = ctx->async_fd, .events = POLLIN};
+  if (poll(&async, 1, 0)) die("an asynchronous event, of which EFA has none");
+  printf("sleeping: %ld writes, %u events\n", count, events);
+}
+
 int main(int count, char **argument) {
   struct ibv_device **devices = ibv_get_device_list(0);
   if (count < 2 || !devices || !devices[0] || !(ctx = ibv_open_device(devices[0])))
@@ -523,6 +584,7 @@ int main(int count, char **argument) {
   }
   if (!strcmp(command, "many")) many(atol(argument[2]));
   else if (!strcmp(command, "large")) large();
+  else if (!strcmp(command, "sleeping")) sleeping(atol(argument[2]));
   else if (!strcmp(command, "errors")) errors();
   else if (!strcmp(command, "stranger")) stranger(devices[1]);
   else if (!strcmp(command, "broken")) broken();

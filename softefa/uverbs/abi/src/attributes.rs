@@ -198,7 +198,7 @@ impl<'a, M: UserMemory> Inputs<'a, M> {
     }
 
     /// Whether the ioctl carries a descriptor. Its number has no meaning here: the preloaded library has mapped the memory
-    /// of a dmabuf (`protocol`).
+    /// of a dmabuf, and sent a completion channel beside the message (`protocol`).
     pub(crate) fn descriptor(&self, id: u32) -> bool {
         self.find(id).is_some()
     }

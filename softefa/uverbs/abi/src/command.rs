@@ -137,8 +137,10 @@ pub struct CreateCompletionQueue {
     pub entries: u32,
     /// A value that events of the queue carry.
     pub user_handle: u64,
-    /// Whether a completion channel is named.
+    /// Whether a completion channel is named. Its descriptor is beside the message (`protocol`).
     pub channel: bool,
+    /// The completion vector, which would choose the interrupt.
+    pub vector: u32,
     /// Bytes of an entry.
     pub entry_size: u32,
     /// The number of sub-queues that the queue consists of.

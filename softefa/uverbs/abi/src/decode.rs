@@ -174,7 +174,7 @@ fn completion_queue(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Err
     inputs.new_handle(UVERBS_ATTR_CREATE_CQ_HANDLE)?;
     required(inputs.output(UVERBS_ATTR_CREATE_CQ_RESP_CQE, 4)?)?;
     inputs.output(UVERBS_ATTR_UHW_OUT, 0)?;
-    inputs.u32(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)?;
+    let vector = inputs.u32(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)?;
     inputs.descriptor(UVERBS_ATTR_CREATE_CQ_EVENT_FD);
     if inputs.u32(UVERBS_ATTR_CREATE_CQ_FLAGS)?.is_some_and(|flags| flags != 0) {
         return Err(Errno::EOPNOTSUPP);
@@ -198,6 +198,7 @@ fn completion_queue(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Err
         entries: required(inputs.u32(UVERBS_ATTR_CREATE_CQ_CQE)?)?,
         user_handle: required(inputs.u64(UVERBS_ATTR_CREATE_CQ_USER_HANDLE)?)?,
         channel: inputs.descriptor(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL),
+        vector: vector.unwrap_or(0),
         entry_size: get!(&driver, efa_ibv_create_cq, cq_entry_size),
         sub_queues: get!(&driver, efa_ibv_create_cq, num_sub_cqs),
         flags: get!(&driver, efa_ibv_create_cq, flags),

@@ -7,7 +7,7 @@
 //! | message | sent by | received by | size and descriptors | the reply has, beside an error number |
 //! |---|---|---|---|---|
 //! | [`Request::Open`] | library, at `open`; first message | broker | 48 bytes, 2: the program's memory and its mappings | nothing |
-//! | [`Request::Ioctl`] | library, at `ioctl` | broker | 48 bytes, none | at most 1 new descriptor, named by `descriptor_output`; `unmap` |
+//! | [`Request::Ioctl`] | library, at `ioctl` | broker | 48 bytes, at most 1: a completion channel | at most 1 new descriptor, named by `descriptor_output`; `unmap` |
 //! | [`Request::Map`] | library, at `mmap` | broker | 48 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
 //! | [`Request::Counter`] | library, when a counter's file is opened, instead of `Open` | broker | 48 bytes, none | `value` |
 //! | [`Reply`] | broker, once for each request | library | 64 bytes, at most 1 | |
@@ -25,6 +25,9 @@
 //!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory.
 //!   The mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
 //!   names the mapping. If the ioctl that should create the object fails, the library unmaps at once.
+//! - **Completion channels.** A channel is one end of a pair of sockets that the broker made. One message in it is one
+//!   event (`ib_uverbs_comp_event_desc`). When an ioctl names a channel ([`channel_source`]), the library sends the
+//!   descriptor beside the request. The broker finds the channel by the socket's identity.
 //! - **Bounds.** The broker refuses another user's programs with EPERM, and a message of another size or kind with
 //!   EINVAL; then it continues. If too many devices are open, a program gets one reply, EMFILE, and no connection. The
 //!   wait for a reply has no bound, as for an ioctl of the kernel; it ends with EIO when the broker closes the socket.
@@ -236,6 +239,13 @@ pub fn descriptor_sources(object: u16, method: u16) -> &'static [DescriptorSourc
         ],
         _ => &[],
     }
+}
+
+/// Where an ioctl may name a completion channel.
+pub fn channel_source(object: u16, method: u16) -> Option<DescriptorSource> {
+    let creates_queue =
+        (u32::from(object), u32::from(method)) == (sys::UVERBS_OBJECT_CQ, sys::UVERBS_METHOD_CQ_CREATE);
+    creates_queue.then_some(DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The library's end of a connection to the broker: each request and its reply, with descriptors beside them.
 //!
 //! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the dmabufs that
-//! they name, and maps them. It creates and closes descriptors through [`real`], because the library replaces those
+//! they name, and maps them, and the completion channels, and sends them along. It creates and closes descriptors through [`real`], because the library replaces those
 //! functions.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -16,7 +16,8 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, getsockopt, recvmsg, sendmsg,
 };
 use softefa_abi::protocol::{
-    DescriptorSource, MAX_MAPPINGS, Mapping, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptor_sources,
+    DescriptorSource, MAX_MAPPINGS, Mapping, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, channel_source,
+    descriptor_sources,
 };
 use softefa_abi::sys::{
     IB_UVERBS_BUFFER_TYPE_DMABUF, ib_uverbs_attr, ib_uverbs_buffer_desc, ib_uverbs_ioctl_hdr,
@@ -156,11 +157,11 @@ fn connected() -> Result<Descriptor, Errno> {
 pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), Errno> {
     // Before signals are blocked: it reads what the program supplied, which may be a fault that the program handles.
     // SAFETY: by the caller.
-    let mappings = Mappings(unsafe { map_descriptors(argument) }?);
+    let (mappings, channel) = unsafe { (Mappings(map_descriptors(argument)?), channel(argument)) };
     let _uninterrupted = Uninterrupted::new();
     let (socket, _lock) = entry.lock()?;
     let request = Request::Ioctl { address: argument as u64, mappings: mappings.0 };
-    let (reply, received) = exchange(socket, &request, &[])?;
+    let (reply, received) = exchange(socket, &request, channel.as_slice())?;
     // They belong to the object now.
     std::mem::forget(mappings);
     drop(Mappings(reply.unmap));
@@ -213,6 +214,22 @@ unsafe fn map_descriptors(argument: *mut c_void) -> Result<[Mapping; MAX_MAPPING
     let mapped = mappings.0;
     std::mem::forget(mappings);
     Ok(mapped)
+}
+
+/// The completion channel that an ioctl names.
+///
+/// # Safety
+/// As for [`map_descriptors`].
+unsafe fn channel(argument: *mut c_void) -> Option<c_int> {
+    if argument.is_null() {
+        return None;
+    }
+    // SAFETY: by the caller, the header is readable. It may be unaligned.
+    let header = unsafe { read_unaligned(argument.cast::<ib_uverbs_ioctl_hdr>()) };
+    let attributes = usize::from(header.num_attrs).min(MAX_ATTRIBUTES);
+    let source = channel_source(header.object_id, header.method_id)?;
+    // SAFETY: by the caller, this number of attributes follows the header.
+    unsafe { descriptor(argument, attributes, source) }
 }
 
 /// The file system of dmabufs (`linux/magic.h`).

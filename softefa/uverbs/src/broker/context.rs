@@ -16,6 +16,7 @@ use softefa_abi::protocol::{MAX_MAPPINGS, Mapping, Reply};
 use softefa_abi::sys::*;
 use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, MemorySource, RegisterMemory, Response, encode};
 
+use super::channels::Channels;
 use super::process::{Process, ProcessMemory};
 use super::queues::{CompletionObject, QueuePairObject};
 use super::rings::{Pages, Rings};
@@ -56,6 +57,9 @@ pub(super) struct Context {
     mappings: Mappings,
     /// The mappings of the object that the ioctl destroyed.
     unmap: Mappings,
+    /// The completion channel that the ioctl names.
+    pub(super) channel: Option<OwnedFd>,
+    pub(super) channels: Channels,
     /// Pages that the program can map, by the key that it states.
     pub(super) maps: BTreeMap<u64, Arc<Pages>>,
     pub(super) rings: Rings,
@@ -75,6 +79,8 @@ impl Context {
             objects: BTreeMap::new(),
             mappings: Mappings::default(),
             unmap: Mappings::default(),
+            channel: None,
+            channels: Channels::default(),
             maps: BTreeMap::new(),
             rings: Rings::default(),
             last_handle: 0,
@@ -83,11 +89,17 @@ impl Context {
         }
     }
 
-    /// Executes the ioctl whose header is at `address` of the program, which mapped the descriptors of the ioctl.
-    pub(super) fn ioctl(&mut self, address: u64, mappings: Mappings) -> Result<ReplyWithDescriptor, Errno> {
+    /// Executes the ioctl whose header is at `address` of the program, which mapped the descriptors of the ioctl, and sent
+    /// the completion channel that it names.
+    pub(super) fn ioctl(
+        &mut self,
+        address: u64,
+        mappings: Mappings,
+        channel: Option<OwnedFd>,
+    ) -> Result<ReplyWithDescriptor, Errno> {
         let ioctl = Ioctl::read(&*self.process, address)?;
         let command = Command::decode(&ioctl, &*self.process)?;
-        (self.mappings, self.unmap) = (mappings, Mappings::default());
+        (self.mappings, self.unmap, self.channel) = (mappings, Mappings::default(), channel);
         let mut response = Response::new(&ioctl);
         let before = self.last_handle;
         let (mut reply, descriptor) = self.run(&command, &mut response, &ioctl)?;
@@ -116,10 +128,12 @@ impl Context {
                 self.ready = true;
             }
             Command::AllocateEvents => {
-                return self.allocate_events(responses::event_output(ioctl));
+                let output = responses::event_output(ioctl).ok_or(Errno::EINVAL)?;
+                return Ok(with_descriptor(output, events()?));
             }
             Command::CreateCompletionChannel => {
-                return self.allocate_events(responses::channel_output(ioctl));
+                let output = responses::channel_output(ioctl).ok_or(Errno::EINVAL)?;
+                return Ok(with_descriptor(output, self.channels.create(&self.shared)?));
             }
             Command::QueryDevice { .. }
             | Command::QueryPort { .. }
@@ -164,9 +178,11 @@ impl Context {
                 self.create_completion_queue(request, response)?;
             }
             Command::DestroyCompletionQueue { handle } => {
+                let events = self.completion(*handle)?.events.clone();
                 self.destroy(*handle, |object| matches!(object, Object::Completion(_)))?;
-                let zeros = encode!(ib_uverbs_destroy_cq_resp { comp_events_reported: 0 });
-                response.put(UVERBS_ATTR_DESTROY_CQ_RESP, &zeros);
+                let reported = events.map_or(0, |events| events.end());
+                let reported = encode!(ib_uverbs_destroy_cq_resp { comp_events_reported: reported });
+                response.put(UVERBS_ATTR_DESTROY_CQ_RESP, &reported);
             }
             Command::CreateQueuePair(request) => self.create_queue_pair(request, response)?,
             Command::ModifyQueuePair(request) => self.modify_queue_pair(request)?,
@@ -280,13 +296,6 @@ impl Context {
             }
             Object::Counter(_) => {}
         }
-    }
-
-    /// Creates the descriptor for events: a counter that is 0, so that readers wait, because the adapter has no events.
-    fn allocate_events(&self, output: Option<DescriptorOutput>) -> Result<ReplyWithDescriptor, Errno> {
-        let output = output.ok_or(Errno::EINVAL)?;
-        let events = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| Errno::new(error as i32))?;
-        Ok((Reply { descriptor_output: output, ..Reply::default() }, Some(events.into())))
     }
 
     fn allocate_domain(&mut self, response: &mut Response<'_>) -> Result<(), Errno> {
@@ -427,6 +436,17 @@ fn access(flags: u32) -> Result<Access, Errno> {
         }
     }
     Ok(access)
+}
+
+/// The descriptor for asynchronous events: a counter that stays 0, so that readers wait, because the EFA driver raises no
+/// such event.
+fn events() -> Result<OwnedFd, Errno> {
+    let events = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| Errno::new(error as i32))?;
+    Ok(events.into())
+}
+
+fn with_descriptor(descriptor_output: DescriptorOutput, descriptor: OwnedFd) -> ReplyWithDescriptor {
+    (Reply { descriptor_output, ..Reply::default() }, Some(descriptor))
 }
 
 /// The error number for a refusal of the adapter.

@@ -5,6 +5,7 @@
 //! number. The messages are in `softefa_abi::protocol`; the adapters themselves are in `softefa::device`. `SECURITY.md`
 //! states what all of this promises.
 
+mod channels;
 mod context;
 mod counters;
 mod process;
@@ -38,7 +39,7 @@ const RETRY: Duration = Duration::from_millis(10);
 /// The most entries of an adapter that are captured (`SOFTEFA_CAPTURE`).
 const MAX_CAPTURED: usize = 1 << 20;
 /// The most open devices: each has a thread. Fewer if the limit of descriptors is below [`DEVICE_DESCRIPTORS`] for each.
-const MAX_DEVICES: u64 = 1024;
+const MAX_DEVICES: usize = 1024;
 /// Descriptors of an open device: the connection, the process, its memory and mappings, the file of rings, and three that
 /// exist while messages are received and sent.
 const DEVICE_DESCRIPTORS: u64 = 8;
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) completion_doorbells: bool,
     /// Open devices. The accepting thread adds, the threads that serve them subtract.
     devices: AtomicUsize,
+    /// Completion channels of all open devices.
+    channels: AtomicUsize,
     /// Set when the broker is dropped; it ends the accepting thread.
     ended: AtomicBool,
 }
@@ -129,6 +132,7 @@ impl Broker {
             first_counter: variable("SOFTEFA_FIRST_COUNTER")?.unwrap_or(0) & !0xffff,
             completion_doorbells: variable("SOFTEFA_CQ_DOORBELL")? != Some(0),
             devices: AtomicUsize::new(0),
+            channels: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         });
         let listener = Arc::new(Listener::new(socket)?);
@@ -172,10 +176,14 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
     }
 }
 
-/// The most open devices at this process's limit of descriptors.
-fn max_devices() -> u64 {
-    let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
-    (descriptors.saturating_sub(OWN_DESCRIPTORS) / DEVICE_DESCRIPTORS).min(MAX_DEVICES)
+impl Shared {
+    /// Whether this many descriptors are left beside those that open devices and completion channels may need.
+    fn has_descriptors(&self, more: u64) -> bool {
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
+        let devices = self.devices.load(Ordering::Acquire) as u64 * DEVICE_DESCRIPTORS;
+        let channels = self.channels.load(Ordering::Acquire) as u64 * channels::CHANNEL_DESCRIPTORS;
+        OWN_DESCRIPTORS + devices + channels + more <= limit
+    }
 }
 
 /// Counts an open device until it is dropped, also by a panic of the device's thread.
@@ -197,10 +205,15 @@ impl Drop for OpenDevice {
 /// Serves a connection in a thread of its own, or refuses it.
 fn admit(shared: &Arc<Shared>, connection: Connection) {
     let Ok(peer) = connection.peer() else { return };
+    let open = shared.devices.load(Ordering::Acquire);
     let end = if peer.user != geteuid().as_raw() {
         Err(Errno::EPERM)
-    } else if shared.devices.load(Ordering::Acquire) as u64 >= max_devices() {
-        say(format_args!("{} was refused a device: {} are open", name(peer.process), max_devices()));
+    } else if open >= MAX_DEVICES || !shared.has_descriptors(DEVICE_DESCRIPTORS) {
+        let channels = shared.channels.load(Ordering::Acquire);
+        say(format_args!(
+            "{} was refused a device: {open} devices and {channels} completion channels are open",
+            name(peer.process)
+        ));
         Err(Errno::EMFILE)
     } else {
         process::end_of(peer.process)
@@ -241,7 +254,9 @@ fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i
                 (Reply::default(), None)
             }),
             Ok(Request::Ioctl { address, mappings }) => {
-                context.as_mut().ok_or(Errno::EBADF).and_then(|context| context.ioctl(address, mappings))
+                let channel = descriptors.into_iter().next();
+                let context = context.as_mut().ok_or(Errno::EBADF);
+                context.and_then(|context| context.ioctl(address, mappings, channel))
             }
             Ok(Request::Counter { adapter, counter }) => counter_value(shared, adapter, counter)
                 .map(|value| (Reply { value, ..Reply::default() }, None)),

@@ -9,14 +9,16 @@ use efa_gda_wire::{
 };
 use softefa::device::{
     CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, QueuePairAttr, QueuePairState, RnrRetry,
-    Transport,
+    SendEvent, Transport,
 };
 use softefa_abi::sys::*;
 use softefa_abi::{
     CreateCompletionQueue, CreateQueuePair, Errno, ModifyQueuePair, QueuePairCapabilities, Response, encode,
 };
 
+use super::channels::QueueEvents;
 use super::context::{Context, Object, errno};
+use super::responses;
 use super::rings::{AllocatedDoorbell, Pages, Rings};
 
 /// The number of retries that means no limit.
@@ -25,6 +27,7 @@ const RNR_FOREVER: u8 = 7;
 /// A completion queue of an open device.
 pub(super) struct CompletionObject {
     pub(super) number: CompletionQueueNumber,
+    pub(super) events: Option<Arc<QueueEvents>>,
     maps: Vec<u64>,
     doorbell: Option<AllocatedDoorbell>,
 }
@@ -70,10 +73,18 @@ impl Context {
         if request.entries == 0 || request.entries > limits.max_cq_depth {
             return Err(Errno::EINVAL);
         }
-        let notify = u32::from(request.flags) & EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL != 0;
-        if request.channel || notify {
+        if request.vector >= responses::completion_vectors(self) {
+            return Err(Errno::EINVAL);
+        }
+        let notifies = u32::from(request.flags) & EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL != 0;
+        if (request.channel || notifies) && !self.shared.completion_doorbells {
             return Err(Errno::EOPNOTSUPP);
         }
+        let channel = self.channel.take();
+        let events = match request.channel && notifies {
+            true => Some(Arc::new(self.channels.events(channel, request.user_handle)?)),
+            false => None,
+        };
         let entries = request.entries.next_power_of_two();
         let bytes = u64::from(entries) * COMPLETION_BYTES as u64;
         let (backing, pages) = match request.memory {
@@ -94,6 +105,7 @@ impl Context {
             backing,
             doorbell: false,
             doorbell_at: doorbell.as_ref().map(|allocated| allocated.doorbell.clone()),
+            events: events.clone().map(|events| Arc::new(move || events.send()) as SendEvent),
         };
         let created = match self.adapter.create_completion_queue(attr) {
             Ok(created) => created,
@@ -115,8 +127,8 @@ impl Context {
             driver.db_mmap_key = self.insert_map(&allocated.pages);
             maps.push(driver.db_mmap_key);
         }
-        let handle =
-            self.insert(Object::Completion(CompletionObject { number: created.number, maps, doorbell }))?;
+        let object = CompletionObject { number: created.number, events, maps, doorbell };
+        let handle = self.insert(Object::Completion(object))?;
         response.put_handle(UVERBS_ATTR_CREATE_CQ_HANDLE, handle);
         response.put(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &created.num_entries.to_ne_bytes());
         let driver = encode!(efa_ibv_create_cq_resp {
@@ -131,9 +143,9 @@ impl Context {
         Ok(())
     }
 
-    fn completion(&self, handle: u32) -> Result<CompletionQueueNumber, Errno> {
+    pub(super) fn completion(&self, handle: u32) -> Result<&CompletionObject, Errno> {
         match self.object(handle)? {
-            Object::Completion(queue) => Ok(queue.number),
+            Object::Completion(queue) => Ok(queue),
             _ => Err(Errno::ENOENT),
         }
     }
@@ -144,7 +156,8 @@ impl Context {
         response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let pd = self.domain(request.domain)?;
-        let (send_cq, receive_cq) = (self.completion(request.send_cq)?, self.completion(request.receive_cq)?);
+        let send_cq = self.completion(request.send_cq)?.number;
+        let receive_cq = self.completion(request.receive_cq)?.number;
         let shape = Shape::new(request)?;
         let mut sq = None;
         let mut doorbells = vec![self.rings.allocate_doorbell()?];

@@ -35,6 +35,12 @@ pub(super) fn channel_output(ioctl: &Ioctl) -> Option<DescriptorOutput> {
     Response::new(ioctl).channel_output(UVERBS_ATTR_CORE_OUT)
 }
 
+/// The number of completion vectors. The EFA driver reports one for each queue of events, of which an adapter without
+/// notifications has none, and 1 instead of 0. libfabric takes 1 for such an adapter.
+pub(super) fn completion_vectors(context: &Context) -> u32 {
+    if context.shared.completion_doorbells { 2 } else { 1 }
+}
+
 /// Whether the response is to the registration of a dmabuf.
 pub(super) fn is_dmabuf(response: &Response<'_>) -> bool {
     u32::from(response.method()) == UVERBS_METHOD_REG_DMABUF_MR
@@ -59,7 +65,7 @@ pub(super) fn context(context: &Context, supported: u32, response: &mut Response
         min_sq_wr: limits.min_sq_depth as u16,
         inline_buf_size_ex: if config.capabilities.entries_128 { INLINE_128 } else { INLINE },
     });
-    response.put(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
+    response.put(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &completion_vectors(context).to_ne_bytes());
     response.put(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes());
     response.put(UVERBS_ATTR_UHW_OUT, &driver);
     Ok(())
@@ -91,7 +97,8 @@ pub(super) fn query(context: &Context, command: &Command, response: &mut Respons
             response.put(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &1000_u64.to_ne_bytes());
         }
         Command::QueryContext => {
-            response.put(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
+            response
+                .put(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &completion_vectors(context).to_ne_bytes());
             response.put(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes());
         }
         Command::QueryGidEntry { port, index } => {
@@ -163,6 +170,7 @@ fn device(context: &Context, extended: bool, response: &mut Response<'_>) {
         (capabilities.external_cq, EFA_QUERY_DEVICE_CAPS_CQ_WITH_EXT_MEM),
         (capabilities.request_ids_64, EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID),
         (capabilities.completion_counters, EFA_QUERY_DEVICE_CAPS_COMP_CNTR),
+        (context.shared.completion_doorbells, EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS),
     ] {
         if supported {
             caps |= flag;

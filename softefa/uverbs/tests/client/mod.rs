@@ -205,9 +205,29 @@ impl Call {
 
     /// As [`Self::run`], with the mappings of the descriptors that the call names. Returns the reply.
     pub fn run_with(&mut self, client: &Client, mappings: [Mapping; MAX_MAPPINGS]) -> Reply {
+        self.exchange(client, mappings, &[]).0
+    }
+
+    /// As [`Self::run`], with the completion channel that the call names.
+    pub fn run_on(&mut self, client: &Client, channel: &impl AsFd) -> i32 {
+        self.exchange(client, Default::default(), &[channel.as_fd()]).0.errno
+    }
+
+    /// As [`Self::run`]. Returns the new descriptor.
+    pub fn descriptor(&mut self, client: &Client) -> Result<OwnedFd, i32> {
+        let (reply, descriptor) = self.exchange(client, Default::default(), &[]);
+        ok(reply.errno).map(|()| descriptor.unwrap())
+    }
+
+    fn exchange(
+        &mut self,
+        client: &Client,
+        mappings: [Mapping; MAX_MAPPINGS],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> (Reply, Option<OwnedFd>) {
         self.words = self.encode();
         let request = Request::Ioctl { address: self.words.as_mut_ptr() as u64, mappings };
-        let reply = client.exchange(&request.encode());
+        let reply = client.exchange_with(&request.encode(), descriptors);
         // The broker has written the words and the buffers, which the compiler does not see.
         fence(Ordering::SeqCst);
         reply
@@ -274,6 +294,34 @@ impl Call {
             .number(UVERBS_ATTR_CREATE_CQ_CQE, 4, entries.into())
             .number(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, 8, 0)
             .input(UVERBS_ATTR_UHW_IN, &driver)
+    }
+
+    pub fn create_channel() -> Self {
+        Self::command(IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL).output(UVERBS_ATTR_CORE_OUT, 4)
+    }
+
+    /// A completion queue whose events have this value. The channel, of this number, must be beside the message.
+    pub fn create_notifying_queue(entries: u32, user_handle: u64, channel: RawFd) -> Self {
+        let flags = EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL as u8;
+        let driver = encode!(efa_ibv_create_cq { cq_entry_size: 32, num_sub_cqs: 1, flags: flags });
+        let mut call = Self::create_completion_queue(entries)
+            .replace(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, user_handle)
+            .number(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, 0, channel as u64);
+        let at = call.position(UVERBS_ATTR_UHW_IN);
+        call.attributes.remove(at);
+        call.input(UVERBS_ATTR_UHW_IN, &driver)
+    }
+
+    pub fn destroy_completion_queue(handle: u32) -> Self {
+        Self::new(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY)
+            .handle(UVERBS_ATTR_DESTROY_CQ_HANDLE, handle)
+            .output(UVERBS_ATTR_DESTROY_CQ_RESP, size_of::<ib_uverbs_destroy_cq_resp>())
+    }
+
+    pub fn destroy_queue_pair(handle: u32) -> Self {
+        Self::new(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
+            .handle(UVERBS_ATTR_DESTROY_QP_HANDLE, handle)
+            .output(UVERBS_ATTR_DESTROY_QP_RESP, size_of::<ib_uverbs_destroy_qp_resp>())
     }
 
     pub fn create_queue_pair(domain: u32, queue: u32, depth: u32, receives: u32) -> Self {
@@ -354,6 +402,9 @@ pub struct Device {
     pub client: Client,
     pub domain: u32,
     pub peer: Peer,
+    /// Handles.
+    pub queue: u32,
+    pub queue_pair: u32,
     pub sq: NonNull<u8>,
     pub cq: NonNull<u8>,
     sq_ring: Ring,
@@ -374,11 +425,22 @@ impl Device {
     }
 
     pub fn with_client(client: Client, gid: [u8; 16], depth: u32, completions: u32) -> Result<Self, i32> {
-        let mut call = Call::allocate_domain();
-        ok(call.run(&client))?;
-        let domain = u32_of(call.bytes(UVERBS_ATTR_CORE_OUT));
         let mut call = Call::create_completion_queue(completions);
         ok(call.run(&client))?;
+        Self::with_queue(client, gid, depth, completions, &call)
+    }
+
+    /// A device with the queue of `completions` entries that `call` created.
+    pub fn with_queue(
+        client: Client,
+        gid: [u8; 16],
+        depth: u32,
+        completions: u32,
+        call: &Call,
+    ) -> Result<Self, i32> {
+        let mut allocate = Call::allocate_domain();
+        ok(allocate.run(&client))?;
+        let domain = u32_of(allocate.bytes(UVERBS_ATTR_CORE_OUT));
         let queue = call.new_handle(UVERBS_ATTR_CREATE_CQ_HANDLE);
         let driver = call.bytes(UVERBS_ATTR_UHW_OUT);
         let bytes = get!(driver, efa_ibv_create_cq_resp, q_mmap_size) as usize;
@@ -413,6 +475,8 @@ impl Device {
             client,
             domain,
             peer,
+            queue,
+            queue_pair: handle,
             sq,
             cq,
             sq_ring,

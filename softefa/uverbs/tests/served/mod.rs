@@ -72,14 +72,16 @@ pub fn limit_descriptors(command: &mut Command, soft: u64, hard: u64) -> &mut Co
     unsafe { command.pre_exec(move || Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?)) }
 }
 
-fn broker(socket: &Path, adapters: u32) -> Command {
+/// The command that starts a broker.
+pub fn broker(socket: &Path, adapters: u32) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_softefa"));
     command.args(["serve", "--adapters", &adapters.to_string(), "--socket"]).arg(socket);
     command.env_remove("SOFTEFA_SOCKET").stderr(Stdio::piped());
     command
 }
 
-fn start(command: &mut Command) -> Process {
+/// Starts a broker, and waits until it serves.
+pub fn start(command: &mut Command) -> Process {
     let mut broker = Process(command.spawn().unwrap());
     let mut line = Vec::new();
     // The first line, and no byte of the report, which is read later.
