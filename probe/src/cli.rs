@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_commands, suggest_visible};
-use crate::exchange::MOST_RANKS;
+use crate::exchange::{LONGEST, MOST_RANKS};
 use crate::launcher::host_and_port;
 use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName};
 
@@ -83,7 +83,7 @@ pub(crate) struct Common {
     pub(crate) root: PathBuf,
     /// Milliseconds that a check in a worker process may take [default: 2000; in a bench always 20000]; for bench,
     /// that all measurements together may take [default: 20000]
-    #[arg(long, global = true, value_name = "MS", value_parser = positive)]
+    #[arg(long, global = true, value_name = "MS", value_parser = milliseconds)]
     pub(crate) time_limit: Option<u64>,
 }
 
@@ -95,7 +95,17 @@ impl Common {
 }
 
 fn positive(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("expected a number of at least 1 and at most {}", u64::MAX))
+}
+
+/// A longer time than the longest counts as that one.
+fn seconds(text: &str) -> Result<u64, String> {
+    positive(text).map(|number| number.min(LONGEST.as_secs()))
+}
+
+fn milliseconds(text: &str) -> Result<u64, String> {
+    positive(text).map(|number| number.min(LONGEST.as_secs() * 1000))
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -202,8 +212,7 @@ pub(crate) struct PutArgs {
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(crate) count: u64,
     /// Seconds after which the put stops; the report covers the operations until then
-    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS,
-          value_parser = positive)]
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS, value_parser = seconds)]
     pub(crate) max_seconds: u64,
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
@@ -261,9 +270,8 @@ pub(crate) struct RingArgs {
     /// Number of puts of each rank
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(crate) count: u64,
-    /// Seconds that all puts may take together
-    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS,
-          value_parser = positive)]
+    /// Seconds after which no rank begins another round of puts; each reports the puts until then
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS, value_parser = seconds)]
     pub(crate) max_seconds: u64,
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Host)]

@@ -84,6 +84,9 @@ impl Party {
     }
 }
 
+/// The longest time that an option sets: 34 years, and so little that sums of times do not overflow.
+pub(crate) const LONGEST: Duration = Duration::from_secs(1 << 30);
+
 /// A point in time after which a wait fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
@@ -91,13 +94,19 @@ pub(crate) struct Deadline(Instant);
 impl Deadline {
     /// The point in time `after` from now.
     pub(crate) fn after(after: Duration) -> Self {
-        Self(Instant::now() + after.min(Duration::from_secs(1 << 30)))
+        Self(Instant::now() + after.min(LONGEST))
     }
 
     /// The time left; None after the deadline.
     pub(crate) fn left(self) -> Option<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// `wait`, or the time left and one second if that is shorter: a wait that the deadline ends is no failure of what
+    /// is awaited, so the wait itself must not be the first to end.
+    pub(crate) fn bounds(self, wait: Duration) -> Duration {
+        wait.min(self.left().unwrap_or_default() + Duration::from_secs(1))
     }
 
     /// The earlier of two deadlines.

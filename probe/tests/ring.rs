@@ -230,6 +230,34 @@ fn puts_of_several_rounds_are_compared_in_each() {
 }
 
 #[test]
+fn a_ring_stops_at_max_seconds_and_reports_its_progress() {
+    let (document, status) =
+        spawned(&["2", "--count", "18446744073709551615", "--max-seconds", "1", "--wait", "1"], &[]);
+    assert_eq!(status, 3, "{document:#}");
+    let errors: Vec<&str> = pes(&document).iter().filter_map(|pe| pe["error"].as_str()).collect();
+    assert!(errors.iter().any(|error| error.starts_with("stopped at --max-seconds 1: ")), "{errors:#?}");
+    for pe in pes(&document) {
+        assert!(pe["completed"].as_u64().unwrap() > 0, "{document:#}");
+    }
+}
+
+#[test]
+fn the_longest_times_are_as_good_as_none() {
+    let longest = u64::MAX.to_string();
+    let both = ["--max-seconds", &longest, "--time-limit", &longest];
+    let run = |args: &[&str]| {
+        let mut command = clean(probe(&["--soft", "--json"]));
+        command.args(args).args(both).env(TOKEN.0, TOKEN.1);
+        ended(command.env("SOFTEFA_LIBRARY", efa_gda_test_support::soft::provider()))
+    };
+    assert_eq!(run(&["ring", "--spawn", "2"]).1, 0);
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (document, status) = run(&["put", "--listen", &listen, "--wait", "1"]);
+    assert_eq!(status, 3);
+    assert!(pes(&document)[0]["error"].as_str().unwrap().contains("the sender did not arrive"));
+}
+
+#[test]
 fn a_put_that_fails_is_named_and_ends_all_ranks() {
     // Status 7: the target refuses the address.
     let mut command = clean(probe(&["ring", "--soft", "--json", "--spawn", "4", "--time-limit", "10000"]));

@@ -5,11 +5,12 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdout};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::{COMMAND, Job};
+use crate::exchange::Deadline;
 use crate::exchange::hub::Hub;
 use crate::exchange::member::NOT_JOINED;
 use crate::model::Memory;
@@ -42,7 +43,7 @@ pub(crate) fn run(
 ) -> io::Result<Reported> {
     let serving = hub.map(Hub::serve).transpose()?;
     let (results, received) = mpsc::channel();
-    let deadline = Instant::now() + limit;
+    let deadline = Deadline::after(limit);
     let mut processes = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         match start(job, index, provider_path, &results) {
@@ -66,7 +67,7 @@ pub(crate) fn run(
                 .stop_waiting(format!("the process of rank {rank} ended before all ranks had arrived{why}"));
         }
     });
-    let late = Instant::now() >= deadline;
+    let late = deadline.left().is_none();
     for (job, process) in jobs.iter().zip(&mut processes) {
         let ended = reap(process, if late { Duration::ZERO } else { ENDING });
         for here in &job.here {
@@ -163,9 +164,9 @@ fn read(stdout: ChildStdout, job: &Job, results: &Sender<Report>) {
 
 /// Collects results until all processes have ended. A rank's own result is preferred to what others know of it. Calls
 /// `ended` with the number of each process that ends, and the results of ranks on themselves.
-fn collect(received: &Receiver<Report>, deadline: Instant, ended: impl Fn(usize, &[Pe])) -> Vec<Pe> {
+fn collect(received: &Receiver<Report>, deadline: Deadline, ended: impl Fn(usize, &[Pe])) -> Vec<Pe> {
     let (mut own, mut others) = (Vec::<Pe>::new(), Vec::<Pe>::new());
-    while let Ok(report) = received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    while let Ok(report) = received.recv_timeout(deadline.left().unwrap_or_default()) {
         match report {
             Report::Result(is_own, pe) => {
                 let known = if is_own { &mut own } else { &mut others };

@@ -22,6 +22,7 @@ use crate::checks::data;
 use crate::checks::data::pattern::{Bytes, Pattern};
 use crate::checks::measure::{self, Bed, Case, REGION};
 use crate::checks::session::{Layer, Region, Session, text};
+use crate::exchange::Deadline;
 use crate::model::bench::Figure;
 use crate::model::ranks::Pe;
 use crate::worker::PutRequest;
@@ -194,6 +195,16 @@ impl<L: Layer> Transfer<L> {
         (puts, (puts * self.put.bytes) as usize)
     }
 
+    /// Why this rank begins no further round after `rounds` of them: `--max-seconds` is over.
+    pub(super) fn stopped(&self, rounds: u64) -> String {
+        let (PutRequest { count, max_seconds, .. }, done) = (self.put, rounds * per_round(self.put));
+        format!(
+            "stopped at --max-seconds {max_seconds}: {done} of {count} puts are done, and all their bytes are right; \
+             use --count {} or less, or a longer --max-seconds",
+            done.max(1)
+        )
+    }
+
     /// Fills the source, and makes every byte of the target wrong. No other rank may be putting.
     pub(super) fn prepare(&self, round: u64) -> Result<(), String> {
         let (_, length) = self.size(round);
@@ -218,12 +229,12 @@ impl<L: Layer> Transfer<L> {
     pub(super) fn round(
         &self,
         session: &mut Session<L>,
-        round: u64,
+        (round, deadline): (u64, Deadline),
         target: Option<&Target>,
         pe: &mut Pe,
     ) -> Result<(), String> {
         let (puts, length) = self.size(round);
-        let timeout = data::bound(session, length as u64, puts);
+        let timeout = deadline.bounds(data::bound(session, length as u64, puts));
         let begun = Instant::now();
         let completed = match target {
             None => None,
@@ -235,7 +246,7 @@ impl<L: Layer> Transfer<L> {
             pe.microseconds = Some(pe.microseconds.unwrap_or_default().saturating_add(took));
             pe.completed += completed;
         }
-        self.receive(session, round, pe)
+        self.receive(session, (round, deadline), pe)
     }
 
     /// Copies a round to memory of another GPU, and the value after that. Returns the completed puts, and when the
@@ -281,11 +292,16 @@ impl<L: Layer> Transfer<L> {
         Ok((if done.completed == done.posted { puts } else { 0 }, ended))
     }
 
-    fn receive(&self, session: &Session<L>, round: u64, pe: &mut Pe) -> Result<(), String> {
+    fn receive(
+        &self,
+        session: &Session<L>,
+        (round, deadline): (u64, Deadline),
+        pe: &mut Pe,
+    ) -> Result<(), String> {
         let (Some(source), Some((bytes, signal))) = (self.source, self.buffers()) else { return Ok(()) };
         let (puts, length) = self.size(round);
         let expected = value(source, self.rounds - 1 - round);
-        let bound = data::bound(session, length as u64, puts) * 2 + GRACE;
+        let bound = deadline.bounds(data::bound(session, length as u64, puts) * 2) + GRACE;
         let begun = Instant::now();
         loop {
             let mut word = [0; VALUE];

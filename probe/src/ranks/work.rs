@@ -15,8 +15,8 @@ use super::transfer::{Landing, Target, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
 use crate::checks::measure::{cases_of_one_queue, processor};
 use crate::checks::session::{Rig, Session, text};
-use crate::exchange::RAISE_LIMIT;
 use crate::exchange::member::Member;
+use crate::exchange::{Deadline, RAISE_LIMIT};
 use crate::model::bench::{Bench, Figure};
 use crate::model::ranks::Pe;
 use crate::model::text::make_visible;
@@ -246,10 +246,14 @@ impl Rank<'_> {
         };
         let cards = self.share(member, &Message::Card(card))?;
         let target = self.introduce(session, &cards, gpu.as_ref(), pe).map_err(Stopped::Own)?;
+        let deadline = Deadline::after(Duration::from_secs(job.request.put.max_seconds));
         for round in 0..transfer.rounds() {
+            if deadline.left().is_none() {
+                return Err(Stopped::Own(transfer.stopped(round)));
+            }
             transfer.prepare(round).map_err(Stopped::Own)?;
             self.share(member, &Message::Ready)?;
-            transfer.round(session, round, target.as_ref(), pe).map_err(Stopped::Own)?;
+            transfer.round(session, (round, deadline), target.as_ref(), pe).map_err(Stopped::Own)?;
         }
         self.bench(session, member, transfer, target.as_ref(), pe)?;
         let checker = job.request.provider.as_deref().and_then(|provider| Checker::of(provider).ok());

@@ -15,6 +15,7 @@ use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 use super::super::session::{Layer, Region, Session, failed, missing, without_hint};
 use super::pattern::Pattern;
 use crate::check::Outcomes;
+use crate::exchange::Deadline;
 use crate::model::{Op, Who};
 use crate::worker::PutRequest;
 use crate::worker::short_limit;
@@ -223,10 +224,11 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     };
     let sender = session.rig.sender().map_or(peer.queue_pair, MappedQueue::number);
     let mut moving = Moving { request, peer, sender, memory, moved };
+    let deadline = Deadline::after(Duration::from_secs(request.max_seconds));
     let (mut round, begin, mut reported) = (0, Instant::now(), Instant::now());
     while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
         let completed = moving.moved.completed;
-        if begin.elapsed() >= Duration::from_secs(request.max_seconds) {
+        if deadline.left().is_none() {
             return Err((moving.moved, stopped(request, completed, begin.elapsed())));
         }
         if reported.elapsed() >= Duration::from_secs(1) {
@@ -234,7 +236,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
             tracing::info!(completed, count = request.count, "operations completed and compared");
         }
         let operations = per_round.min(request.count - moving.moved.completed);
-        if let Err(outcomes) = moving.round(session, Round { number: round, operations }) {
+        if let Err(outcomes) = moving.round(session, Round { number: round, operations, deadline }) {
             return Err((moving.moved, outcomes));
         }
         round += 1;
@@ -258,11 +260,13 @@ fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     )
 }
 
-/// One round: its number, which is the seed of its bytes, and its count of operations.
+/// One round: its number, which is the seed of its bytes, its count of operations, and its bound.
 #[derive(Clone, Copy)]
 struct Round {
     number: u64,
     operations: u64,
+    /// When the put stops.
+    deadline: Deadline,
 }
 
 /// The state that all rounds share.
@@ -277,7 +281,7 @@ struct Moving<L: Layer> {
 impl<L: Layer> Moving<L> {
     fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
         let total = round.operations * self.request.bytes;
-        let timeout = bound(session, total, round.operations);
+        let timeout = round.deadline.bounds(bound(session, total, round.operations));
         // For filling, waiting and comparing.
         session.progress.request_time(timeout * 3);
         let Some((source, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
