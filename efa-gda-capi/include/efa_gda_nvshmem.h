@@ -40,7 +40,8 @@ struct nvshmemt_efa_gda_device_state {
   size_t size;
   /* For efa_gda_region_register and efa_gda_region_register_gpu. */
   efa_gda_domain *domain;
-  /* For efa_gda_mapped_address, efa_gda_mapped_insert_peer, efa_gda_mapped_retain, efa_gda_mapped_poll. */
+  /* For efa_gda_mapped_address, efa_gda_mapped_insert_peer, efa_gda_mapped_retain, efa_gda_mapped_poll. fini alone
+   * closes it: efa_gda_mapped_close and efa_gda_mapped_destroy return BUSY. */
   efa_gda_mapped *mapped;
   /* The struct for kernels, at an address of the processor that drives the queue. Valid until fini. The application
    * copies this pointer, not the struct, to its own __device__ symbol (cudaMemcpyToSymbol), because symbols of a

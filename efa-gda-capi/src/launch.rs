@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int};
 use efa_gda::queue::outstanding;
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::error::Fault;
 use crate::queue::{QUEUES, with};
 use crate::{Handle, call, call_for, write_struct};
 
@@ -47,12 +46,7 @@ pub unsafe extern "C" fn efa_gda_mapped_begin_launch(
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_end_launch(queue: Handle) -> c_int {
-    call(|| {
-        let ended = QUEUES.get(queue)?.shared.launches().pop();
-        ended.map(drop).ok_or_else(|| {
-            Fault::argument("no launch uses the queue: each efa_gda_mapped_begin_launch is ended once")
-        })
-    })
+    call(|| QUEUES.get(queue)?.shared.end_launch())
 }
 
 /// See `efa_gda.h`.

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::fabric::{Domain, Info, Library, Query};
@@ -86,6 +87,7 @@ fn open(domain: Handle, gpu: i32) -> Result<NvshmemState, Fault> {
     let attr = MappedAttr { gpu, ..MappedAttr::DEFAULT };
     let mapped = open_queue(Parts::of(domain)?, &attr)?;
     with(mapped, |open, driven| {
+        open.of_init.store(true, Ordering::Relaxed);
         open.launches().push(driven.begin_launch());
         Ok(NvshmemState {
             size: 0,

@@ -1,6 +1,7 @@
 //! Mapped queues: open, describe, insert peers, retain regions, close.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
@@ -31,6 +32,9 @@ const MAX_ADDRESS: usize = 4096;
 pub(crate) struct OpenQueue {
     pub(crate) abort: Abort,
     launches: Mutex<Vec<Launch>>,
+    /// Whether `nvshmemt_efa_gda_init_on_ep` opened the queue: the first launch is then the library's, and
+    /// `nvshmemt_efa_gda_fini` alone ends it and closes the queue.
+    pub(crate) of_init: AtomicBool,
     _counter: Option<CounterOfQueue>,
     _parts: Parts,
 }
@@ -127,10 +131,28 @@ impl OpenQueue {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends a launch of the caller.
+    pub(crate) fn end_launch(&self) -> Result<(), Fault> {
+        let mut launches = self.launches();
+        if launches.len() <= usize::from(self.of_init.load(Ordering::Relaxed)) {
+            return Err(Fault::argument(
+                "no launch uses the queue: each efa_gda_mapped_begin_launch is ended once",
+            ));
+        }
+        launches.pop();
+        Ok(())
+    }
+
     pub(crate) fn refuse_in_launch(&self) -> Result<(), Fault> {
+        let of_init = self.of_init.load(Ordering::Relaxed);
         match self.launches().len() {
             0 => Ok(()),
+            1 if of_init => Err(Fault::new(
+                Code::Busy,
+                "nvshmemt_efa_gda_init_on_ep opened the queue; nvshmemt_efa_gda_fini closes it",
+            )),
             launches => {
+                let launches = launches - usize::from(of_init);
                 let text = format!(
                     "{launches} launch(es) use the queue; call efa_gda_mapped_end_launch once for each, after its \
                      kernels have ended"
@@ -197,7 +219,13 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Faul
     processor.refuse_mode(doorbell)?;
     let driven = open::open(&parts, processor, attr, (doorbell, width), counter.as_ref())?;
     let abort = driven.abort();
-    let open = OpenQueue { abort, launches: Mutex::default(), _counter: counter, _parts: parts };
+    let open = OpenQueue {
+        abort,
+        launches: Mutex::default(),
+        of_init: AtomicBool::new(false),
+        _counter: counter,
+        _parts: parts,
+    };
     Ok(QUEUES.insert(driven, open))
 }
 

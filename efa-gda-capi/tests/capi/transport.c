@@ -495,6 +495,14 @@ static void borrowed(void) {
     CHECK(nvshmemt_efa_gda_state(&state) == 0 && state.size == sizeof state && state.domain != NULL);
     CHECK(state.mapped != NULL && state.gpu == -1 && state.store_bytes == 8);
     CHECK(state.queue->sq.num_entries > 0 && state.queue->qpn != number);
+    /* The caller can neither close the queue nor end the launch that init began. */
+    is_refused(efa_gda_mapped_close(state.mapped), EFA_GDA_ERROR_BUSY, "nvshmemt_efa_gda_fini");
+    is_refused(efa_gda_mapped_end_launch(state.mapped), refused, "no launch");
+    is_refused(efa_gda_mapped_destroy(state.mapped), EFA_GDA_ERROR_BUSY, "nvshmemt_efa_gda_fini");
+    is_refused(efa_gda_domain_close(state.domain), EFA_GDA_ERROR_BUSY, "");
+    CHECK(efa_gda_mapped_begin_launch(state.mapped, &state.queue) == 0);
+    is_refused(nvshmemt_efa_gda_fini(), EFA_GDA_ERROR_BUSY, "1 launch(es)");
+    CHECK(efa_gda_mapped_end_launch(state.mapped) == 0);
     CHECK(nvshmemt_efa_gda_fini() == 0);
   }
   is_refused(nvshmemt_efa_gda_fini(), refused, "nothing is initialised");
