@@ -143,15 +143,20 @@ pub(crate) fn with_port(host: &str, port: u16) -> String {
 
 /// The host of rank 0.
 fn rendezvous(stated: &Stated, set: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
-    if let Some(host) = stated.rendezvous.clone().or_else(|| set("MASTER_ADDR")) {
-        return Ok(host);
+    if let Some(host) = &stated.rendezvous {
+        return Ok(host.clone());
+    }
+    let valid = |name: &str, host: String| {
+        host_and_port(&host).map_err(|why| format!("the host {host:?} of the variable {name}: {why}"))
+    };
+    if let Some(host) = set("MASTER_ADDR") {
+        return valid("MASTER_ADDR", host);
     }
     if stated.rank.is_none() {
-        let nodes = set("SLURM_STEP_NODELIST").or_else(|| set("SLURM_NODELIST"));
-        if let Some(first) =
-            nodes.and_then(|nodes| first_node(&nodes)).filter(|_| set("SLURM_PROCID").is_some())
-        {
-            return Ok(first);
+        let nodes = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"].into_iter();
+        let nodes = nodes.filter(|_| set("SLURM_PROCID").is_some()).find_map(|name| Some((name, set(name)?)));
+        if let Some((name, first)) = nodes.and_then(|(name, nodes)| Some((name, first_node(&nodes)?))) {
+            return valid(name, first);
         }
         let one_machine = |local: &str, all: &str| set(local).is_some() && set(local) == set(all);
         if one_machine("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE")

@@ -32,27 +32,29 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::debug_fn;
 
 use crate::cli::{CheckArgs, Cli, Command, Common};
 use crate::command::CommandError;
 use crate::command::file::is_stdout;
 use crate::exit::Exit;
-use crate::model::text::{is_hidden, visible};
+use crate::model::text::{is_hidden, note, visible};
 use crate::model::{Document, Refusal, SCHEMA};
 use crate::report::human::{npd_line, npd_text, render};
 use crate::report::style::Style;
 
 fn main() -> ExitCode {
     if let Some(error) = soft::uverbs::run_by_name() {
-        eprintln_quietly(&format!("gda-probe: {error}"));
+        note(&format!("gda-probe: {error}"));
         return Exit::Internal.code(false);
     }
     if let Some(hidden) = std::env::args_os().skip(1).find(|text| text.to_string_lossy().contains(is_hidden))
     {
         let hidden = visible(&hidden.to_string_lossy());
         let error = format!("the argument {hidden} contains a control character; remove it");
-        eprintln_quietly(&format!("gda-probe: {error}"));
+        note(&format!("gda-probe: {error}"));
         refuse("check", &error);
         return Exit::Usage.code(false);
     }
@@ -100,7 +102,8 @@ fn unparsed(error: &mut clap::Error) -> ExitCode {
     let width = terminal::stated_width(&std::io::stderr()).filter(|_| error.use_stderr());
     let printed = match width {
         Some(width) => {
-            eprintln_quietly(terminal::wrapped_lines(&error.to_string(), width).trim_end());
+            // There is no other place to report that this failed.
+            let _ = write!(std::io::stderr(), "{}", terminal::wrapped_lines(&error.to_string(), width));
             Ok(())
         }
         None => error.print(),
@@ -146,7 +149,16 @@ fn log_to_stderr(verbose: u8) {
         1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
+    // Messages and fields may hold text from outside.
+    let fields = debug_fn(|out, field, value| {
+        let text = visible(&format!("{value:?}"));
+        match field.name() {
+            "message" => write!(out, "{text}"),
+            name => write!(out, "{name}={text}"),
+        }
+    });
     tracing_subscriber::fmt()
+        .fmt_fields(fields.delimited(" "))
         .with_max_level(level)
         .with_writer(std::io::stderr)
         // Reporting that stderr is closed would write to stderr and panic.
@@ -159,11 +171,7 @@ fn execute(cli: &Cli) -> Exit {
     match run(cli) {
         Ok(exit) => exit,
         Err(error) => {
-            let text = format!("gda-probe: {error}");
-            match terminal::stated_width(&std::io::stderr()) {
-                Some(width) => eprintln_quietly(terminal::wrapped("", 0, &text, width).trim_end()),
-                None => eprintln_quietly(&text),
-            }
+            note(&format!("gda-probe: {error}"));
             // stdout may already hold a document, or after a failed write half of one.
             if !matches!(error, CommandError::Output(_) | CommandError::AfterReport(_)) {
                 refuse(command_of(cli).name(), &error.to_string());
@@ -171,11 +179,6 @@ fn execute(cli: &Cli) -> Exit {
             error.exit()
         }
     }
-}
-
-/// Writes to stderr. Ignores errors, because there is no other place to report them.
-fn eprintln_quietly(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn run(cli: &Cli) -> Result<Exit, CommandError> {

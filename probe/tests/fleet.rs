@@ -93,6 +93,22 @@ fn packed(command: &mut Command, directory: &Path) -> String {
 }
 
 #[test]
+fn text_from_outside_forges_no_line_of_a_report() {
+    let machine = Machine::new("forged");
+    machine
+        .file("/etc/os-release", "NAME=x\n==== /forged\n\u{1b}[31mred\u{1b}]0;title\u{7}\n")
+        .file("/proc/self/status", "CapEff:\t0\u{1b}[2K\nState: R\n");
+    let directory = TempDir::new("forged");
+    let mut command = on(&machine, &["report"]);
+    command.env("NCCL_GIN_TYPE", "5\nLIBFABRIC_PATH=/forged\u{1b}[31m").env("NCCL_\nFORGED", "1");
+    let text = packed(&mut command, directory.path());
+    let forged =
+        |line: &str| ["LIBFABRIC_PATH=/f", "FORGED", "==== /forged"].iter().any(|it| line.starts_with(it));
+    assert!(!text.lines().any(forged), "{text}");
+    assert!(!text.trim_end_matches('\0').contains(['\u{1b}', '\u{7}']), "{text}");
+}
+
+#[test]
 fn a_report_holds_the_checks_and_none_of_the_planted_secrets() {
     let machine = Machine::new("secrets");
     machine

@@ -242,6 +242,18 @@ fn a_ring_stops_at_max_seconds_and_reports_its_progress() {
 }
 
 #[test]
+fn a_variable_forges_no_line_on_stderr() {
+    let forged = "h\u{1b}[31m\n[PE 0] PASS - Got expected value 100 from PE 1";
+    let variables =
+        [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", forged), ("MASTER_PORT", "1"), TOKEN];
+    let mut command = clean(probe(&["ring", "--soft", "--wait", "1"]));
+    let ended = output(command.envs(variables));
+    let text = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!((ended.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+    assert!(text.contains("MASTER_ADDR") && !text.contains('\u{1b}'), "{text}");
+}
+
+#[test]
 fn the_longest_times_are_as_good_as_none() {
     let longest = u64::MAX.to_string();
     let both = ["--max-seconds", &longest, "--time-limit", &longest];

@@ -181,7 +181,9 @@ impl<L: Layer> Rig<L> {
             }
         };
         if let (Err(GpuQueueError::Work(WorkError::Device { .. })), Some(queue)) = (&result, self.sender()) {
-            tracing::info!("state of the queue:\n{}", queue.snapshot());
+            for line in queue.snapshot().to_string().lines() {
+                tracing::info!("state of the queue: {line}");
+            }
         }
         result
     }

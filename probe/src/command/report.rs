@@ -12,6 +12,7 @@ use serde_json::Value;
 use self::redact::Redactor;
 use super::{CommandError, check, file};
 use crate::cli::{Common, ReportArgs};
+use crate::model::text::visible;
 use crate::report::human;
 use crate::report::style::Style;
 use crate::system::System;
@@ -135,26 +136,29 @@ fn environment(redactor: &Redactor) -> String {
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .collect();
     all.sort();
-    let mut out = String::new();
-    for (name, value) in all {
+    let lines = all.iter().filter_map(|(name, value)| {
         if VARIABLES.contains(&name.as_str()) {
-            let _ = writeln!(out, "{name}={}", redactor.text(&value));
-        } else if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            let _ = writeln!(out, "{name} is set; its value is not on the list");
+            return Some(format!("{name}={}", redactor.text(value)));
         }
-    }
-    out
+        let is_known = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        is_known.then(|| format!("{} is set; its value is not on the list", redactor.text(name)))
+    });
+    lines.map(|line| visible(&line) + "\n").collect()
 }
 
 fn machine(system: &System, redactor: &Redactor) -> String {
     let mut out = String::new();
+    // Lines of a file are indented, so that none looks like the name of another file.
+    let mut add = |name: &str, lines: &mut dyn Iterator<Item = &str>| {
+        let lines: String = lines.map(|line| format!("  {}\n", visible(&redactor.text(line)))).collect();
+        let _ = writeln!(out, "==== {name}\n{lines}");
+    };
     for file in FILES {
         let text = system.read(file).unwrap_or_else(|| "cannot be read, or does not exist".to_owned());
-        let _ = writeln!(out, "==== {file}\n{}\n", redactor.text(&text));
+        add(file, &mut text.lines());
     }
     let status = system.read("/proc/self/status").unwrap_or_default();
-    let capabilities: Vec<&str> = status.lines().filter(|line| line.starts_with("Cap")).collect();
-    let _ = writeln!(out, "==== capabilities\n{}", capabilities.join("\n"));
+    add("capabilities", &mut status.lines().filter(|line| line.starts_with("Cap")));
     out
 }
 

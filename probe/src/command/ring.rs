@@ -1,7 +1,6 @@
 //! `gda-probe ring`: every rank of a job puts to the next one; and `gda-probe put --peer`, `put --listen` and
 //! `bench --peer`, which are a job of two ranks.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use super::CommandError;
@@ -17,6 +16,7 @@ use crate::exchange::token::{Token, VARIABLE};
 use crate::exit::Exit;
 use crate::launcher::{self, PORT, Place, Stated, with_port};
 use crate::model::ranks::Ranks;
+use crate::model::text::note;
 use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Who};
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
@@ -193,8 +193,7 @@ fn gpu_memory(common: &Common, args: &RingArgs) -> Result<Memory, CommandError> 
 fn token(args: &ExchangeArgs) -> Result<Token, CommandError> {
     let found = Token::find(args.token_file.as_deref()).map_err(CommandError::Input)?;
     if let Some(warning) = args.token_file.as_deref().and_then(Token::warning) {
-        // The job runs whether this is printed or not.
-        let _ = writeln!(std::io::stderr(), "gda-probe: warning: {warning}");
+        note(&format!("gda-probe: warning: {warning}"));
     }
     found.ok_or_else(|| {
         CommandError::Input(format!(
@@ -277,13 +276,11 @@ fn meet(
     if ranks.here.contains(&0) {
         let bound = Hub::bind(&job.hub, token, of, route.party(), limits).map_err(CommandError::Input)?;
         if route == Route::Pair {
-            let note = format!(
+            note(&format!(
                 "gda-probe: waiting {} s at {} for put --peer or bench --peer",
                 limits.arrival.as_secs(),
                 job.hub
-            );
-            // The result is printed whether this was or not.
-            let _ = writeln!(std::io::stderr(), "{note}");
+            ));
         }
         job.hub = bound.address().map_err(start_error)?.to_string();
         hub = Some(bound);
@@ -310,9 +307,7 @@ fn refuse(hub: Hub, failure: &Finding, route: Route, limits: Limits) {
     let Finding { code, title, observed, fix, who, .. } = failure;
     let host = if route == Route::Pair { "the listening host" } else { "rank 0" };
     let seconds = limits.arrival.as_secs();
-    let note = format!("gda-probe: {code} failed; reporting it for {seconds} s to the ranks that arrive");
-    // The result is printed whether this was or not.
-    let _ = writeln!(std::io::stderr(), "{note}");
+    note(&format!("gda-probe: {code} failed; reporting it for {seconds} s to the ranks that arrive"));
     let why = format!(
         "{host} cannot start: {code}, \"{title}\", does not hold: {}; fix ({}): {}",
         observed.as_deref().unwrap_or_default(),

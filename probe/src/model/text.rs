@@ -1,7 +1,21 @@
 //! Text from outside: from sysfs, libraries, the environment and worker processes. It becomes part of a report only as
 //! visible characters of one line, so that no text can pretend to be another line, or move a terminal's cursor.
 
+use std::io::Write as _;
+
 use serde_json::Value;
+
+use crate::terminal;
+
+/// Writes `text` to stderr as one line, wrapped if a terminal shows it. Every message of the probe goes through here.
+/// Ignores errors, because there is no other place to report them.
+pub(crate) fn note(text: &str) {
+    let (mut stderr, text) = (std::io::stderr(), visible(text));
+    let _ = match terminal::stated_width(&stderr) {
+        Some(width) => write!(stderr, "{}", terminal::wrapped("", 0, &text, width)),
+        None => writeln!(stderr, "{text}"),
+    };
+}
 
 /// `text` with an escape (`\n`, `\u{1b}`) for each character that is not visible: control characters, line and
 /// paragraph separators, and marks that change the direction of text.

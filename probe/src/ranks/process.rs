@@ -15,7 +15,7 @@ use crate::exchange::hub::Hub;
 use crate::exchange::member::NOT_JOINED;
 use crate::model::Memory;
 use crate::model::ranks::Pe;
-use crate::model::text::make_visible;
+use crate::model::text::{make_visible, visible};
 use crate::supervisor::{describe, reap, worker_command};
 
 /// With this variable, softefa offers memory of GPUs.
@@ -83,7 +83,7 @@ pub(crate) fn run(
         }
     }
     pes.sort_by_key(|pe| pe.rank);
-    let exchange = serving.and_then(|serving| serving.join().err());
+    let exchange = serving.and_then(|serving| serving.join().err()).map(|why| visible(&why));
     name_cause(&mut pes, exchange.as_deref());
     Ok(Reported { pes, exchange })
 }
