@@ -93,6 +93,29 @@ fn packed(command: &mut Command, directory: &Path) -> String {
 }
 
 #[test]
+fn a_report_holds_no_short_name_and_no_unknown_part_of_a_setting() {
+    let machine = Machine::new("short");
+    machine.file("/proc/sys/kernel/hostname", "bob\n").file("/etc/os-release", "NAME=Debian of eve on bob\n");
+    let directory = TempDir::new("short");
+    let mut command = on(&machine, &["report"]);
+    command
+        .env("FI_PROVIDER", "efa;hunter2,tcp pass-phrase")
+        .env("LD_LIBRARY_PATH", "/opt/amazon/efa/lib:/mnt/team/lib64");
+    let text = packed(command.env("USER", "eve"), directory.path());
+    for secret in ["bob", "hunter2", "phrase", "team"] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+    for needed in [
+        "\"host\": \"<host>\"",
+        "NAME=Debian of <user> on <host>",
+        "FI_PROVIDER=efa;<redacted>,tcp <redacted>",
+        "LD_LIBRARY_PATH=/opt/amazon/efa/lib:/<redacted>/<redacted>/lib64",
+    ] {
+        assert!(text.contains(needed), "{needed}: {text}");
+    }
+}
+
+#[test]
 fn text_from_outside_forges_no_line_of_a_report() {
     let machine = Machine::new("forged");
     machine

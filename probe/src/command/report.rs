@@ -3,6 +3,7 @@
 
 mod archive;
 mod redact;
+mod shape;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::report::style::Style;
 use crate::system::System;
 use crate::terminal;
 
-/// Environment variables whose values are packed.
+/// Environment variables of whose values the known parts are packed.
 const VARIABLES: [&str; 36] = [
     "CUDA_VISIBLE_DEVICES",
     "EFA_GDA_NVCC",
@@ -84,8 +85,10 @@ const FILES: [&str; 15] = [
 /// stdout.
 pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<Vec<u8>, CommandError> {
     file::check(Some(&args.output), "--output", common)?;
-    let (document, _) = check::run(common)?;
-    let redactor = Redactor::of_this_process(document.origin.host.as_deref());
+    let (mut document, _) = check::run(common)?;
+    let redactor = Redactor::of_this_process(document.origin.host.as_deref(), &VARIABLES);
+    // The name may be too short to be found in texts.
+    document.origin.host = document.origin.host.map(|_| redact::HOST.to_owned());
     let mut json = serde_json::to_value(&document)?;
     redact_strings(&mut json, &redactor);
     let system = System { root: common.root.clone(), ..System::default() };
@@ -138,7 +141,7 @@ fn environment(redactor: &Redactor) -> String {
     all.sort();
     let lines = all.iter().filter_map(|(name, value)| {
         if VARIABLES.contains(&name.as_str()) {
-            return Some(format!("{name}={}", redactor.text(value)));
+            return Some(format!("{name}={}", shape::shown(&redactor.text(value))));
         }
         let is_known = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         is_known.then(|| format!("{} is set; its value is not on the list", redactor.text(name)))

@@ -1,41 +1,68 @@
 //! Replaces what identifies a machine or its user, and what looks like a secret. The archive's lists keep most of it
 //! out; this is for what is within texts that are packed.
 
+use super::shape;
+
 /// Parts of names of variables and settings whose values are secrets.
 const SECRET_NAMES: [&str; 8] =
     ["SECRET", "TOKEN", "PASSW", "CREDENTIAL", "PRIVATE", "API_KEY", "ACCESS_KEY", "AUTH"];
-/// The shortest name or secret that is replaced wherever it occurs; shorter ones are parts of other words.
+/// The shortest name or secret that is replaced wherever it occurs; shorter ones are parts of other words, and are
+/// replaced where they are words.
 const SHORTEST: usize = 4;
+/// The shortest word that is replaced; a shorter one is an article.
+const SHORTEST_WORD: usize = 2;
+/// What replaces the name of a host.
+pub(super) const HOST: &str = "<host>";
+
+/// What replaces a secret and a part of a value that has no known shape.
+pub(super) const REDACTED: &str = "<redacted>";
 
 /// Replaces words of a text.
 #[derive(Debug, Default)]
 pub(super) struct Redactor {
     /// Texts, and what replaces them; longer ones first.
     known: Vec<(String, &'static str)>,
+    /// Words, and what replaces them.
+    words: Vec<(String, &'static str)>,
 }
 
 impl Redactor {
-    /// Knows this host, this user and the secrets in the environment.
-    pub(super) fn of_this_process(host: Option<&str>) -> Self {
-        let mut known = Vec::new();
-        let mut add = |text: &str, by| {
-            if text.len() >= SHORTEST && text != "root" && text != "/root" {
-                known.push((text.to_owned(), by));
-            }
-        };
+    /// Knows this host, this user, the secrets in the environment, and the unknown parts of the variables `settings`,
+    /// which findings repeat.
+    pub(super) fn of_this_process(host: Option<&str>, settings: &[&str]) -> Self {
+        let mut redactor = Self::default();
         for (name, value) in std::env::vars_os() {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
             match &*name {
-                "HOSTNAME" | "HOST" => add(&value, "<host>"),
-                "HOME" => add(&value, "<home>"),
-                "USER" | "LOGNAME" => add(&value, "<user>"),
-                name if is_secret(name) => add(&value, "<redacted>"),
+                "HOSTNAME" | "HOST" => redactor.add_host(&value),
+                "HOME" => redactor.add(&value, "<home>"),
+                "USER" | "LOGNAME" => redactor.add(&value, "<user>"),
+                name if is_secret(name) && value.len() >= SHORTEST => redactor.add(&value, REDACTED),
+                name if settings.contains(&name) => {
+                    let words = shape::unknown(&value).map(|word| (word.to_owned(), REDACTED));
+                    redactor.words.extend(words);
+                }
                 _ => {}
             }
         }
-        host.iter().for_each(|host| add(host, "<host>"));
-        known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-        Self { known }
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        host.into_iter().chain([own.trim()]).for_each(|host| redactor.add_host(host));
+        redactor.known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        redactor.words.retain(|(word, _)| word.chars().count() >= SHORTEST_WORD);
+        redactor
+    }
+
+    /// Adds the name of a host, with and without its domain.
+    fn add_host(&mut self, name: &str) {
+        self.add(name, HOST);
+        self.add(name.split('.').next().unwrap_or_default(), HOST);
+    }
+
+    fn add(&mut self, text: &str, by: &'static str) {
+        if text != "root" && text != "/root" {
+            let list = if text.len() >= SHORTEST { &mut self.known } else { &mut self.words };
+            list.push((text.to_owned(), by));
+        }
     }
 
     /// `text` with everything replaced.
@@ -44,7 +71,10 @@ impl Redactor {
         for (known, by) in &self.known {
             text = text.replace(known, by);
         }
-        let text = without_homes(&text);
+        text = without_homes(&text);
+        for (word, by) in &self.words {
+            text = replace_word(&text, word, by);
+        }
         let mut out = String::with_capacity(text.len());
         let mut rest = text.as_str();
         while let Some(first) = rest.chars().next() {
@@ -59,6 +89,21 @@ impl Redactor {
         }
         out
     }
+}
+
+/// Replaces `word` where no letter or digit is beside it.
+fn replace_word(text: &str, word: &str, by: &str) -> String {
+    let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(word) {
+        let end = at + word.len();
+        let beside = [text[..at].chars().next_back(), text[end..].chars().next()];
+        if !beside.into_iter().flatten().any(char::is_alphanumeric) {
+            out.push_str(&text[copied..at]);
+            out.push_str(by);
+            copied = end;
+        }
+    }
+    out + &text[copied..]
 }
 
 /// Replaces the directories of users, whose names are names of people.
@@ -87,7 +132,7 @@ fn is_word(letter: char) -> bool {
 fn word(word: &str) -> String {
     if let Some((name, value)) = word.split_once('=') {
         let shown =
-            if is_secret(name) && !value.is_empty() { "<redacted>".to_owned() } else { self::word(value) };
+            if is_secret(name) && !value.is_empty() { REDACTED.to_owned() } else { self::word(value) };
         return format!("{name}={shown}");
     }
     let bare = word.trim_end_matches(['.', ':', ',']);
@@ -95,7 +140,7 @@ fn word(word: &str) -> String {
     let by = match bare {
         bare if bare.contains('@') => "<address>",
         bare if is_address(bare) => "<address>",
-        bare if is_key(bare) => "<redacted>",
+        bare if is_key(bare) => REDACTED,
         bare if bare.contains('/') => {
             let parts: Vec<String> = bare.split('/').map(self::word).collect();
             return format!("{}{end}", parts.join("/"));
@@ -138,13 +183,15 @@ mod tests {
     use super::*;
 
     fn redacted(text: &str) -> String {
-        Redactor { known: vec![("node-17".to_owned(), "<host>")] }.text(text)
+        let known = vec![("node-17".to_owned(), HOST)];
+        Redactor { known, words: vec![("ada".to_owned(), HOST)] }.text(text)
     }
 
     #[test]
     fn names_addresses_and_secrets_are_replaced() {
         for (text, expected) in [
             ("on node-17: ok", "on <host>: ok"),
+            ("ada, ada.example and adas", "<host>, <host>.example and adas"),
             ("peer 10.1.2.3:4500, again", "peer <address>, again"),
             ("gid fe80::44a:1bff:fe2c:9a01.", "gid <address>."),
             ("mac 06:4a:1b:2c:9a:01", "mac <address>"),
@@ -154,7 +201,7 @@ mod tests {
             ("/home/alice/lib/libfabric.so.1", "<home>/lib/libfabric.so.1"),
             ("FI_X_TOKEN=abc", "FI_X_TOKEN=<redacted>"),
             ("key AKIAIOSFODNN7EXAMPLE", "key <redacted>"),
-            ("hf_abcDEF0123456789abcDEF", "<redacted>"),
+            ("hf_abcDEF0123456789abcDEF", REDACTED),
             ("/opt/lib:/home/bob:/home/eve/lib", "/opt/lib:<home>:<home>/lib"),
         ] {
             assert_eq!(redacted(text), expected);
