@@ -53,10 +53,16 @@ impl System {
         self.root.parent().is_some()
     }
 
-    /// The text of a file without white space around it; None if the file cannot be read.
+    /// The text of a file without white space around it; None if the file cannot be read. A longer text than the kernel
+    /// and the loader have is cut, and says so.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = read_file(&self.path(path), MAX_TEXT)?;
-        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+        let most = if path.as_ref().starts_with("/sys") { MAX_VALUE } else { MAX_TEXT };
+        let bytes = read_file(&self.path(path), most + 1)?;
+        if bytes.len() as u64 <= most {
+            return Some(String::from_utf8_lossy(&bytes).trim().to_owned());
+        }
+        let kept = String::from_utf8_lossy(&bytes[..most as usize]);
+        Some(format!("{}… (cut at {most} bytes)", kept.trim()))
     }
 
     /// The sorted names in a directory, visible; empty if it cannot be read.
@@ -144,8 +150,10 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(reached)
 }
 
-/// The most bytes that are read of a text; files of sysfs, procfs and the loader are smaller.
-const MAX_TEXT: u64 = 1 << 20;
+/// The most bytes that are read of a file of sysfs, which returns at most a page.
+const MAX_VALUE: u64 = 1 << 12;
+/// The most bytes that are read of another text; files of procfs and the loader are smaller.
+const MAX_TEXT: u64 = 1 << 14;
 
 /// The first `limit` bytes of a regular file. Returns None for a pipe or a device, which may never end.
 fn read_file(path: &Path, limit: u64) -> Option<Vec<u8>> {

@@ -402,6 +402,24 @@ fn text_of_sysfs_cannot_forge_lines_or_move_the_cursor() {
 }
 
 #[test]
+fn an_endless_value_is_cut_and_says_so() {
+    let machine = Machine::new("endless-value");
+    machine.adapter(1);
+    for file in [
+        "/sys/module/efa/version",
+        "/sys/class/infiniband/rdmap1s0/ports/1/state",
+        "/proc/sys/kernel/osrelease",
+    ] {
+        machine.file(file, "");
+        let file = std::fs::File::options().write(true).open(machine.path().join(&file[1..])).unwrap();
+        file.set_len(64 << 30).unwrap();
+    }
+    let document = machine.check(&[]);
+    says(&document, "DEV-002", "observed", &["… (cut at 4096 bytes)"]);
+    assert!(document.to_string().len() < 1 << 20);
+}
+
+#[test]
 fn an_argument_with_a_control_character_is_refused_and_shown_escaped() {
     let output = output(&mut probe(&["--json", "--device", "a\npass PUT-001\u{1b}[2K"]));
     let stderr = String::from_utf8(output.stderr).unwrap();
