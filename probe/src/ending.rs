@@ -3,7 +3,9 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
@@ -64,6 +66,20 @@ pub(crate) fn remove_directory(path: &Path, file: &str) {
         }
         _ => {}
     }
+}
+
+/// Lets the kernel kill the process that `command` starts when the thread that starts it ends, however that ends: a
+/// process without the one that bounds its time would run on. The main thread must start it. The kernel forgets this only
+/// when a program gets other rights (setuid), which none of the probe's has.
+pub(crate) fn ends_with_this_process(command: &mut Command) {
+    let parent = nix::unistd::getpid();
+    let bind = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The parent may have ended before the call.
+        if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec the closure makes two calls that are safe there, on integers, and allocates nothing.
+    unsafe { command.pre_exec(bind) };
 }
 
 /// Unblocks all signals, for a program that replaces this one.

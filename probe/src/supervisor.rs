@@ -161,6 +161,7 @@ const COUNTERS_OF_ANY_API: &str = "SOFTEFA_HW_CNTR";
 /// kernel of a put waits for the software adapter, whose copies from GPU memory need the driver.
 pub(crate) fn worker_command(name: &str, provider_path: Option<&OsStr>) -> std::io::Result<Command> {
     let mut command = crate::executable::restart_command()?;
+    crate::ending::ends_with_this_process(&mut command);
     command.args(verbosity()).arg(name).stdin(Stdio::piped()).stdout(Stdio::piped());
     if let Some(path) = provider_path {
         command.env("FI_PROVIDER_PATH", path);

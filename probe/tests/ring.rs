@@ -242,6 +242,24 @@ fn a_ring_stops_at_max_seconds_and_reports_its_progress() {
 }
 
 #[test]
+fn ranks_end_with_a_probe_that_is_killed() {
+    let mut command = clean(soft(&["ring", "--spawn", "2", "--count", "18446744073709551615"]));
+    let (mut stderr, writer) = std::io::pipe().unwrap();
+    let mut probe = command.stdout(std::process::Stdio::null()).stderr(writer).spawn().unwrap();
+    // The command holds the pipe too.
+    drop(command);
+    let children = format!("/proc/{0}/task/{0}/children", probe.id());
+    until(Duration::from_secs(60), "the process of the ranks", || {
+        std::fs::read_to_string(&children).ok().filter(|text| !text.is_empty())
+    });
+    probe.kill().unwrap();
+    probe.wait().unwrap();
+    let (report, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || report.send(std::io::Read::read_to_end(&mut stderr, &mut Vec::new())));
+    ended.recv_timeout(Duration::from_secs(30)).unwrap().unwrap();
+}
+
+#[test]
 fn a_variable_forges_no_line_on_stderr() {
     let forged = "h\u{1b}[31m\n[PE 0] PASS - Got expected value 100 from PE 1";
     let variables =

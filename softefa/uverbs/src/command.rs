@@ -274,7 +274,7 @@ fn run(options: &Options) -> Result<u8, Failure> {
         .env("LD_PRELOAD", libraries)
         .env("SYSFS_PATH", scratch.path().join("sys"))
         .env(SOCKET_VARIABLE, &socket);
-    signals.unblock_in(&mut command);
+    signals.bind(&mut command);
     if let Some((soft, hard)) = descriptors {
         // SAFETY: between fork and exec the closure makes one call that is safe there (setrlimit), on integers.
         unsafe { command.pre_exec(move || Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?)) };

@@ -1,13 +1,16 @@
-//! The signals that end a run: forwarded to the program, so that the report is printed after it.
+//! The signals that end a run: forwarded to the program, so that the report is printed after it. SIGKILL, which no
+//! process receives, ends the program too.
 
+use std::io;
 use std::mem::replace;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 
 use crate::command::Failure;
 
@@ -30,12 +33,20 @@ impl Signals {
         Ok(Self { set, child: Arc::default() })
     }
 
-    /// Unblocks the signals in the program, which would otherwise inherit the mask of this thread.
-    pub(crate) fn unblock_in(&self, command: &mut Command) {
-        let set = self.set;
-        // SAFETY: between fork and exec the closure makes one call that is safe there (pthread_sigmask), on
-        // memory that it owns.
-        unsafe { command.pre_exec(move || Ok(set.thread_unblock()?)) };
+    /// Unblocks the signals in the program, which would otherwise inherit the mask of this thread, and lets the kernel
+    /// kill the program when this thread ends, also by SIGKILL: without the broker its adapters are gone. The main
+    /// thread must start it. The kernel forgets the latter for a program that gets other rights (setuid).
+    pub(crate) fn bind(&self, command: &mut Command) {
+        let (set, parent) = (self.set, getpid());
+        let bind = move || {
+            set.thread_unblock()?;
+            set_pdeathsig(Signal::SIGKILL)?;
+            // The parent may have ended before the call.
+            if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        };
+        // SAFETY: between fork and exec the closure makes calls that are safe there (pthread_sigmask, prctl, getppid) on
+        // memory that it owns, and allocates nothing.
+        unsafe { command.pre_exec(bind) };
     }
 
     /// Waits for one of the signals.

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use efa_gda_test_support::{TempDir, output, skip};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -65,6 +66,18 @@ fn run_until_signal(folder: &Path) -> Process {
     let mut run = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     BufReader::new(run.0.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
     run
+}
+
+#[test]
+fn a_program_ends_with_a_run_that_is_killed() {
+    let folder = TempDir::new("killed-run");
+    let mut run = run_until_signal(folder.path());
+    // The program holds the other end of the pipe.
+    let mut output = run.0.stdout.take().unwrap();
+    run.signal(Signal::SIGKILL);
+    let (report, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || report.send(output.read_to_end(&mut Vec::new())));
+    ended.recv_timeout(Duration::from_secs(30)).unwrap().unwrap();
 }
 
 #[test]
