@@ -277,6 +277,20 @@ fn memory_that_cannot_be_pinned_hints_at_the_locked_memory_limit() {
 }
 
 #[test]
+fn a_registration_that_fails_hints_at_its_cause() {
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    for (errno, hint) in [
+        (libc::EINVAL, "a length of at least 1 byte"),
+        (libc::EOPNOTSUPP, "remote access"),
+        (libc::EMFILE, "ulimit -n"),
+    ] {
+        fail("ibv_reg_mr", errno);
+        let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+        assert!(error.hint().contains(hint), "{error}");
+    }
+}
+
+#[test]
 fn one_address_handle_serves_all_queue_pairs_of_an_adapter() {
     let mut ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let first = ready.address().unwrap();

@@ -26,11 +26,16 @@ pub(crate) const MOST_BYTES: usize = 8192;
 /// What to do if a thread or a process cannot be started.
 pub(crate) const RAISE_LIMIT: &str = "raise the limit of processes (ulimit -u, or the pod's limit of pids)";
 
-/// [`RAISE_LIMIT`] after a semicolon, if it is the limit that kept a process or a thread from being started.
+/// What to do if a process has all the descriptors that it may have.
+const RAISE_DESCRIPTORS: &str = "raise the limit of descriptors (RLIMIT_NOFILE: ulimit -n)";
+
+/// What to do after a semicolon, if a limit kept a process, a thread or a connection from being started.
 pub(crate) fn advice(error: &std::io::Error) -> String {
-    // EAGAIN.
-    let at_limit = error.kind() == std::io::ErrorKind::WouldBlock;
-    if at_limit { format!("; {RAISE_LIMIT}") } else { String::new() }
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => format!("; {RAISE_LIMIT}"),
+        Some(libc::EMFILE) => format!("; {RAISE_DESCRIPTORS}"),
+        _ => String::new(),
+    }
 }
 
 /// How long the ranks of a job wait for each other.

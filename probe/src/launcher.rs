@@ -193,7 +193,10 @@ fn port(stated: &Stated, set: &impl Fn(&str) -> Option<String>) -> Result<u16, S
         return Ok(PORT);
     }
     if let Some(port) = set("MASTER_PORT") {
-        let port: u16 = number("MASTER_PORT", &port)?;
+        let port = match number("MASTER_PORT", &port)? {
+            0_u16 => return Err("the variable MASTER_PORT is \"0\", not a port from 1 to 65535".to_owned()),
+            port => port,
+        };
         // torchrun's agent listens at the port itself.
         let taken = set("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
         return Ok(if taken { port.checked_add(1).unwrap_or(PORT) } else { port });
@@ -304,6 +307,12 @@ mod tests {
     fn numbers_that_are_none_are_named() {
         let error = of(&Stated::default(), &[("RANK", "one"), ("WORLD_SIZE", "2")]).unwrap_err();
         assert_eq!(error, "the variable RANK is \"one\", not a number in range");
+        let no_port = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "0")];
+        let error = of(&Stated::default(), &no_port).unwrap_err();
+        assert_eq!(error, "the variable MASTER_PORT is \"0\", not a port from 1 to 65535");
+        let no_port = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h:0")];
+        let error = of(&Stated::default(), &no_port).unwrap_err();
+        assert!(error.contains("MASTER_ADDR") && error.contains("1 to 65535"), "{error}");
         let beyond = [("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
         assert!(of(&Stated::default(), &beyond).unwrap_err().contains("count from 0"));
     }

@@ -69,6 +69,20 @@ pub(crate) fn wrapped(first: &str, columns: usize, text: &str, width: usize) -> 
     out
 }
 
+/// As [`wrapped`], but breaks a word that is longer than a line, at one of its parts if it has any.
+pub(crate) fn wrapped_whole(first: &str, columns: usize, text: &str, width: usize) -> String {
+    let mut words = Vec::new();
+    for mut word in text.split_whitespace() {
+        while let Some((end, _)) = word.char_indices().nth(width) {
+            let part = word[..end].rfind(['_', '/', '=']).map_or(end, |at| at + 1);
+            words.push(&word[..part]);
+            word = &word[part..];
+        }
+        words.push(word);
+    }
+    wrapped(first, columns, &words.join(" "), width)
+}
+
 /// The lines of `text`, each wrapped to `width` columns with its own indent.
 pub(crate) fn wrapped_lines(text: &str, width: usize) -> String {
     let wrap = |line: &str| {
@@ -102,6 +116,12 @@ mod tests {
         assert_eq!(wrapped("a ", 2, "x /a/very/long/path y", 8), "a x\n  /a/very/long/path\n  y\n");
         assert_eq!(wrapped("    ab  ", 8, "x /a/path y", 10), "    ab  x\n   /a/path\n        y\n");
         assert_eq!(wrapped("    ab  ", 8, "/a/path y", 12), "    ab\n     /a/path\n        y\n");
+    }
+
+    #[test]
+    fn a_word_that_is_longer_than_a_line_is_broken_on_request() {
+        assert_eq!(wrapped_whole("S-2 ", 4, "LOCAL_ERROR_BAD x", 10), "S-2 LOCAL_\n ERROR_BAD\n    x\n");
+        assert_eq!(wrapped_whole("", 0, "abcdefgh", 5), "abcde\nfgh\n");
     }
 
     #[test]

@@ -203,6 +203,18 @@ fn explain_shows_fix_and_role_in_lines_of_the_terminals_width() {
 }
 
 #[test]
+fn explain_keeps_to_the_width_of_a_narrow_terminal() {
+    let listed = output(probe(&["explain", "--json"]).env("COLUMNS", "40")).stdout;
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    let codes = listed["codes"].as_array().unwrap().iter().map(|page| vec![page["code"].as_str().unwrap()]);
+    for code in codes.chain([vec![]]) {
+        let shown = output(probe(&[&["explain"], &code[..]].concat()).env("COLUMNS", "40")).stdout;
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.lines().all(|line| line.chars().count() <= 40), "{shown}");
+    }
+}
+
+#[test]
 fn completions_parse_in_bash_and_know_commands_and_options() {
     let script = run(&["completions", "bash"]).stdout;
     let directory = TempDir::new("completions");

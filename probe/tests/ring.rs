@@ -260,6 +260,21 @@ fn ranks_end_with_a_probe_that_is_killed() {
 }
 
 #[test]
+fn a_rank_without_a_descriptor_names_the_limit() {
+    for limit in ["8", "12", "16"] {
+        let ring = probe(&["ring", "--soft", "--spawn", "8", "--wait", "2"]);
+        let mut command = clean(Command::new("sh"));
+        command
+            .args(["-c", "ulimit -n $0; exec \"$@\"", limit])
+            .arg(ring.get_program())
+            .args(ring.get_args());
+        let ended = output(command.env("SOFTEFA_LIBRARY", efa_gda_test_support::soft::provider()));
+        let text = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        assert!(text.contains("ulimit -n"), "{limit}: {text}");
+    }
+}
+
+#[test]
 fn a_variable_forges_no_line_on_stderr() {
     let forged = "h\u{1b}[31m\n[PE 0] PASS - Got expected value 100 from PE 1";
     let variables =

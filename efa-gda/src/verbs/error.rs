@@ -165,8 +165,13 @@ fn hint_for(failure: &FailedCall) -> &'static str {
         ("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP) => {
             "use a newer kernel and driver: these cannot register a dmabuf"
         }
-        ("ibv_reg_mr" | "ibv_reg_dmabuf_mr", libc::EOPNOTSUPP | libc::EINVAL) => {
+        ("ibv_reg_mr", libc::EOPNOTSUPP) => {
             "request only remote access that the adapter has (Context::attributes)"
+        }
+        // The driver refuses access with EOPNOTSUPP.
+        ("ibv_reg_mr" | "ibv_reg_dmabuf_mr", libc::EINVAL) => {
+            "register a length of at least 1 byte that ends within the memory or the dmabuf, and within the adapter's \
+             limit (max_mr_size of ibv_devinfo -v)"
         }
         ("ibv_create_ah", _) => "pass the GID that the adapter of a peer in the same network reports",
         ("efadv_create_cq" | "ibv_create_cq", libc::EINVAL) => {
@@ -180,6 +185,7 @@ fn hint_for(failure: &FailedCall) -> &'static str {
         (_, libc::ENOMEM) => {
             "free memory or adapter resources: an adapter has a limit for each kind of object"
         }
+        (_, libc::EMFILE) => "raise the limit of descriptors (RLIMIT_NOFILE: ulimit -n)",
         (_, libc::EBUSY) => "an object that other code created still refers to it: destroy that first",
         (_, libc::EIO | libc::ENODEV) => "open the adapter again: it was removed or reset",
         _ => "see the kernel log for messages of the efa driver",

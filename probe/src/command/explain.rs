@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::CommandError;
 use crate::model::{Action, SCHEMA, Who};
 use crate::remedy;
-use crate::terminal;
+use crate::terminal::wrapped_whole;
 
 /// The pages of checks, each with a heading `### CODE title`.
 const CHECKS: &str = include_str!("../../docs/checks.md");
@@ -88,21 +88,17 @@ impl Page {
     }
 
     fn text(&self, width: usize) -> String {
-        let mut out = terminal::wrapped(&format!("{} ", self.code), self.code.len() + 1, self.title, width);
+        let mut out = wrapped_whole(&format!("{} ", self.code), self.code.len() + 1, self.title, width);
         for paragraph in self.text.split("\n\n") {
             out.push('\n');
-            match paragraph.starts_with(['|', '-', '`']) && paragraph.contains('\n') {
-                // A table, a list or a block of code.
-                true => out.push_str(&format!("{paragraph}\n")),
-                false => out.push_str(&terminal::wrapped("", 0, paragraph, width)),
-            }
+            out.push_str(&wrapped_whole("", 0, paragraph, width));
         }
         let Some((fix, who)) = self.fix.zip(self.who) else { return out };
         out.push('\n');
-        out.push_str(&terminal::wrapped("fix   ", 6, fix, width));
+        out.push_str(&wrapped_whole("fix   ", 6, fix, width));
         let mut roles: Vec<String> = who.iter().map(|who| who.person().to_owned()).collect();
         roles.extend(self.action.map(|action| format!("on the host: {}", action.request())));
-        out.push_str(&terminal::wrapped("who   ", 6, &roles.join("; "), width));
+        out.push_str(&wrapped_whole("who   ", 6, &roles.join("; "), width));
         out
     }
 }
@@ -113,8 +109,7 @@ impl Explained {
         match &self.pages {
             Pages::One(page) => page.text(width),
             Pages::All { codes } => {
-                let line =
-                    |page: &Page| terminal::wrapped(&format!("{:<10} ", page.code), 11, page.title, width);
+                let line = |page: &Page| wrapped_whole(&format!("{:<10} ", page.code), 11, page.title, width);
                 codes.iter().map(line).collect()
             }
         }
@@ -172,6 +167,17 @@ mod tests {
         for check in registry() {
             let page = page(check.code).unwrap();
             assert!(page.lines().next().unwrap().contains(check.title), "{}: another title", check.code);
+        }
+    }
+
+    /// A page is wrapped, which would join the lines of a table, a list or a block of code.
+    #[test]
+    fn every_page_is_prose() {
+        for (code, page) in pages(CHECKS).chain(pages(STATUSES)) {
+            assert!(
+                !page.split("\n\n").any(|part| part.starts_with(['|', '-', '`']) && part.contains('\n')),
+                "{code}"
+            );
         }
     }
 

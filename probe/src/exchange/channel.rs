@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     #[error("it sent a malformed message: {0}")]
     Malformed(&'static str),
     /// The kernel reported an error.
-    #[error("{0}")]
+    #[error("{}{}", .0, super::advice(.0))]
     Io(io::Error),
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::channel::{self, Claim, Failure, Kind, Receiver, Sender};
 use super::token::Token;
-use super::{Deadline, Limits, MOST_BYTES, Party, join};
+use super::{Deadline, Limits, MOST_BYTES, Party, advice, join};
 
 /// How long one handshake may take, on a busy machine too.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -101,7 +101,8 @@ impl Hub {
     ) -> Result<Self, String> {
         let failed = |error: io::Error| {
             let who = if party == Party::Pair { "put --listen" } else { "rank 0" };
-            format!("{who} cannot listen at {place}: {error}; {}", party.elsewhere())
+            let at_limit = advice(&error);
+            format!("{who} cannot listen at {place}: {error}{at_limit}; {}", party.elsewhere())
         };
         let addresses: Vec<SocketAddr> = place.to_socket_addrs().map_err(failed)?.collect();
         let listener =
@@ -198,7 +199,7 @@ impl Hub {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
                 // The other side closed its connection before it was accepted, or descriptors are short for now.
                 Err(error) => {
-                    refused.push(error.to_string());
+                    refused.push(Failure::Io(error).to_string());
                     std::thread::sleep(PAUSE);
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::channel::{self, Claim, Failure, Kind, Receiver, Sender};
 use super::token::Token;
-use super::{Deadline, Limits, MOST_BYTES, Party, split};
+use super::{Deadline, Limits, MOST_BYTES, Party, advice, split};
 use crate::model::text::visible;
 
 /// The pause between two attempts to connect.
@@ -57,10 +57,11 @@ impl Member {
             let stream = match connect(hub, attempt) {
                 Ok(stream) => stream,
                 Err(error) if is_permanent(&error) => {
-                    return Err(format!(
-                        "rank {rank} of {of} cannot reach {hub}: {error}; {}",
-                        party.start_hub()
-                    ));
+                    let todo = match advice(&error) {
+                        none if none.is_empty() => format!("; {}", party.start_hub()),
+                        at_limit => at_limit,
+                    };
+                    return Err(format!("rank {rank} of {of} cannot reach {hub}: {error}{todo}"));
                 }
                 Err(error) => {
                     last = described(&error);
@@ -138,14 +139,15 @@ fn connect(hub: &str, deadline: Deadline) -> io::Result<TcpStream> {
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
 }
 
-/// Whether no later start of rank 0 heals the error: the place is none, or this host has no way to it. A name that
+/// Whether no later start of rank 0 heals the error: the place is none, this host has no way to it, or this process has
+/// no descriptor for it. A name that
 /// does not resolve can heal, because clusters add the names of pods when they start; so can a host that is silent.
 fn is_permanent(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
         error.kind(),
         Kind::InvalidInput | Kind::PermissionDenied | Kind::AddrNotAvailable | Kind::NetworkUnreachable
-    ) || matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EINVAL))
+    ) || matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EINVAL | libc::EMFILE))
 }
 
 /// An error that can heal, for people.

@@ -48,9 +48,10 @@ fn texts(messages: Vec<Vec<u8>>) -> Vec<String> {
 }
 
 #[test]
-fn only_the_limit_of_processes_is_advised_to_be_raised() {
+fn only_a_limit_that_was_reached_is_advised_to_be_raised() {
     let text = |errno: nix::errno::Errno| advice(&std::io::Error::from(errno));
     assert_eq!(text(nix::errno::Errno::EAGAIN), format!("; {RAISE_LIMIT}"));
+    assert!(text(nix::errno::Errno::EMFILE).contains("ulimit -n"));
     assert_eq!(text(nix::errno::Errno::ENOENT), "");
 }
 

@@ -134,6 +134,7 @@ fn hint_for(failure: &FailedCall) -> &'static str {
         (_, libc::ENOMEM) => {
             "free memory or adapter resources: an adapter has a limit for each kind of object"
         }
+        (_, libc::EMFILE) => "raise the limit of descriptors (RLIMIT_NOFILE: ulimit -n)",
         (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
         (_, libc::ENODATA) => "change the query: no provider matches it",
         _ => "set FI_LOG_LEVEL=warn to see libfabric's messages",
