@@ -92,6 +92,10 @@ impl Party {
 /// The longest time that an option sets: 34 years, and so little that sums of times do not overflow.
 pub(crate) const LONGEST: Duration = Duration::from_secs(1 << 30);
 
+/// How long what began before a deadline may go on after it: on a busy machine the last round of puts takes seconds, and
+/// must not look like an adapter that does not answer.
+const LAST: Duration = Duration::from_secs(5);
+
 /// A point in time after which a wait fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
@@ -108,10 +112,9 @@ impl Deadline {
         (!left.is_zero()).then_some(left)
     }
 
-    /// `wait`, or the time left and one second if that is shorter: a wait that the deadline ends is no failure of what
-    /// is awaited, so the wait itself must not be the first to end.
+    /// `wait`, or the time left and [`LAST`] if that is shorter.
     pub(crate) fn bounds(self, wait: Duration) -> Duration {
-        wait.min(self.left().unwrap_or_default() + Duration::from_secs(1))
+        wait.min(self.left().unwrap_or_default() + LAST)
     }
 
     /// The earlier of two deadlines.
