@@ -254,7 +254,8 @@ int efa_gda_region_close(efa_gda_region *region);
  * if that is possible, else in host memory. The caller must close *counter.
  *
  * Errors: ARGUMENT for a GPU below -1; UNSUPPORTED if the adapter or the provider has no counters (libfabric before
- * 2.7 needs FI_EFA_USE_HW_CNTR=1; rdma-core 65), or for a GPU on a domain of rdma-core; GPU and GPU_LOST; FABRIC.
+ * 2.7 needs FI_EFA_USE_HW_CNTR=1; rdma-core 65, or the EFA installer's 64.0amzn0), or for a GPU on a domain of
+ * rdma-core; GPU and GPU_LOST; FABRIC.
  * Threads: any.
  */
 int efa_gda_counter_open(efa_gda_domain *domain, int gpu, efa_gda_counter **counter);

@@ -49,7 +49,8 @@ releases! {
     XPU: "libfabric", "2.7", "FI_XPU", "libfabric c8dd8211f, fi_xpu(3)";
     HOST_COMPLETIONS: "libfabric", "2.7", "efa-direct without FI_CONTEXT2", "libfabric pull request 12806";
     QUEUE_QUERIES: "rdma-core", "59", "efadv_query_qp_wqs and efadv_query_cq", "libefa.map: EFA_1.4";
-    COUNTERS_OF_RDMA_CORE: "rdma-core", "65", "efadv_create_comp_cntr", "libefa.map: EFA_1.7";
+    COUNTERS_OF_RDMA_CORE:
+        "rdma-core", "65, or the EFA installer's 64.0amzn0", "efadv_create_comp_cntr", "libefa.map: EFA_1.7";
     ADAPTER_EFA4: "rdma-core", "commit 8b1a1e9c2 (2026-06)", "adapters 1d0f:efa4", "providers/efa/efa.c";
     EXTERNAL_QUEUES:
         "efa kernel driver", "2.17", "completion queues in external memory", "release notes of the driver";

@@ -72,7 +72,8 @@ impl Capability {
                 "use host memory, or rdma-core 59 and kernel driver 2.17 or newer"
             }
             Self::CompletionCounters => {
-                "poll completions, or use rdma-core 65 and kernel driver 3.3.0 or newer"
+                "poll completions, or use rdma-core 65 (or the EFA installer's 64.0amzn0) and kernel driver 3.3.0 or \
+                 newer"
             }
         }
     }

@@ -76,7 +76,8 @@ impl CompletionCounter {
     /// Returns the limits of the adapter's counters.
     ///
     /// # Errors
-    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
+    /// [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] where `ibv_query_comp_cntr_caps` fails.
     pub fn limits(context: &Context) -> Result<CounterLimits> {
         let query = function!(context.library(), ibv, _ibv_query_comp_cntr_caps)?;
@@ -95,7 +96,8 @@ impl CompletionCounter {
     /// Creates a counter whose words rdma-core allocates. [`Self::successes`] and [`Self::errors`] read them.
     ///
     /// # Errors
-    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
+    /// [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] where `efadv_create_comp_cntr` fails.
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: the call passes no memory of the caller.

@@ -54,8 +54,8 @@ impl Error {
             }
             Self::OperationUnavailable { .. } => "use a newer libfabric",
             Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
-                "use a libfabric newer than 2.6.0 that was built with rdma-core 65 or newer, and kernel driver 3.3.0 \
-                 or newer (EFA installer 1.50.0 contains all three)"
+                "use a libfabric newer than 2.6.0 that was built with rdma-core 65, or the EFA installer's 64.0amzn0, \
+                 or newer, and kernel driver 3.3.0 or newer (EFA installer 1.50.0 contains all three)"
             }
             Self::AdapterLacks(failure) if failure.operation == CNTR_OPEN_EXT => {
                 "before libfabric is loaded, set FI_EFA_USE_HW_CNTR=1 (from 2.7 on it may be unset, but not 0 or text \

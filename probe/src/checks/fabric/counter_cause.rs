@@ -11,7 +11,8 @@ use crate::system::System;
 
 /// The variable that enables counters in libfabric's provider.
 pub(super) const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
-/// The symbol version of rdma-core 65, with which counters came (`libefa.map`).
+/// The symbol version with which counters came (`libefa.map`): that of rdma-core 65 and of the EFA installer's
+/// 64.0amzn0, whose release number does not show it.
 const EFA_WITH_COUNTERS: [u32; 2] = [1, 7];
 /// The first API version whose domains have counters.
 const FIRST_API: Version = Version::new(2, 5);
@@ -29,7 +30,7 @@ pub(super) struct Facts {
     pub(super) api: Version,
     /// The version of the efa kernel driver; None for the in-tree driver and under `--soft`.
     pub(super) driver: Option<String>,
-    /// Whether each libefa on the loader's path is of rdma-core 65 or newer; None without a libefa.
+    /// Whether each libefa on the loader's path has the function of counters; None without a libefa.
     pub(super) rdma_core: Option<bool>,
 }
 
@@ -101,7 +102,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
     if facts.rdma_core == Some(false) {
         return fix(
             format!(
-                "install {} or newer in the image, and a libfabric that was built with it ({} contains both)",
+                "install {}, or newer, in the image, and a libfabric that was built with it ({} contains both)",
                 COUNTERS_OF_RDMA_CORE.describe(),
                 INSTALLER_WITH_COUNTERS.describe()
             ),
@@ -119,7 +120,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
     }
     fix(
         format!(
-            "install a libfabric newer than 2.6.0 that was built with {} or newer ({} contains one); if it was, \
+            "install a libfabric newer than 2.6.0 that was built with {}, or newer ({} contains one); if it was, \
              update the kernel driver to {} or newer",
             COUNTERS_OF_RDMA_CORE.describe(),
             INSTALLER_WITH_COUNTERS.describe(),
