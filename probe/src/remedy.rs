@@ -51,7 +51,9 @@ pub(crate) static ALL: &[Remedy] = remedies! {
     "ENV-004" [Pod] FixHost: "unset the variables that the finding names";
     "ENV-005" [Pod] FixHost: "unset the variable that the finding names";
     "ENV-006" [Pod] FixHost: "unset the variable that the finding names, unless the restriction is wanted";
-    "ENV-007" [Pod] FixHost: "set the value that the finding names, or unset the variable";
+    "ENV-007" [Pod] FixHost:
+        "set the value that the finding names, or unset the variable; for NCCL's EFA-GDA set NCCL_GIN_TYPE=5 and \
+         NCCL_SYM_GIN_KERNELS_ENABLE=0";
     "ENV-008" [Pod] FixHost: "correct the variable's name, or unset it";
     "DEV-001" [Host] FixHost: ATTACH;
     "DEV-002" [Host] FixHost: "run the EFA installer on the host";

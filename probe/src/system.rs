@@ -7,6 +7,7 @@ pub(crate) mod elf;
 mod identity;
 pub(crate) mod instance;
 pub(crate) mod loader;
+mod nccl;
 pub(crate) mod packages;
 pub(crate) mod processes;
 pub(crate) mod topology;
@@ -18,8 +19,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::model::GpuChoice;
 use crate::model::text::visible;
+use crate::model::{GpuChoice, StackName};
 use crate::soft::Unready;
 use crate::system::adapters::Adapter;
 
@@ -34,6 +35,8 @@ pub(crate) struct System {
     pub(crate) device: Option<String>,
     /// The GPU named by `--gpu`.
     pub(crate) gpu: Option<GpuChoice>,
+    /// The stack named by `--for`.
+    pub(crate) stack: Option<StackName>,
     /// The software adapter's provider, or why it cannot be used; set when `--soft` loads it.
     pub(crate) provider: Option<Result<PathBuf, Unready>>,
     /// All adapters, once they were read.

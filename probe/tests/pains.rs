@@ -5,7 +5,9 @@
 mod support;
 
 use serde_json::Value;
-use support::sound::{Broken, LIBEFA, NCCL, PLUGIN, Stack, all_alone, broken, checked, libefa, pass, sound};
+use support::sound::{
+    Broken, LIBEFA, NCCL, NCCL_CONF, PLUGIN, Stack, all_alone, broken, checked, command, libefa, pass, sound,
+};
 use support::{Machine, at_once, check, document, output, says, state};
 
 use Stack::{Adapters, Files, FilesAndGpu, Libfabric, Whole};
@@ -74,13 +76,39 @@ const PAINS: &[Broken] = broken! {
         |m| _ = m.remove("/sys/bus/pci/devices/0000:08:00.0"), [];
     "a_lost_gpu" (Files) "host" "DEV-008", "fallen off the bus", "\"fail\"", "isolate":
         |m| _ = m.remove("/sys/bus/pci/devices/0000:18:00.0"), [];
-    "each_variable_whose_meaning_moved_is_reported" (Files) "pod" "ENV-007", "set it to 5",
+    "each_variable_whose_meaning_moved_is_reported" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
         "NCCL_GIN_TYPE=2, which should be ":
         |_| {}, [("NCCL_GIN_TYPE", "2")];
-    "gin_type_3" (Files) "pod" "ENV-007", "set it to 5", "NCCL_GIN_TYPE=3, which should be ":
+    "gin_type_3" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5", "NCCL_GIN_TYPE=3, which should be ":
         |_| {}, [("NCCL_GIN_TYPE", "3")];
-    "gin_type_4" (Files) "pod" "ENV-007", "set it to 5", "NCCL_GIN_TYPE=4, which should be ":
+    "gin_type_4" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5", "NCCL_GIN_TYPE=4, which should be ":
         |_| {}, [("NCCL_GIN_TYPE", "4")];
+    "gin_type_not_set" (Files) "pod" "ENV-007",
+        "set NCCL_GIN_TYPE=5 and NCCL_SYM_GIN_KERNELS_ENABLE=0", "NCCL_GIN_TYPE is not set", "CPU proxy",
+        "Loaded gin plugin Libfabric_GDAKI (v14)", "gin GDAKI: createContext done":
+        |m| _ = m.remove(NCCL_CONF), [];
+    // An empty variable hides that of a file.
+    "gin_type_without_a_value" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5", "NCCL_GIN_TYPE is not set":
+        |_| {}, [("NCCL_GIN_TYPE", "")];
+    "gin_type_5_alone" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5", "NCCL_SYM_GIN_KERNELS_ENABLE is not set",
+        "GIN strong signals are required, but the GIN plugin does not support them",
+        "GIN: DevComm setup failed on all available backends":
+        |m| _ = m.remove(NCCL_CONF), [("NCCL_GIN_TYPE", "5")];
+    "gin_type_5_with_symmetric_kernels" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
+        "NCCL_SYM_GIN_KERNELS_ENABLE is 1":
+        |_| {}, [("NCCL_SYM_GIN_KERNELS_ENABLE", "1")];
+    "gin_type_2_of_the_machines_file" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
+        "NCCL_GIN_TYPE=2 (in /etc/nccl.conf)":
+        |m| _ = m.file(NCCL_CONF, "NCCL_GIN_TYPE=2\n"), [];
+    "gin_type_3_of_the_users_file" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
+        "NCCL_GIN_TYPE=3 (in /home/a/.nccl.conf)":
+        |m| _ = m.file("/home/a/.nccl.conf", "NCCL_GIN_TYPE=3\n"), [("HOME", "/home/a")];
+    "gin_type_4_of_a_named_file" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
+        "NCCL_GIN_TYPE=4 (in /opt/nccl.conf)":
+        |m| {
+            m.file("/home/a/.nccl.conf", "NCCL_GIN_TYPE=5\n").file("/opt/nccl.conf", "NCCL_GIN_TYPE=4\n");
+        },
+        [("HOME", "/home/a"), ("NCCL_CONF_FILE", "/opt/nccl.conf")];
     "gin_disabled" (Files) "pod" "ENV-007", "unset NCCL_GIN_ENABLE", "NCCL_GIN_ENABLE=0, which should be ":
         |_| {}, [("NCCL_GIN_ENABLE", "0")];
     "gdaki" (Files) "pod" "ENV-007", "NCCL_GIN_TYPE=5", "OFI_NCCL_GIN_GDAKI=1, which should be ":
@@ -209,6 +237,33 @@ fn processes_that_cannot_be_read_are_counted_and_threads_of_the_kernel_are_not()
 fn values_that_are_right_today_are_not_reported() {
     let set = [("NCCL_GIN_TYPE", "5"), ("NCCL_GIN_ENABLE", "1"), ("NVSHMEM_REMOTE_TRANSPORT", "libfabric")];
     pass(&checked(Files, &sound("right"), &set), &["ENV-007"]);
+}
+
+#[test]
+fn the_environment_decides_before_the_files_of_nccl() {
+    let machine = sound("files-of-nccl");
+    machine.file(NCCL_CONF, "NCCL_GIN_TYPE=2\n");
+    let set = [("NCCL_GIN_TYPE", "5"), ("NCCL_SYM_GIN_KERNELS_ENABLE", "0")];
+    pass(&checked(Files, &machine, &set), &["ENV-007"]);
+}
+
+#[test]
+fn variables_that_select_efa_gda_are_missed_only_where_nccl_could_take_it_or_is_asked_for() {
+    let machine = sound("no-nccl");
+    machine.remove(NCCL_CONF).remove(NCCL);
+    pass(&checked(Files, &machine, &[]), &["ENV-007"]);
+    for stack in ["nccl", "deepep"] {
+        let (mut command, _folder) = command(Files, &machine, &["check", "--json", "--for", stack]);
+        let output = output(command.args(support::PATIENT));
+        assert_eq!((state(&document(&output), "ENV-007"), support::status(&output)), ("warn", 3), "{stack}");
+    }
+    let old = sound("old-nccl");
+    old.remove(NCCL_CONF).file(NCCL, "NCCL version 2.30.4+cuda13");
+    let without_plugin = sound("no-plugin");
+    without_plugin.remove(NCCL_CONF).remove(PLUGIN);
+    for machine in [old, without_plugin] {
+        pass(&checked(Files, &machine, &[]), &["ENV-007"]);
+    }
 }
 
 /// The verdict for one stack: runs, and the code that stops it.

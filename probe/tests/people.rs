@@ -78,7 +78,7 @@ const BROKEN: &[Broken] = broken! {
         |m| _ = m.capabilities("00000000a80465fb"), [("SOFTEFA_BREAK", "gpu-memory-14")];
     "old-provider" (Whole) "image" "GDA-001", "libfabric 2.3":
         |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"), [("SOFTEFA_PROV_VERSION", "202.0")];
-    "gin-type-of-the-past" (Whole) "pod" "ENV-007", "set it to 5": |_| {}, [("NCCL_GIN_TYPE", "3")];
+    "gin-type-of-the-past" (Whole) "pod" "ENV-007", "set NCCL_GIN_TYPE=5": |_| {}, [("NCCL_GIN_TYPE", "3")];
     "lost-gpu" (Whole) "host" "DEV-008", "fallen off the bus":
         |m| _ = m.remove("/sys/bus/pci/devices/0000:18:00.0"), [];
     "queues-of-another-kind" (Adapters) "image" "QUE-001", "EFA installer": |_| {}, [("SOFTEFA_BREAK", "depth3")];

@@ -39,8 +39,13 @@ pub(crate) static CHECKS: &[Unit<System>] = &[
     declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Hardware),
     declared("ENV-005", "No environment variable aborts libfabric", &[], aborting),
     declared("ENV-006", "No environment variable restricts libfabric", &[], restricting),
-    declared("ENV-007", "No environment variable means something else today", &[], variables::moved)
-        .of(Hardware),
+    declared(
+        "ENV-007",
+        "NCCL's and NVSHMEM's variables have the values that EFA needs",
+        &[],
+        variables::moved,
+    )
+    .of(Hardware),
     declared("ENV-008", "libfabric reads every FI_ variable that is set", &[], variables::unknown)
         .of(Hardware),
 ];

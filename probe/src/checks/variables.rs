@@ -1,8 +1,9 @@
 //! Environment variables of NCCL, NVSHMEM and libfabric that have another effect than their user expects: values
-//! whose meaning moved between releases, and names that the libfabric of this machine does not know.
+//! whose meaning moved between releases, variables without which NCCL does not take EFA-GDA, and names that the
+//! libfabric of this machine does not know.
 
 use crate::check::{Checked, Outcome, Outcomes, Problem};
-use crate::model::Who;
+use crate::model::{StackName, Who};
 use crate::releases::GIN_EFA_GDA;
 use crate::system::{System, version_numbers};
 
@@ -16,9 +17,16 @@ struct Moved {
     fix: &'static str,
 }
 
+/// The variable that selects NCCL's GIN backend, and the one that lets NCCL's own collectives use GIN.
+const GIN_TYPE: &str = "NCCL_GIN_TYPE";
+const SYMMETRIC_KERNELS: &str = "NCCL_SYM_GIN_KERNELS_ENABLE";
+/// What makes NCCL take EFA-GDA.
+const SELECT_EFA_GDA: &str =
+    "set NCCL_GIN_TYPE=5 and NCCL_SYM_GIN_KERNELS_ENABLE=0 for the job, with NCCL 2.31.2 or newer";
+
 static MOVED: [Moved; 6] = [
     Moved {
-        name: "NCCL_GIN_TYPE",
+        name: GIN_TYPE,
         effect: |value| match value.trim() {
             "" | "5" => None,
             "2" => Some("type 2 is the CPU proxy: no GPU posts to the adapter"),
@@ -26,20 +34,20 @@ static MOVED: [Moved; 6] = [
             "4" => Some("type 4 was EFA-GDA in aws-ofi-nccl 1.20 only; NCCL 2.31.2 and newer use 5"),
             _ => Some("EFA-GDA is type 5"),
         },
-        right: "unset or 5",
-        fix: "unset NCCL_GIN_TYPE, or set it to 5 with NCCL 2.31.2 or newer",
+        right: "5",
+        fix: SELECT_EFA_GDA,
     },
     Moved {
         name: "NCCL_GIN_ENABLE",
         effect: |value| (value.trim() == "0").then_some("0 turns all GIN types off, EFA-GDA among them"),
         right: "unset or 1",
-        fix: "unset NCCL_GIN_ENABLE",
+        fix: "unset NCCL_GIN_ENABLE, or set it to 1",
     },
     Moved {
         name: "OFI_NCCL_GIN_GDAKI",
         effect: |_| Some("no release of aws-ofi-nccl reads this variable"),
         right: "unset",
-        fix: "unset OFI_NCCL_GIN_GDAKI; NCCL_GIN_TYPE=5 selects EFA-GDA",
+        fix: "unset OFI_NCCL_GIN_GDAKI; NCCL_GIN_TYPE=5 with NCCL_SYM_GIN_KERNELS_ENABLE=0 selects EFA-GDA",
     },
     Moved {
         name: "NVSHMEM_DISABLE_CUDA_VMM",
@@ -78,23 +86,74 @@ fn is_true(value: &str) -> bool {
 /// ENV-007.
 pub(super) fn moved(system: &mut System) -> Checked {
     let warn = |variable: &Moved| {
-        let value = system.env(variable.name)?.to_string_lossy().into_owned();
+        let (value, file) = if variable.name.starts_with("NCCL_") {
+            system.nccl_variable(variable.name)?
+        } else {
+            (system.env(variable.name)?.to_string_lossy().into_owned(), None)
+        };
         let effect = (variable.effect)(&value)?;
+        let of_file = file.map(|file| format!(" (in {})", file.display())).unwrap_or_default();
         let problem = Problem {
-            observed: format!("{}={value}, which should be {}: {effect}", variable.name, variable.right),
+            observed: format!(
+                "{}={value}{of_file}, which should be {}: {effect}",
+                variable.name, variable.right
+            ),
             required: format!("{} is {}", variable.name, variable.right),
             why: "the job runs without the transport of EFA that its script asks for, or does not start"
                 .to_owned(),
             fix: variable.fix.to_owned(),
             who: Who::Pod,
         };
-        Some((Some(variable.name.to_owned()), Outcome::Warn(problem)))
+        Some((variable.name, problem))
     };
-    let outcomes: Vec<_> = MOVED.iter().filter_map(warn).collect();
+    let problems = MOVED.iter().filter_map(warn).chain(not_selected(system));
+    let outcomes: Vec<_> =
+        problems.map(|(name, problem)| (Some(name.to_owned()), Outcome::Warn(problem))).collect();
     if outcomes.is_empty() {
-        return Outcome::pass(format!("no variable has such a value ({})", GIN_EFA_GDA.piece)).into();
+        return Outcome::pass(format!("no variable has another value ({})", GIN_EFA_GDA.piece)).into();
     }
     Ok(Outcomes(outcomes))
+}
+
+/// The variable without which NCCL does not take EFA-GDA, where it could.
+fn not_selected(system: &System) -> Option<(&'static str, Problem)> {
+    let value = |name: &str| {
+        let (value, _) = system.nccl_variable(name)?;
+        Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+    };
+    let (name, observed, required, why) = match (value(GIN_TYPE), value(SYMMETRIC_KERNELS)) {
+        (None, _) => (
+            GIN_TYPE,
+            "NCCL_GIN_TYPE is not set (environment, ~/.nccl.conf, /etc/nccl.conf): NCCL takes its CPU proxy"
+                .to_owned(),
+            "NCCL_GIN_TYPE is 5",
+            "no GPU posts to the adapter, without an error: \"Loaded gin plugin Libfabric_GDAKI (v14)\" is in the log \
+             with the proxy too; only \"gin GDAKI: createContext done\" proves EFA-GDA",
+        ),
+        (Some(of_type), kernels) if of_type == "5" && kernels.as_deref() != Some("0") => (
+            SYMMETRIC_KERNELS,
+            match kernels {
+                Some(value) => format!("NCCL_GIN_TYPE is 5, and {SYMMETRIC_KERNELS} is {value}"),
+                None => format!("NCCL_GIN_TYPE is 5, and {SYMMETRIC_KERNELS} is not set"),
+            },
+            "NCCL_SYM_GIN_KERNELS_ENABLE is 0",
+            "the kernels of NCCL's collectives need signals that EFA-GDA lacks, and NCCL reports \"GIN strong signals are \
+             required, but the GIN plugin does not support them\" and \"GIN: DevComm setup failed on all available \
+             backends\"",
+        ),
+        _ => return None,
+    };
+    let (required, why, fix) = (required.to_owned(), why.to_owned(), SELECT_EFA_GDA.to_owned());
+    is_meant_for_efa_gda(system).then_some((name, Problem { observed, required, why, fix, who: Who::Pod }))
+}
+
+/// Whether the user asks for NCCL's EFA-GDA, or the machine has an NCCL with EFA-GDA and a plugin.
+fn is_meant_for_efa_gda(system: &System) -> bool {
+    let has_both = || {
+        let release = system.nccl().into_iter().next().and_then(|nccl| nccl.release);
+        release.is_some_and(|release| GIN_EFA_GDA.is_in(&release)) && !system.nccl_plugins().is_empty()
+    };
+    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep)) || has_both()
 }
 
 /// The variables of the efa provider that every supported release reads, without `FI_EFA_` (`efa_env.c` of libfabric

@@ -20,7 +20,7 @@ use crate::system::System;
 use crate::terminal;
 
 /// Environment variables of whose values the known parts are packed.
-const VARIABLES: [&str; 36] = [
+const VARIABLES: [&str; 37] = [
     "CUDA_VISIBLE_DEVICES",
     "EFA_GDA_NVCC",
     "FI_EFA_ENABLE_SHM_TRANSFER",
@@ -47,6 +47,7 @@ const VARIABLES: [&str; 36] = [
     "NCCL_GIN_ENABLE",
     "NCCL_GIN_TYPE",
     "NCCL_NET_PLUGIN",
+    "NCCL_SYM_GIN_KERNELS_ENABLE",
     "NVIDIA_VISIBLE_DEVICES",
     "NVSHMEM_DISABLE_CUDA_VMM",
     "NVSHMEM_LIBFABRIC_PROVIDER",

@@ -48,6 +48,7 @@ impl Run {
             soft: common.soft,
             device: common.device.clone(),
             gpu: common.gpu,
+            stack: common.stack,
             ..System::default()
         };
         let mut directory = None;

@@ -112,7 +112,8 @@ static STACKS: [Stack; 5] = [
     Stack {
         name: StackName::Nccl,
         needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL, NCCL_VARIABLES],
-        ready: "none: NCCL selects EFA-GDA itself; NCCL_GIN_TYPE=5 insists on it",
+        ready: "set NCCL_GIN_TYPE=5 and NCCL_SYM_GIN_KERNELS_ENABLE=0 in each job; with NCCL_DEBUG=INFO, \"gin GDAKI: \
+                createContext done\" proves that EFA-GDA runs",
     },
     Stack {
         name: StackName::FiXpu,
@@ -127,8 +128,9 @@ static STACKS: [Stack; 5] = [
     Stack {
         name: StackName::Deepep,
         needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL, NCCL_VARIABLES],
-        ready: "use amazon-contributing/DeepEP with EP_HYBRID_KERNEL=unordered: unmodified DeepEP needs signals that \
-                EFA-GDA lacks; DeepEP 1 runs on the compatibility headers, which need only gda",
+        ready: "use amazon-contributing/DeepEP with EP_HYBRID_KERNEL=unordered, NCCL_GIN_TYPE=5 and \
+                NCCL_SYM_GIN_KERNELS_ENABLE=0: unmodified DeepEP needs signals that EFA-GDA lacks; DeepEP 1 runs on \
+                the compatibility headers, which need only gda",
     },
 ];
 

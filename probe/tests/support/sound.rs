@@ -10,9 +10,10 @@ use serde_json::Value;
 
 use super::{Machine, PATIENT, at_once, document, output, probe, state};
 
-/// NCCL, its EFA plugin and libefa on a sound machine.
+/// NCCL, its EFA plugin, its settings and libefa on a sound machine.
 pub(crate) const NCCL: &str = "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2";
 pub(crate) const PLUGIN: &str = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so";
+pub(crate) const NCCL_CONF: &str = "/etc/nccl.conf";
 pub(crate) const LIBEFA: &str = "/usr/lib/libefa.so.1";
 
 /// A machine whose releases fit, with all devices of its type.
@@ -34,6 +35,7 @@ pub(crate) fn sound(name: &str) -> Machine {
         .file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.9\x002.6.0\0y")
         .file(NCCL, "NCCL version 2.32.3+cuda13")
         .file(PLUGIN, "Initializing aws-ofi-nccl 1.22.0\0")
+        .file(NCCL_CONF, "# EFA-GDA\nNCCL_GIN_TYPE=5\nNCCL_SYM_GIN_KERNELS_ENABLE=0\n")
         .file("/usr/lib/libgdrapi.so.2.5", "")
         .link("/usr/lib/libgdrapi.so.2", "libgdrapi.so.2.5")
         .file("/sys/module/gdrdrv/version", "2.5\n");
