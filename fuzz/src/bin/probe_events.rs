@@ -15,13 +15,14 @@ use serde_json::Value;
 mod probe {
     pub(crate) mod check;
     pub(crate) mod decode;
+    pub(crate) mod ending;
     pub(crate) mod model;
     pub(crate) mod progress;
     pub(crate) mod supervisor;
     pub(crate) mod terminal;
     pub(crate) mod worker;
 }
-use probe::{check, decode, model, progress, supervisor, terminal, worker};
+use probe::{check, decode, ending, model, progress, supervisor, terminal, worker};
 
 /// In place of the probe's checks, which need its libraries: there is none.
 mod checks {
