@@ -74,6 +74,36 @@ fn a_read_of_a_relaxed_region_returns_every_write_that_completed_before() {
 }
 
 #[test]
+fn the_completion_of_a_receive_shows_every_write_before_it_and_the_message() {
+    let (mut a, mut b, to_b) = sides(NEVER, 1);
+    let from = Buffer::new(&a, WRITES, Access::LOCAL_READ);
+    let [to, inbox] = [0; 2].map(|_| Buffer::new(&b, WRITES, Access::ALL | Access::RELAXED_ORDERING));
+    for round in 0..8 {
+        to.fill(|_| 0);
+        inbox.fill(|_| 0);
+        write_each(&mut a, to_b, &from, &to);
+        b.post_receive(round, inbox.segment(0, WRITES as u32));
+        assert_eq!(a.run(&send(100, to_b, &[from.segment(0, WRITES as u32)])), CompletionStatus::Ok);
+        assert_eq!(b.completion().status, CompletionStatus::Ok);
+        assert_eq!([to.bytes(), inbox.bytes()], [[0xff; WRITES]; 2].map(Vec::from));
+    }
+    [to, inbox].iter().for_each(|region| b.adapter.deregister_memory(region.keys.local).unwrap());
+}
+
+#[test]
+fn the_completion_of_a_read_shows_its_bytes() {
+    let (mut a, b, to_b) = sides(NEVER, 1);
+    let to = Buffer::new(&a, WRITES, Access::ALL | Access::RELAXED_ORDERING);
+    let from = Buffer::new(&b, WRITES, Access::ALL);
+    from.fill(|_| 0xff);
+    for at in 0..WRITES as u64 {
+        assert_eq!(a.run(&read(at, to_b, from.remote(at), to.segment(at, 1))), CompletionStatus::Ok);
+    }
+    assert_eq!(to.bytes(), [0xff; WRITES]);
+    a.adapter.deregister_memory(to.keys.local).unwrap();
+}
+
+#[test]
 fn late_writes_land_without_another_request() {
     let (mut a, b, to_b) = sides(Duration::from_millis(1), 1);
     let from = Buffer::new(&a, WRITES, Access::LOCAL_READ);

@@ -57,7 +57,7 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(4);
     /// All of them.
     pub const ALL: Self = Self(7);
-    /// Not a right: writes to the region may land after their completions
+    /// Not a right: writes to the region may land after their completions at the peer
     /// ([`AdapterConfig::latest_write`](super::AdapterConfig::latest_write)), and in any order.
     pub const RELAXED_ORDERING: Self = Self(8);
 

@@ -146,7 +146,7 @@ pub struct AdapterConfig {
     pub capabilities: Capabilities,
     /// The faults that it injects.
     pub faults: Faults,
-    /// The longest time after its completion at which a write to a region with
+    /// The longest time after its request at which a write to a region with
     /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) is due. The engine lands it in its next round. Writes
     /// are late in up to 64 such regions of an adapter.
     pub latest_write: Duration,

@@ -16,7 +16,7 @@ use super::memory::HostRange;
 use super::queue_pair::QueuePairCore;
 use super::receive_queue::{MAX_SEGMENTS, PostedReceive};
 use super::shared::add;
-use super::tables::View;
+use super::tables::{Port, View};
 use super::transfer::scatter;
 
 /// The bytes of a request.
@@ -52,6 +52,8 @@ pub(super) const BAD_SINK: (CompletionStatus, CompletionStatus) =
 /// A checked request and where its bytes go.
 pub(super) struct Delivery<'a> {
     pub(super) target: &'a QueuePairCore,
+    /// The target's adapter.
+    pub(super) target_port: &'a Port,
     /// The handle for the sender's adapter in the target's domain, if it has one.
     pub(super) handle: Option<AddressHandle>,
     pub(super) sender: &'a QueuePairCore,
@@ -72,7 +74,7 @@ enum Side {
 impl Delivery<'_> {
     /// Stores the bytes, writes the receive completion and adds to the target's counters, as `end` requires.
     pub(super) fn run(self, scratch: &[u8], unwritten: &mut UnwrittenCounters) -> Outcome {
-        let Self { target, handle, sender, sender_gid, request, source, sinks, end } = self;
+        let Self { target, target_port, handle, sender, sender_gid, request, source, sinks, end } = self;
         let is_read = matches!(end, End::Read | End::Piece { is_read: true, .. });
         if is_read {
             return match (store(&source, &sinks, scratch), end) {
@@ -92,7 +94,8 @@ impl Delivery<'_> {
             Ok(stored) => (stored, None),
             Err(panic) => (Err(Side::To), Some(panic)),
         };
-        let receiver = Receiver { queue_pair: target, handle, sender, sender_gid, request };
+        let receiver =
+            Receiver { queue_pair: target, port: target_port, handle, sender, sender_gid, request };
         let outcome = receiver.finish(end, stored, unwritten);
         panic.map_or(outcome, |panic| resume_unwind(panic))
     }
@@ -117,6 +120,7 @@ fn store(source: &Source<'_>, sinks: &[Option<View<'_>>], scratch: &[u8]) -> Res
 /// The target of a request, and what its receive completion states of the sender.
 struct Receiver<'a> {
     queue_pair: &'a QueuePairCore,
+    port: &'a Port,
     handle: Option<AddressHandle>,
     sender: &'a QueuePairCore,
     sender_gid: Gid,
@@ -164,9 +168,10 @@ impl Receiver<'_> {
     }
 
     /// Passes the receive completion to the target's completion queue at once, so that it is visible before the
-    /// sender's completion (exception: `engine.rs`, "Order of one request"). For a message it first adds to the
-    /// target's counter of receives and writes that counter's mirror.
+    /// sender's completion (exception: `engine.rs`, "Order of one request"). First it lands the late writes of the
+    /// target's adapter; for a message it then adds to the target's counter of receives and writes that counter's mirror.
     fn complete_receive(&self, receive: Option<&PostedReceive>, length: u32, status: CompletionStatus) {
+        self.port.land_late_writes(None);
         let code = self.request.operation.code();
         let info = ReceiveInfo {
             length,

@@ -81,7 +81,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
@@ -268,8 +268,8 @@ fn serve(network: &Network, index: u16, round: &mut Round) {
         if local.shared.notifying.load(Ordering::Relaxed) > 0 {
             local.completions.iter().for_each(|(_, queue)| queue.send_due_event());
         }
-        for (_, memory) in &local.relaxed {
-            engine.has_pending |= memory.land_due();
+        if !local.relaxed.is_empty() {
+            engine.has_pending |= local.land_late_writes(Some(Instant::now()));
         }
         engine.add_counts(&local.shared);
         round.has_pending |= engine.has_pending;

@@ -73,6 +73,9 @@ pub(crate) fn execute(
             let outcome = delivery.run(scratch, unwritten);
             if outcome == Outcome::Done(CompletionStatus::Ok) {
                 let packet_bytes = network.config().limits.max_msg_size;
+                if matches!(request.operation, Operation::Read { .. }) {
+                    network.local.land_late_writes(None);
+                }
                 let [own, peer] = [sender, target].map(|side| &side.shared.counts.traffic);
                 own.count(peer, &request.operation, packet_bytes);
             }
@@ -212,6 +215,7 @@ impl<'a> Try<'a> {
         sinks.iter_mut().zip(views).for_each(|(sink, view)| *sink = view);
         Delivery {
             target: target.queue_pair,
+            target_port: target.port,
             handle: target.port.handle_for(self.network.local_index, target.queue_pair.pd),
             sender: self.sender,
             sender_gid: self.network.local.gid,

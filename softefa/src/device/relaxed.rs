@@ -1,7 +1,9 @@
 //! Memory registered with relaxed ordering ([`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING)): a write may
-//! reach it after the request's completion is visible, and after later writes. The adapter's seed decides which writes
-//! are late and when each is due; the order in which they land also depends on when rounds and reads come. A read of
-//! the region first lands all of its late writes, as a read on PCIe pushes the writes before it.
+//! reach it after the completion at the peer that requested it, and after later writes. The adapter's seed decides which
+//! writes are late and when each is due; the order in which they land also depends on when rounds and reads come. A read
+//! of the region first lands all of its late writes, as a read on PCIe pushes the writes before it. So does a completion
+//! of the adapter itself, of a receive or of a read: it shows all bytes that arrived before it, in any region
+//! (`ibv_reg_mr(3)`, IBV_ACCESS_RELAXED_ORDERING).
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -46,15 +48,11 @@ impl RelaxedMemory {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lands the late writes that are due. Returns whether any late writes remain. If the memory panics, the write
-    /// during which it panicked is lost; the others still land.
-    pub(crate) fn land_due(&self) -> bool {
+    /// Lands the late writes that are due `by` then, or all of them. Returns whether any late writes remain. If the
+    /// memory panics, the write during which it panicked is lost; the others still land.
+    pub(crate) fn land_due(&self, by: Option<Instant>) -> bool {
         let mut late = self.late();
-        if late.writes.is_empty() {
-            return false;
-        }
-        let now = Instant::now();
-        while let Some(index) = late.writes.iter().position(|write| write.lands <= now) {
+        while let Some(index) = late.writes.iter().position(|write| by.is_none_or(|by| write.lands <= by)) {
             let write = late.writes.swap_remove(index);
             // The panic hook has printed a panic of the memory.
             let _ = catch_unwind(AssertUnwindSafe(|| self.land(write)));
@@ -188,7 +186,7 @@ mod tests {
     fn a_panic_while_late_writes_that_are_due_land_loses_one_of_them() {
         let landed = writes_that_land(|relaxed| {
             relaxed.late().writes.iter_mut().for_each(|write| write.lands = Instant::now());
-            assert!(!relaxed.land_due(), "late writes remain");
+            assert!(!relaxed.land_due(Some(Instant::now())), "late writes remain");
         });
         assert_eq!(landed, 15);
     }

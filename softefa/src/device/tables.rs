@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use efa_gda_wire::{AddressHandle, LocalKey, RemoteKey};
 
@@ -271,6 +272,12 @@ impl Port {
         self.by_gid.remove(&(handle.pd, handle.gid));
         self.index_handles();
         Some(Some(handle.pd))
+    }
+
+    /// Lands the late writes of this adapter's regions that are due `by` then, or all of them. Returns whether any
+    /// remain.
+    pub(crate) fn land_late_writes(&self, by: Option<Instant>) -> bool {
+        self.relaxed.iter().fold(false, |remain, (_, memory)| memory.land_due(by) | remain)
     }
 
     /// Whether this adapter has a handle for the adapter with that index.
