@@ -309,9 +309,11 @@ fn a_pipe_or_a_device_is_refused_and_not_waited_for() {
     assert!(output(std::process::Command::new("mkfifo").arg(&pipe)).status.success());
     let rendezvous = ["ring", "--soft", "--rank", "0", "--ranks", "1", "--rendezvous", "127.0.0.1:34700"];
     for file in [pipe.to_str().unwrap(), "/dev/full"] {
-        for args in
-            [&["check", "--prometheus", file][..], &[&rendezvous[..], &["--token-file", file]].concat()]
-        {
+        for args in [
+            &["check", "--prometheus", file][..],
+            &["decode", "--wqe", "--file", file],
+            &[&rendezvous[..], &["--token-file", file]].concat(),
+        ] {
             let (status, text) = complaint(args);
             assert!((1..=2).contains(&status) && text.contains("device"), "{args:?}: {status}: {text}");
         }

@@ -5,6 +5,7 @@ mod input;
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use efa_gda_wire::RequestIdWidth;
@@ -50,7 +51,14 @@ fn bytes_of(hex: Option<&str>, args: &DecodeArgs) -> Result<Vec<u8>, CommandErro
         (None, file) if file == stdin => (read(std::io::stdin().lock(), "stdin")?, "stdin".to_owned()),
         (None, file) => {
             let name = format!("the file {}", file.display());
-            let opened = File::open(file).map_err(|error| unreadable(&name, &error))?;
+            // Without O_NONBLOCK, opening a pipe blocks until it has a writer.
+            let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+            let opened = opened.map_err(|error| unreadable(&name, &error))?;
+            if !opened.metadata().map_err(|error| unreadable(&name, &error))?.is_file() {
+                return Err(malformed(format!(
+                    "{name} is a directory, a pipe or a device; send the entry to stdin"
+                )));
+            }
             (read(opened, &name)?, name)
         }
     };
