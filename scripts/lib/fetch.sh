@@ -10,6 +10,12 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 FETCH_DAYS=7
 # What programs need of sid to run on its rdma-core and libfabric.
 STACK_PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
+# Other people's programs that scripts/lib/programs.sh runs, an MPI library's headers, and what Python's wheels load.
+PROGRAM_PACKAGES=(perftest openmpi-bin libopenmpi-dev python3-pyverbs libhwloc15 libnuma1 libcurl4t64)
+# Patterns of dependencies that no program here needs: compilers, ROCm, Perl, services. They are most of the bytes.
+UNNEEDED_PACKAGES=('*-dev' '*-doc' libc-dev-bin libc-gconv-modules-extra systemd 'libsystemd*' 'gcc-*' 'g++*' 'cpp-*'
+  'gfortran*' '*binutils*' 'libgprofng*' 'libisl*' 'lib?san*' 'libhwasan*' autoconf automake 'libllvm*' 'libclang*'
+  'libamd*' 'libhsa*' 'librocm*' 'libz3*' 'perl*' 'libperl*' 'fonts-*' 'dpkg*' tar 'libjs-*' 'openssh*')
 # Its libfabric, and mdBook, which Debian 12 has not.
 TRIXIE_PACKAGES=(libfabric1 mdbook)
 
@@ -120,8 +126,9 @@ make_root() {
 
 suite_dir() { printf '%s/.cache/%s' "$ROOT" "$1"; }
 
-# fetch_suite SUITE PACKAGE…: leaves in suite_dir the directory root, with the packages and all packages that they
-# depend on, and the file versions. An older copy serves if it cannot be renewed.
+# fetch_suite SUITE PACKAGE…: leaves in suite_dir the directory root, with the packages and those that they depend on
+# except UNNEEDED_PACKAGES, and the file versions. An older copy serves if it cannot be renewed. SUITE+NAME is another
+# directory with packages of SUITE.
 fetch_suite() {
   local dir
   dir=$(suite_dir "$1")
@@ -133,15 +140,23 @@ fetch_suite() {
 }
 
 fetch_binaries() {
-  local scratch=$1 suite=$2 dir package
-  private_apt "$scratch" deb "$suite" || return 1
-  # With nothing installed, apt fetches every dependency, down to the C library.
+  local scratch=$1 suite=$2 dir package pattern names=()
+  private_apt "$scratch" deb "${suite%%+*}" || return 1
+  # With nothing installed, apt names every dependency, down to the C library.
   : >"$scratch/status"
-  quietly "$scratch" "packages of $suite could not be fetched" "${APT[@]}" -o "Dir::State::status=$scratch/status" \
-    -o Debug::NoLocking=1 install --download-only -y --no-install-recommends "${@:3}" || return 1
-  for package in "$scratch"/cache/archives/*.deb; do
-    # Large, and no program here needs them.
-    case ${package##*/} in systemd_* | libc-gconv-modules-extra_* | *-doc_*) continue ;; esac
+  quietly "$scratch" "packages of $suite could not be selected" "${APT[@]}" -o "Dir::State::status=$scratch/status" \
+    -o Debug::NoLocking=1 install --simulate -y --no-install-recommends "${@:3}" || return 1
+  while read -r package; do
+    for pattern in "${UNNEEDED_PACKAGES[@]}"; do
+      # shellcheck disable=SC2053 # a pattern
+      [[ $package == $pattern && " ${*:3} " != *" $package "* ]] && continue 2
+    done
+    names+=("$package")
+  done < <(sed -n 's/^Inst \([^ :]*\).*/\1/p' "$scratch/log")
+  mkdir "$scratch/packages.d"
+  (cd "$scratch/packages.d" && quietly "$scratch" "packages of $suite could not be fetched" \
+    "${APT[@]}" download "${names[@]}") || return 1
+  for package in "$scratch"/packages.d/*.deb; do
     quietly "$scratch" "${package##*/} does not unpack" dpkg-deb -x "$package" "$scratch/root" || return 1
     basename "$package" .deb >>"$scratch/versions"
   done
