@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs unmodified rdma-core and libfabric of Debian sid over the uverbs frontend of the software adapter:
+# Runs unmodified rdma-core and libfabric of Debian sid, and other people's programs on them, over the uverbs frontend of
+# the software adapter:
 #
-#   scripts/realstack.sh
+#   scripts/realstack.sh            everything
+#   scripts/realstack.sh programs   other people's programs alone
 #
 # The script fetches the packages from sid through this machine's apt configuration, verifies their signatures, unpacks
 # them without root into .cache/sid, and reuses them for a week. Programs run through sid's loader. LIBFABRIC_DIR=DIR,
@@ -17,6 +19,8 @@ set -euo pipefail
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$ROOT/scripts/lib/fetch.sh"
+# shellcheck source=scripts/lib/programs.sh
+source "$ROOT/scripts/lib/programs.sh"
 
 # Time limits of the probe that suit a busy machine.
 PATIENT=(--time-limit 60000)
@@ -61,6 +65,19 @@ program() {
   chmod +x "$SCRATCH/$1"
 }
 
+# use_suite SUITE: sets SID and SID_LIB, and makes the program sid, which runs programs of that directory through its
+# loader; libibverbs finds its drivers by name on the library path.
+use_suite() {
+  SID=$(suite_dir "$1")
+  SID_LIB=$(suite_lib "$1")
+  program sid <<PROGRAM
+program=\$1
+shift
+case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
+exec $(suite_loader "$1") --library-path \${LIBRARIES:+\$LIBRARIES:}$SID_LIB:$SID_LIB/libibverbs "\$program" "\$@"
+PROGRAM
+}
+
 # build_tests NAME…: test files of efa-gda; cargo prints the paths of the programs, which test_file reads.
 build_tests() {
   (cd "$ROOT" && cargo test --no-run --locked --workspace "${@/#/--test=}") >"$SCRATCH/tests" 2>&1 ||
@@ -81,32 +98,27 @@ build() {
       -o "$SCRATCH/$name" -L"$SID_LIB" -Wl,--unresolved-symbols=ignore-in-shared-libs \
       -l:libefa.so.1 -l:libibverbs.so.1 || die "$name.c does not compile against sid's rdma-core"
   done
-  # Runs programs of sid through its loader; libibverbs finds its drivers by name on the library path.
-  program sid <<PROGRAM
-program=\$1
-shift
-case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
-exec $(suite_loader sid) --library-path \${LIBRARIES:+\$LIBRARIES:}$SID_LIB:$SID_LIB/libibverbs "\$program" "\$@"
-PROGRAM
-}
-
-# Two processes, a server and a client.
-pingpong() {
-  program pingpong <<'PROGRAM'
-# Through the adapter: by default libfabric uses shared memory between processes of one host.
-export FI_EFA_ENABLE_SHM_TRANSFER=0
+  # Starts a server and, when it listens, its client. OPTION: of the server's, of the client's port.
+  program served <<'PROGRAM'
 # A port that differs between concurrent runs, below those of outgoing connections.
 port=$((10000 + $$ % 20000))
-"$@" -B "$port" & server=$!
+server=$1 client=$2
+shift 2
+"$@" "$server" "$port" & pid=$!
 for _ in $(seq 1000); do
-  # The server listens.
   grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$port")" /proc/net/tcp && break
   sleep 0.1
 done
-"$@" -P "$port" 127.0.0.1 || exit
-wait "$server"
+"$@" "$client" "$port" 127.0.0.1 || { status=$?; kill "$pid"; exit "$status"; }
+wait "$pid"
 PROGRAM
-  softefa "fi_pingpong-$1" 300 "$SCRATCH/pingpong" "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
+}
+
+# Two processes, a server and a client, through the adapter: by default libfabric uses shared memory between processes of
+# one host.
+pingpong() {
+  FI_EFA_ENABLE_SHM_TRANSFER=0 softefa "fi_pingpong-$1" 300 \
+    "$SCRATCH/served" -B -P "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
   wants "fi_pingpong-$1" 'rdmap0s6: [1-9][0-9]* doorbells'
 }
 
@@ -361,7 +373,7 @@ compared() {
 }
 
 main() {
-  help_or_nothing "$@"
+  [[ ${1:-} == programs ]] || help_or_nothing "$@"
   want 'gcc libc6-dev' have_c_compiler
   want g++ have_cxx_compiler
   install_missing || exit 1
@@ -370,14 +382,18 @@ main() {
   local reason
   reason=$(fetch_suite sid "${STACK_PACKAGES[@]}" 2>&1) || skipped "$reason"
   [[ -z $reason ]] || say "$reason"
-  SID=$(suite_dir sid)
-  SID_LIB=$(suite_lib sid)
   echo "rdma-core $(suite_version sid libibverbs1), libfabric $(suite_version sid libfabric1), glibc $(suite_version sid libc6), from Debian sid"
   SCRATCH=$(mktemp -d)
   trap 'rm -rf -- "$SCRATCH"' EXIT
+  use_suite sid
   # Of rdma-core's drivers only efa's is unpacked; the machine's list names others.
   export IBV_DRIVERS=efa RDMAV_DRIVERS=efa
   build
+  if [[ ${1:-} == programs ]]; then
+    programs
+    echo "all passed"
+    return
+  fi
 
   ADAPTERS=2 softefa ibv_devinfo 300 "$SCRATCH/sid" ibv_devinfo -v
   wants ibv_devinfo 'hca_id:.*rdmap0s7'
@@ -432,6 +448,7 @@ main() {
     softefa cycles 600 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
   )
   library_test verbs_cycles 600
+  programs
   if [[ -n ${LIBFABRIC_DIR:-} ]]; then
     export LIBRARIES=$LIBFABRIC_DIR/lib
     probe_libfabric_dir
