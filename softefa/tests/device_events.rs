@@ -40,7 +40,7 @@ impl Sleeper {
         let events: Option<SendEvent> = Some(Arc::new(send));
         let attr = CompletionQueueAttr { entries: 1024, doorbell: true, events, ..Default::default() };
         let cq = adapter.create_completion_queue(attr).unwrap();
-        let side = Side::on(&adapter, pd, cq, |attr| attr.rq_depth = 0);
+        let side = Side::on(&adapter, pd, cq, |_| {});
         let itself = side.handle(&side);
         let buffer = Buffer::new(&side, 128, Access::ALL);
         let write = write(3, itself, buffer.remote(64), buffer.segment(0, 64));
@@ -135,6 +135,22 @@ fn an_event_without_room_is_sent_once_there_is_room() {
     assert_eq!(a.sent(), 0);
     a.is_full.store(false, Ordering::Relaxed);
     a.await_sent(1);
+}
+
+#[test]
+fn an_empty_queue_pair_in_error_sends_no_event() {
+    let mut a = Sleeper::new();
+    a.complete();
+    a.consume();
+    a.side.adapter.set_queue_pair_state(a.side.qp.number, QueuePairState::Error).unwrap();
+    for sequence in 1..4 {
+        a.sequence = sequence;
+        a.ring(true);
+        // Rounds of the queue pair, each of which flushes.
+        for _ in 0..10 {
+            assert_eq!(a.sent(), 0);
+        }
+    }
 }
 
 #[test]

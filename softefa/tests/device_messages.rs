@@ -220,6 +220,28 @@ fn a_datagram_that_does_not_fit_its_receive_after_40_bytes_is_refused() {
 }
 
 #[test]
+fn a_datagram_is_refused_if_no_region_has_the_40_bytes_before_it() {
+    let (mut a, mut b, to_b) = datagram_pair();
+    let (from, to) = buffers(&a, &b, 100);
+    let Segment { address, key, .. } = to.segment(0, 40);
+    let none = Segment { key: LocalKey::new(key.get() ^ 1).unwrap(), ..to.segment(0, 40) };
+    for before in [none, Segment { address: address - 1, ..to.segment(0, 40) }] {
+        for (part, first) in [(before, true), (to.segment(40, 60), false)] {
+            let receive = Receive { id: 5, address: part.address, length: part.length as u16, key: part.key };
+            let descriptor = ReceiveDescriptor { receive, first, last: !first, reserved_zero: true };
+            b.place_descriptor(&descriptor.encode());
+        }
+        b.ring_receive_doorbell();
+
+        let status = a.run(&send(1, to_b, &[from.segment(0, 60)]));
+
+        assert_eq!(status, CompletionStatus::RemoteAbort);
+        assert_eq!(b.completion().status, CompletionStatus::InvalidLocalKey);
+        assert_eq!(to.bytes(), [0; 100]);
+    }
+}
+
+#[test]
 fn a_datagram_queue_pair_has_no_rdma_and_no_peer_of_another_transport() {
     let (mut a, b, to_b) = datagram_pair();
     let (from, _) = buffers(&a, &b, 64);

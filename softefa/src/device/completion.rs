@@ -155,7 +155,7 @@ impl CompletionRing {
     /// abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
-        if state.is_abandoned {
+        if state.is_abandoned || records.len() == 0 {
             return;
         }
         self.read_doorbell(&mut state);

@@ -190,14 +190,13 @@ impl<'a> Try<'a> {
             let skipped = prefix.min(segment.length.into());
             prefix -= skipped;
             let part = rest.min(u64::from(segment.length) - skipped);
-            if part == 0 {
+            if refusal.is_some() || skipped + part == 0 {
                 continue;
             }
             let (pd, access) = (target.queue_pair.pd, Access::LOCAL_WRITE);
-            *sink = target.port.local_memory(segment.key, pd, access, segment.address + skipped, part);
-            if sink.is_none() {
-                refusal = Some(BAD_SINK);
-                break;
+            match target.port.local_memory(segment.key, pd, access, segment.address, skipped + part) {
+                Some(view) => *sink = (part > 0).then(|| view.part(skipped, part)),
+                None => refusal = Some(BAD_SINK),
             }
             rest -= part;
         }

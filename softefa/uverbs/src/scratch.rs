@@ -4,6 +4,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,14 @@ impl Scratch {
         let base = base();
         // Canonical paths below it must start with it.
         let base = base.canonicalize().unwrap_or(base);
+        // The library passes patterns of `glob` on with the directory before them.
+        if base.as_os_str().as_bytes().iter().any(|byte| b"*?[]{}\\".contains(byte)) {
+            return Err(Failure::Other(format!(
+                "the directory {} has one of *?[]{{}}\\ in its name, which glob would not take literally; set TMPDIR to \
+                 another one, and unset XDG_RUNTIME_DIR",
+                base.display()
+            )));
+        }
         sweep(&base);
         for attempt in 0..100_u32 {
             let path = base.join(format!("{PREFIX}{}.{attempt}", std::process::id()));

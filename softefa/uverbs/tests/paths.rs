@@ -346,6 +346,47 @@ fn relative_paths_reach_devices_and_counters() {
 }
 
 #[test]
+fn a_program_s_own_files_with_a_counter_s_or_a_device_s_name_are_its_own() {
+    under_a_run(|| {
+        let folder = efa_gda_test_support::TempDir::new("own-files");
+        for own in ["rdmap0s7/ports/1/hw_counters/tx_bytes", "dev/infiniband/uverbs1"] {
+            let path = folder.path().join(own);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, own).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), own);
+            std::env::set_current_dir(path.parent().unwrap()).unwrap();
+            fs::write(path.file_name().unwrap(), "anew").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "anew");
+        }
+    });
+}
+
+#[test]
+fn flags_have_the_effects_that_they_have_on_a_device_and_in_sysfs() {
+    under_a_run(|| {
+        let open = |path: &CStr, flags| {
+            // SAFETY: the path is a C string.
+            let number = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
+            assert_eq!(number, -1, "{path:?} {flags:#x}");
+            error()
+        };
+        let exclusive = libc::O_CREAT | libc::O_EXCL;
+        for (path, flags, expected) in [
+            (COUNTER, libc::O_WRONLY, libc::EACCES),
+            (COUNTER, libc::O_RDWR, libc::EACCES),
+            (COUNTER, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC, libc::EACCES),
+            (COUNTER, libc::O_DIRECTORY, libc::ENOTDIR),
+            (COUNTER, exclusive, libc::EEXIST),
+            (DEVICE, exclusive | libc::O_RDWR, libc::EEXIST),
+            (DEVICE, libc::O_DIRECTORY, libc::ENOTDIR),
+            (c"/dev/infiniband/uverbs2", libc::O_RDWR, libc::ENOENT),
+        ] {
+            assert_eq!(open(path, flags), expected, "{path:?} {flags:#x}");
+        }
+    });
+}
+
+#[test]
 fn the_pci_bus_has_the_adapters_and_the_machine_s_own_devices() {
     under_a_run(|| {
         let names = |path: &str| -> Vec<_> {

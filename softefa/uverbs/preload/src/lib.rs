@@ -28,6 +28,9 @@ const STAND_IN: &CStr = c"/dev/null";
 /// The netlink protocol through which libibverbs asks the kernel for its RDMA devices.
 const NETLINK_RDMA: c_int = 20;
 
+/// The flags with which a file is created, but not opened if it exists.
+const EXCLUSIVE: c_int = libc::O_CREAT | libc::O_EXCL;
+
 /// Sets `errno` and returns -1.
 fn fail(error: Errno) -> c_int {
     // SAFETY: `__errno_location` returns the address of the calling thread's errno.
@@ -37,7 +40,10 @@ fn fail(error: Errno) -> c_int {
 
 /// Opens an adapter. Returns a descriptor of the stand-in and records its connection in the table.
 fn open_adapter(adapter: u32, flags: c_int) -> c_int {
-    let descriptor = real::open_path(STAND_IN, flags & !(libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL));
+    if flags & EXCLUSIVE == EXCLUSIVE {
+        return fail(Errno::new(libc::EEXIST));
+    }
+    let descriptor = real::open_path(STAND_IN, flags & !(libc::O_CREAT | libc::O_TRUNC));
     if descriptor < 0 {
         return descriptor;
     }
@@ -50,9 +56,18 @@ fn open_adapter(adapter: u32, flags: c_int) -> c_int {
     }
 }
 
-/// Opens a file that reads as the value of a counter.
+/// Opens a file that reads as the value of a counter. Refuses what sysfs does.
 #[inline(never)] // other calls need no room for its text
 fn open_counter(adapter: u32, counter: u32, flags: c_int) -> c_int {
+    let refusal = match flags {
+        _ if flags & libc::O_DIRECTORY != 0 => Some(Errno::new(libc::ENOTDIR)),
+        _ if flags & EXCLUSIVE == EXCLUSIVE => Some(Errno::new(libc::EEXIST)),
+        _ if flags & libc::O_ACCMODE != libc::O_RDONLY => Some(Errno::new(libc::EACCES)),
+        _ => None,
+    };
+    if let Some(error) = refusal {
+        return fail(error);
+    }
     let value = match connection::counter(adapter, counter) {
         Ok(value) => value,
         Err(error) => return fail(error),
@@ -60,11 +75,13 @@ fn open_counter(adapter: u32, counter: u32, flags: c_int) -> c_int {
     let close = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::MFD_CLOEXEC };
     let mut text = Text::new();
     text.number(value).push(b"\n");
-    // SAFETY: the name is a C string, and the bytes are readable. A memory file with room for them takes them all.
+    // SAFETY: the name is a C string, and the bytes are readable.
     unsafe {
         let file = libc::memfd_create(c"softefa-counter".as_ptr(), close);
-        if file >= 0 {
-            libc::pwrite(file, text.bytes().as_ptr().cast(), text.bytes().len(), 0);
+        let length = text.bytes().len();
+        if file >= 0 && libc::pwrite(file, text.pointer().cast(), length, 0) != length as isize {
+            real::close(file);
+            return fail(Errno::EIO);
         }
         file
     }

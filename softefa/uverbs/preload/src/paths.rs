@@ -4,15 +4,16 @@
 //! [`SHOWN`] stands for the same path in that directory, so what the machine itself has there is hidden. Programs use
 //! paths in handlers of signals and after `fork`, so this module allocates nothing, takes no lock and leaves `errno` alone.
 //!
-//! What a program finds through a descriptor or a working directory needs no translation: it is of that directory. Only a
-//! device and a counter are no files there, so [`emulated`] also recognises them by a relative path.
+//! A path that is relative to a directory which the program opened there, or made its working directory, needs no
+//! translation. A device and a counter are stand-ins there, which [`emulated`] recognises by the file that a path leads
+//! to.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;
 use std::mem::MaybeUninit;
 
 use libc::{AT_FDCWD, stat as Stat};
-use softefa_abi::protocol::{COUNTERS, FIRST_SLOT, NAME_PREFIX};
+use softefa_abi::protocol::{COUNTERS, DEVICE_PREFIX, FIRST_SLOT, NAME_PREFIX};
 
 use crate::{STAND_IN, connection};
 
@@ -88,23 +89,28 @@ impl Text {
         }
     }
 
-    /// The path of the directory `at`. Empty if it has none. Preserves `errno`.
-    fn of_directory(at: c_int) -> Self {
+    /// The path of what is at `path`, which may be relative to the directory `at`, without links but the last component.
+    /// Empty if nothing is there. Preserves `errno`.
+    ///
+    /// # Safety
+    /// `path` must be null or a C string.
+    unsafe fn of_file(at: c_int, path: *const c_char) -> Self {
         let mut text = Self::new();
-        match at {
-            AT_FDCWD => text.push(b"/proc/self/cwd"),
-            _ => text.push(b"/proc/self/fd/").number(at as u64),
-        };
-        let path = text.bytes.as_mut_ptr();
-        // SAFETY: the path is a C string. The kernel reads it before it writes the result in its place, which has that
-        // room before the zero byte. `__errno_location` returns the address of this thread's errno.
-        let length = unsafe {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: by the caller, and `text` is a C string. The kernel reads it before it writes the result in its place,
+        // which has that room before the zero byte. The descriptor is closed once. `__errno_location` returns the address
+        // of this thread's errno.
+        unsafe {
             let before = *libc::__errno_location();
-            let length = libc::syscall(libc::SYS_readlinkat, AT_FDCWD, path, path, ROOM - 1);
+            let file = libc::syscall(libc::SYS_openat, at, path, flags, 0);
+            if file >= 0 {
+                let link = text.push(b"/proc/self/fd/").number(file as u64).bytes.as_mut_ptr();
+                text.length =
+                    libc::syscall(libc::SYS_readlinkat, AT_FDCWD, link, link, ROOM - 1).max(0) as usize;
+                libc::syscall(libc::SYS_close, file);
+            }
             *libc::__errno_location() = before;
-            length
-        };
-        text.length = length.max(0) as usize;
+        }
         text
     }
 }
@@ -124,16 +130,25 @@ unsafe fn bytes_of<'a>(path: *const c_char) -> &'a [u8] {
     if path.is_null() { &[] } else { unsafe { CStr::from_ptr(path) }.to_bytes() }
 }
 
-/// Stores the path to use instead of `start` followed by `rest` in `text`. Returns whether there is one.
+/// Stores a path to use instead of `start` followed by `rest` in the text. Returns whether there is one.
+type Translate = fn(start: &str, rest: &[u8], text: &mut Text) -> bool;
+
+/// The path in the directory of `softefa run`.
+fn place(start: &str, rest: &[u8], text: &mut Text) -> bool {
+    let directory = directory().unwrap_or_default();
+    text.push(directory).push(start.as_bytes()).push(rest);
+    !directory.is_empty()
+}
+
+/// As [`place`], but that of the stand-in for a device, whose link the program must not see.
 fn translate(start: &str, rest: &[u8], text: &mut Text) -> bool {
-    if start == UDMABUF {
-        text.push(STAND_IN.to_bytes());
-        return rest.is_empty() && connection::configured();
-    }
-    let Some(directory) = directory() else { return false };
-    text.push(directory).push(start.as_bytes());
-    if text.push(rest).kind() == Some(libc::S_IFLNK) && start == DEVICES {
-        // A link there is a device, which the program must not see as a link.
+    let is_device = match start {
+        UDMABUF if !rest.is_empty() || !connection::configured() => return false,
+        UDMABUF => true,
+        _ if !place(start, rest, text) => return false,
+        _ => start == DEVICES && text.kind() == Some(libc::S_IFLNK),
+    };
+    if is_device {
         *text = Text::new();
         text.push(STAND_IN.to_bytes());
     }
@@ -146,6 +161,20 @@ fn translate(start: &str, rest: &[u8], text: &mut Text) -> bool {
 /// `path` must be null or a C string, and `call` must be valid for it.
 pub(crate) unsafe fn with<R>(at: c_int, path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     // SAFETY: by the caller.
+    unsafe { with_that_of(translate, at, path, call) }
+}
+
+/// As [`with`].
+///
+/// # Safety
+/// As for [`with`].
+unsafe fn with_that_of<R>(
+    translate: Translate,
+    at: c_int,
+    path: *const c_char,
+    call: impl FnOnce(*const c_char) -> R,
+) -> R {
+    // SAFETY: by the caller.
     let bytes = unsafe { bytes_of(path) };
     let from_root = bytes.strip_prefix(b"/").unwrap_or(bytes);
     let shown = SHOWN.iter().find_map(|start| {
@@ -155,7 +184,7 @@ pub(crate) unsafe fn with<R>(at: c_int, path: *const c_char, call: impl FnOnce(*
     match shown {
         // Some programs look from the root directory: hwloc does.
         Some((start, rest)) if bytes.starts_with(b"/") || is_root(at) => {
-            with_translated(start, rest, path, call)
+            with_translated(|text| translate(start, rest, text), path, call)
         }
         _ => call(path),
     }
@@ -163,22 +192,22 @@ pub(crate) unsafe fn with<R>(at: c_int, path: *const c_char, call: impl FnOnce(*
 
 #[inline(never)]
 fn is_root(at: c_int) -> bool {
-    Text::of_directory(at).bytes() == b"/"
+    // SAFETY: the path is a C string.
+    unsafe { Text::of_file(at, c".".as_ptr()) }.bytes() == b"/"
 }
 
 /// Apart, so that other calls need no room for a path.
 #[inline(never)]
 fn with_translated<R>(
-    start: &str,
-    rest: &[u8],
+    translate: impl FnOnce(&mut Text) -> bool,
     path: *const c_char,
     call: impl FnOnce(*const c_char) -> R,
 ) -> R {
     let mut text = Text::new();
-    if translate(start, rest, &mut text) { call(text.pointer()) } else { call(path) }
+    if translate(&mut text) { call(text.pointer()) } else { call(path) }
 }
 
-/// What is no file in the directory of `softefa run`.
+/// What has a stand-in in the directory of `softefa run`.
 pub(crate) enum Emulated {
     /// The device file of the adapter with this number.
     Device(u32),
@@ -192,33 +221,45 @@ pub(crate) enum Emulated {
 /// `path` must be null or a C string.
 pub(crate) unsafe fn emulated(at: c_int, path: *const c_char) -> Option<Emulated> {
     // SAFETY: by the caller.
-    let path = unsafe { bytes_of(path) };
-    let name = path.rsplit(|byte| *byte == b'/').next()?;
-    let counter = COUNTERS.iter().position(|counter| counter.as_bytes() == name);
-    let device = name.strip_prefix(b"uverbs").and_then(number);
-    ((counter.is_some() || device.is_some()) && connection::configured())
-        .then(|| find(at, path, device, counter))?
+    let name = unsafe { bytes_of(path) }.rsplit(|byte| *byte == b'/').next()?;
+    let is_name = name.starts_with(b"uverbs") || counter_of(name).is_some();
+    // SAFETY: by the caller.
+    if is_name && connection::configured() { unsafe { find(at, path) } } else { None }
 }
 
 /// Apart, as [`with_translated`].
+///
+/// # Safety
+/// As for [`emulated`].
 #[inline(never)]
-fn find(at: c_int, path: &[u8], device: Option<u32>, counter: Option<usize>) -> Option<Emulated> {
-    let mut text = if path.starts_with(b"/") { Text::new() } else { Text::of_directory(at) };
-    let mut shown = text.push(if text.length > 0 { b"/" } else { b"" }).push(path).bytes();
-    if let Some(rest) = directory().and_then(|directory| shown.strip_prefix(directory)) {
-        shown = rest;
+unsafe fn find(at: c_int, path: *const c_char) -> Option<Emulated> {
+    let text;
+    let shown = match directory() {
+        Some(directory) => {
+            // The kernel resolves the path, so that a file of the program that has such a name is none of ours.
+            // SAFETY: by the caller.
+            text = unsafe { with_that_of(place, at, path, |path| Text::of_file(at, path)) };
+            text.bytes().strip_prefix(directory)?
+        }
+        // A program that was started without `softefa run` has the paths of a machine with the adapters.
+        // SAFETY: by the caller.
+        None => unsafe { bytes_of(path) },
+    };
+    if let Some(adapter) = shown.strip_prefix(DEVICE_PREFIX.as_bytes()).and_then(number) {
+        return Some(Emulated::Device(adapter));
     }
-    let mut parts = shown.rsplit(|byte| *byte == b'/').filter(|part| !matches!(part, [] | [b'.'])).skip(1);
-    if let Some(adapter) = device {
-        let is_device = parts.eq([&b"infiniband"[..], b"dev"]);
-        return is_device.then_some(Emulated::Device(adapter));
-    }
-    let counter = counter? as u32;
+    let mut parts = shown.strip_prefix(b"/sys/")?.rsplit(|byte| *byte == b'/');
+    let counter = counter_of(parts.next()?)?;
     if !["hw_counters", "1", "ports"].iter().all(|name| parts.next() == Some(name.as_bytes())) {
         return None;
     }
     let slot = number(parts.next()?.strip_prefix(NAME_PREFIX.as_bytes())?)?;
     slot.checked_sub(FIRST_SLOT).map(|adapter| Emulated::Counter { adapter, counter })
+}
+
+/// The number of the counter with this name.
+fn counter_of(name: &[u8]) -> Option<u32> {
+    COUNTERS.iter().position(|counter| counter.as_bytes() == name).map(|counter| counter as u32)
 }
 
 /// The number that `digits` are in decimal.

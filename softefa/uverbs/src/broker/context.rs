@@ -57,8 +57,6 @@ pub(super) struct Context {
     mappings: Mappings,
     /// The mappings of the object that the ioctl destroyed.
     unmap: Mappings,
-    /// The completion channel that the ioctl names.
-    pub(super) channel: Option<OwnedFd>,
     pub(super) channels: Channels,
     /// Pages that the program can map, by the key that it states.
     pub(super) maps: BTreeMap<u64, Arc<Pages>>,
@@ -79,7 +77,6 @@ impl Context {
             objects: BTreeMap::new(),
             mappings: Mappings::default(),
             unmap: Mappings::default(),
-            channel: None,
             channels: Channels::default(),
             maps: BTreeMap::new(),
             rings: Rings::default(),
@@ -99,10 +96,10 @@ impl Context {
     ) -> Result<ReplyWithDescriptor, Errno> {
         let ioctl = Ioctl::read(&*self.process, address)?;
         let command = Command::decode(&ioctl, &*self.process)?;
-        (self.mappings, self.unmap, self.channel) = (mappings, Mappings::default(), channel);
+        (self.mappings, self.unmap) = (mappings, Mappings::default());
         let mut response = Response::new(&ioctl);
         let before = self.last_handle;
-        let (mut reply, descriptor) = self.run(&command, &mut response, &ioctl)?;
+        let (mut reply, descriptor) = self.run(&command, channel, &mut response, &ioctl)?;
         for write in response.into_writes() {
             if let Err(error) = self.process.write(write.address, &write.bytes) {
                 // The program does not receive the handle, so the object that it created is destroyed.
@@ -119,6 +116,7 @@ impl Context {
     fn run(
         &mut self,
         command: &Command,
+        channel: Option<OwnedFd>,
         response: &mut Response<'_>,
         ioctl: &Ioctl,
     ) -> Result<ReplyWithDescriptor, Errno> {
@@ -175,7 +173,7 @@ impl Context {
                 self.destroy(*handle, |object| matches!(object, Object::Handle(_)))?;
             }
             Command::CreateCompletionQueue(request) => {
-                self.create_completion_queue(request, response)?;
+                self.create_completion_queue(request, channel, response)?;
             }
             Command::DestroyCompletionQueue { handle } => {
                 let events = self.completion(*handle)?.events.clone();

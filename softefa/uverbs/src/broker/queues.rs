@@ -2,6 +2,7 @@
 //! them.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use efa_gda_wire::{
@@ -64,6 +65,7 @@ impl Context {
     pub(super) fn create_completion_queue(
         &mut self,
         request: &CreateCompletionQueue,
+        channel: Option<OwnedFd>,
         response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let limits = self.adapter.config().limits;
@@ -80,7 +82,6 @@ impl Context {
         if (request.channel || notifies) && !self.shared.completion_doorbells {
             return Err(Errno::EOPNOTSUPP);
         }
-        let channel = self.channel.take();
         let events = match request.channel && notifies {
             true => Some(Arc::new(self.channels.events(channel, request.user_handle)?)),
             false => None,
