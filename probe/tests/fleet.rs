@@ -116,6 +116,23 @@ fn a_report_holds_no_short_name_and_no_unknown_part_of_a_setting() {
 }
 
 #[test]
+fn a_report_holds_neither_values_nor_paths_of_nccls_files() {
+    let machine = Machine::new("nccl-files");
+    let user = nix::unistd::Uid::current();
+    machine
+        .file("/etc/passwd", &format!("carol:x:{user}:0::/srv/people/carol:/bin/sh\n"))
+        .file("/srv/people/carol/.nccl.conf", "NCCL_GIN_TYPE=blue-smith\nNCCL_GIN_ENABLE=0\n")
+        .file("/etc/nccl.conf", "NCCL_SYM_GIN_KERNELS_ENABLE=\n");
+    let directory = TempDir::new("nccl-files");
+    let mut command = on(&machine, &["report"]);
+    let text = packed(command.env("NCCL_GIN_ENABLE", "0").env("FI_PROVIDER", "blue"), directory.path());
+    for secret in ["carol", "people", "blue", "smith"] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+    assert!(text.contains("NCCL_GIN_TYPE=<redacted> (in /<redacted>"), "{text}");
+}
+
+#[test]
 fn text_from_outside_forges_no_line_of_a_report() {
     let machine = Machine::new("forged");
     machine

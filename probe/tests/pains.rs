@@ -102,7 +102,12 @@ const PAINS: &[Broken] = broken! {
         |m| _ = m.file(NCCL_CONF, "NCCL_GIN_TYPE=2\n"), [];
     "gin_type_3_of_the_users_file" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
         "NCCL_GIN_TYPE=3 (in /home/a/.nccl.conf)":
-        |m| _ = m.file("/home/a/.nccl.conf", "NCCL_GIN_TYPE=3\n"), [("HOME", "/home/a")];
+        |m| {
+            let user = nix::unistd::Uid::current();
+            m.file("/etc/passwd", &format!("b:x:4711:0::/home/b:\na:x:{user}:0::/home/a:/bin/sh\n"));
+            m.file("/home/a/.nccl.conf", "NCCL_GIN_TYPE=3\n").file("/home/b/.nccl.conf", "NCCL_GIN_TYPE=5\n");
+        },
+        [("HOME", "/home/b")];
     "gin_type_4_of_a_named_file" (Files) "pod" "ENV-007", "set NCCL_GIN_TYPE=5",
         "NCCL_GIN_TYPE=4 (in /opt/nccl.conf)":
         |m| {

@@ -4,6 +4,8 @@
 # Mooncake of PyPI.
 # docs/softefa.md lists what each shows. Sourced by realstack.sh, whose functions and variables it uses.
 
+NOT_RUN=
+
 # About 145 MB of downloads. NIXL 1.5 needs a libfabric that is newer than sid's.
 WHEELS=(nixl-cu12==1.4.1 mooncake-transfer-engine-efa-non-cuda==0.3.13.post1 numpy==2.3.5)
 
@@ -83,7 +85,8 @@ PROGRAM
   ranks open-mpi-btl 2 OMPI_MCA_pml=ob1 OMPI_MCA_osc=rdma OMPI_MCA_btl=self,ofi
 }
 
-# transfer NAME SCRIPT ARGUMENT…: a program in Python, whose two processes compare what they write and read.
+# transfer NAME SCRIPT ARGUMENT…: a program in Python, whose two processes compare what they write and read. That is
+# twice 1,152,753 bytes (1, 80, 4,096, 100,000 and 1 MiB), and less than 4,494 bytes of the library's own messages.
 transfer() {
   FI_EFA_ENABLE_SHM_TRANSFER=0 softefa "$1" 300 "$SCRATCH/sid" "$PYTHON" "$ROOT/softefa/uverbs/tests/$2" "${@:3}"
   wants "$1" '[1-9][0-9]* bytes written and [1-9][0-9]* bytes read, compared'
@@ -93,11 +96,12 @@ transfer() {
 wheels() {
   local messages libs folder=$SCRATCH/nixl
   if ! messages=$(venv wheels --no-deps "${WHEELS[@]}" 2>&1); then
-    echo "not run: NIXL and Mooncake, because pip could not install ${WHEELS[*]}: ${messages##*$'\n'}"
+    NOT_RUN="NIXL and Mooncake, because pip could not install ${WHEELS[*]}: ${messages##*$'\n'}"
     return
   fi
   PYTHON=${messages##*$'\n'}/bin/python
-  libs=$(compgen -G "${PYTHON%/bin/python}/lib/python3*/site-packages/nixl_cu12.libs")
+  libs=$(compgen -G "${PYTHON%/bin/python}/lib/python3*/site-packages/nixl_cu12.libs") ||
+    die "the wheel of NIXL has no directory nixl_cu12.libs"
   mkdir -p "$folder"
   cc -shared -fPIC -Wall -Wextra "$ROOT/softefa/uverbs/tests/no_cuda.c" -o "$folder/libcuda.so.1" ||
     die "no_cuda.c does not compile"
@@ -111,10 +115,11 @@ wheels() {
   transfer mooncake mooncake_transfer.py
 }
 
+# Runs all of them. NOT_RUN then states what could not be fetched, and why.
 programs() {
   local reason
   if ! reason=$(fetch_suite sid+programs "${STACK_PACKAGES[@]}" "${PROGRAM_PACKAGES[@]}" 2>&1); then
-    echo "not run: other people's programs, because $reason"
+    NOT_RUN="other people's programs, because $reason"
     return
   fi
   use_suite sid+programs

@@ -124,8 +124,7 @@ fn not_selected(system: &System) -> Option<(&'static str, Problem)> {
     let (name, observed, required, why) = match (value(GIN_TYPE), value(SYMMETRIC_KERNELS)) {
         (None, _) => (
             GIN_TYPE,
-            "NCCL_GIN_TYPE is not set (environment, ~/.nccl.conf, /etc/nccl.conf): NCCL takes its CPU proxy"
-                .to_owned(),
+            format!("NCCL_GIN_TYPE is not set (environment, {}): NCCL takes its CPU proxy", files(system)),
             "NCCL_GIN_TYPE is 5",
             "no GPU posts to the adapter, without an error: \"Loaded gin plugin Libfabric_GDAKI (v14)\" is in the log \
              with the proxy too; only \"gin GDAKI: createContext done\" proves EFA-GDA",
@@ -145,6 +144,12 @@ fn not_selected(system: &System) -> Option<(&'static str, Problem)> {
     };
     let (required, why, fix) = (required.to_owned(), why.to_owned(), SELECT_EFA_GDA.to_owned());
     is_meant_for_efa_gda(system).then_some((name, Problem { observed, required, why, fix, who: Who::Pod }))
+}
+
+/// The files in which NCCL looks for variables.
+fn files(system: &System) -> String {
+    let files: Vec<_> = system.nccl_files().iter().map(|file| file.display().to_string()).collect();
+    files.join(", ")
 }
 
 /// Whether the user asks for NCCL's EFA-GDA, or the machine has an NCCL with EFA-GDA and a plugin.

@@ -20,7 +20,7 @@ use crate::system::System;
 use crate::terminal;
 
 /// Environment variables of whose values the known parts are packed.
-const VARIABLES: [&str; 37] = [
+const VARIABLES: [&str; 38] = [
     "CUDA_VISIBLE_DEVICES",
     "EFA_GDA_NVCC",
     "FI_EFA_ENABLE_SHM_TRANSFER",
@@ -43,6 +43,7 @@ const VARIABLES: [&str; 37] = [
     "IBV_FORK_SAFE",
     "LD_LIBRARY_PATH",
     "LIBFABRIC_PATH",
+    "NCCL_CONF_FILE",
     "NCCL_DEBUG",
     "NCCL_GIN_ENABLE",
     "NCCL_GIN_TYPE",
@@ -87,12 +88,12 @@ const FILES: [&str; 15] = [
 pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<Vec<u8>, CommandError> {
     file::check(Some(&args.output), "--output", common)?;
     let (mut document, _) = check::run(common)?;
-    let redactor = Redactor::of_this_process(document.origin.host.as_deref(), &VARIABLES);
+    let system = System { root: common.root.clone(), ..System::default() };
+    let redactor = Redactor::of_this_process(document.origin.host.as_deref(), &VARIABLES, &system);
     // The name may be too short to be found in texts.
     document.origin.host = document.origin.host.map(|_| redact::HOST.to_owned());
     let mut json = serde_json::to_value(&document)?;
     redact_strings(&mut json, &redactor);
-    let system = System { root: common.root.clone(), ..System::default() };
     let members = [
         ("report.json", serde_json::to_string_pretty(&json)? + "\n"),
         ("report.txt", redactor.text(&human::render(&document, Style::of_file()))),

@@ -17,8 +17,7 @@ pub(crate) fn note(text: &str) {
     };
 }
 
-/// `text` with an escape (`\n`, `\u{1b}`) for each character that is not visible: control characters, line and
-/// paragraph separators, and marks that change the direction of text.
+/// `text` with an escape (`\n`, `\u{1b}`) for each character that is not visible ([`is_hidden`]).
 pub(crate) fn visible(text: &str) -> String {
     if !text.chars().any(is_hidden) {
         return text.to_owned();
@@ -30,13 +29,13 @@ pub(crate) fn visible(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Whether a character must not reach a report: it is not visible where it stands.
+/// Whether a character must not reach a report, because it is not visible where it stands: what Rust escapes (control and
+/// format characters, marks of direction, spaces other than the usual one, marks that join the letter before), and letters
+/// without a shape.
 pub(crate) fn is_hidden(character: char) -> bool {
-    let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{feff}'];
-    let overrides = ['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
-    character.is_control()
-        || marks.contains(&character)
-        || overrides.iter().any(|range| range.contains(&character))
+    let shapeless = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
+    let is_escaped = !['"', '\'', '\\'].contains(&character) && character.escape_debug().len() > 1;
+    is_escaped || shapeless.contains(&character)
 }
 
 /// Makes every text in `value` visible, but not names of keys, which are ours.
@@ -58,6 +57,8 @@ mod tests {
         assert_eq!(visible("rdmap1s0 µ 名"), "rdmap1s0 µ 名");
         assert_eq!(visible("a\npass PUT-001\u{1b}[2K"), "a\\npass PUT-001\\u{1b}[2K");
         assert_eq!(visible("\u{9b}31m\u{7f}\u{202e}\u{2028}"), "\\u{9b}31m\\u{7f}\\u{202e}\\u{2028}");
+        assert_eq!(visible("a\u{200b}\u{2060}\u{ad}\u{e0041}\u{3164}b").matches("\\u{").count(), 5);
+        assert_eq!(visible("\"it's\" \\"), "\"it's\" \\");
         assert_eq!(visible(&visible("\t")), "\\t");
     }
 }

@@ -1,7 +1,9 @@
 //! NCCL's variables: those of the environment, and those of the files that NCCL reads at its start (`param.cc`). Nothing
 //! of NCCL is loaded.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use nix::unistd::{Uid, User};
 
 use super::System;
 
@@ -19,14 +21,25 @@ impl System {
     }
 
     /// The files that NCCL reads: the one that NCCL_CONF_FILE names or otherwise the user's, then the machine's.
-    fn nccl_files(&self) -> Vec<PathBuf> {
+    pub(crate) fn nccl_files(&self) -> Vec<PathBuf> {
         let named = self.env("NCCL_CONF_FILE").filter(|name| !name.is_empty());
         let of_user = match named {
             // NCCL opens a relative name in its working directory.
             Some(name) => std::path::absolute(name).ok(),
-            None => self.env("HOME").map(|home| Path::new(&home).join(".nccl.conf")),
+            None => self.user_home().map(|home| home.join(".nccl.conf")),
         };
         of_user.into_iter().chain([PathBuf::from("/etc/nccl.conf")]).collect()
+    }
+
+    /// The home directory of this user as `getpwuid` states it, where NCCL looks; `HOME` may be another one. Below
+    /// another root, that of `/etc/passwd` there.
+    fn user_home(&self) -> Option<PathBuf> {
+        let user = Uid::current();
+        if !self.is_foreign() {
+            return Some(User::from_uid(user).ok()??.dir);
+        }
+        let of_user = |line: &&str| line.split(':').nth(2) == Some(&user.to_string());
+        self.read("/etc/passwd")?.lines().find(of_user)?.split(':').nth(5).map(PathBuf::from)
     }
 }
 

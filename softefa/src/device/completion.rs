@@ -98,7 +98,7 @@ struct State {
     produced_before: u64,
     /// Low 16 bits of the doorbell when it was last read.
     last_doorbell: u16,
-    /// They were reported as a violation, and are not correct yet.
+    /// The doorbell's bits were reported as a violation, and are not correct yet.
     is_violation: bool,
     /// Completions for which the queue had no free slot, in order.
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
@@ -123,15 +123,11 @@ impl CompletionRing {
         ring: Ring,
         storage: Storage,
         doorbell: Option<Doorbell>,
+        events: Option<Events>,
         shared: Arc<Shared>,
     ) -> Self {
-        let (users, events, state) = (AtomicUsize::new(0), None, Mutex::default());
+        let (users, state) = (AtomicUsize::new(0), Mutex::default());
         Self { number, ring, storage, doorbell, users, events, shared, state }
-    }
-
-    /// The queue, with events for its program.
-    pub(crate) fn with_events(self, events: Events) -> Self {
-        Self { events: Some(events), ..self }
     }
 
     /// Whether the queue has a doorbell for the consumer index, or the client reports one by calls.
@@ -155,7 +151,7 @@ impl CompletionRing {
     /// abandoned.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
         let mut state = lock(&self.state);
-        if state.is_abandoned || records.len() == 0 {
+        if state.is_abandoned {
             return;
         }
         self.read_doorbell(&mut state);
@@ -371,7 +367,7 @@ mod tests {
         let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
         let storage = Storage::Ring(RingMemory::allocate(entries as usize * COMPLETION_BYTES).unwrap());
         let (number, ring) = (CompletionQueueNumber(0), Ring::new(entries).unwrap());
-        let queue = CompletionRing::new(number, ring, storage, doorbell, shared.clone());
+        let queue = CompletionRing::new(number, ring, storage, doorbell, None, shared.clone());
         let completion = Completion {
             id: RequestId::new(0),
             status: CompletionStatus::Ok,

@@ -110,11 +110,8 @@ pub(crate) fn completion_queue(
     let events = attr.events.zip(doorbell.clone());
     let created = port.completions.insert_with(|number, _| {
         let number = CompletionQueueNumber(number);
-        let queue = CompletionRing::new(number, ring, storage, ring_doorbell, shared.clone());
-        Arc::new(match events {
-            Some((send, doorbell)) => queue.with_events(Events::new(send, doorbell, shared)),
-            None => queue,
-        })
+        let events = events.map(|(send, doorbell)| Events::new(send, doorbell, shared.clone()));
+        Arc::new(CompletionRing::new(number, ring, storage, ring_doorbell, events, shared))
     });
     let Some(number) = created.map(CompletionQueueNumber) else {
         doorbell.iter().for_each(|doorbell| port.doorbells.release(doorbell));

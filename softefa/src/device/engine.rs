@@ -25,7 +25,7 @@
 //!
 //! A thread acquires its locks in this order: `Network::engine`, `Network::changing`, the network's, [`Port::engine`],
 //! send state, the list of counters, receive state, completion queue, that of a counter or of a region's late writes
-//! (`relaxed.rs`), events (`events.rs`), reports (`shared.rs`). Of those after the network's, the engine finds only
+//! (`relaxed.rs`), events (`events.rs`) and what a frontend's [`super::SendEvent`] locks, reports (`shared.rs`). Of those after the network's, the engine finds only
 //! these held by another thread: that of a completion queue or counter, by a call that changes nothing else, and
 //! reports.
 //!
@@ -38,7 +38,7 @@
 //! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry; both relaxed | the engine: relaxed; acquire for the first 8 bytes in `Unwritten::is_written` | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry |
 //! | work-queue doorbell | the client: release (`Doorbell::ring`), or relaxed after a fence (a GPU); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the covered entries are visible after the load |
 //! | completion slot in a ring, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
-//! | completion slot in a ring, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client, and before the queue exists a control thread: acquire (`load_word_acquire`) | payload, except late writes, and bytes 8 to 31 are visible after the load |
+//! | completion slot in a ring, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client, and before the queue exists a control thread: acquire (`load_word_acquire`) | payload, except late writes that the completion does not land (`relaxed.rs`), and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | as a work-queue doorbell | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the client has read the consumed slots, so they may be overwritten |
 //!
 //! ## Order of one request
@@ -71,7 +71,8 @@
 //! | a request on a held adapter | when the adapter is released: no bound |
 //! | a request, for [`super::Faults::delay`], or for [`super::Faults::interval`] after the last one of its queue pair | when that time is over |
 //! | fewer pending requests than the reorder window | after 64 rounds of the queue pair without a new entry |
-//! | a late write | in the adapter's first round after it is due, at most [`AdapterConfig::latest_write`] after its completion; earlier at a read of the region, or when the region is deregistered |
+//! | a late write | in the adapter's first round after it is due, at most [`AdapterConfig::latest_write`] after its completion; earlier at a read of the region, at the completion of a receive or a read of its adapter, or when the region is deregistered |
+//! | an event of a completion queue | with the completion that makes it due, or in the adapter's next round if the queue is armed later or the channel was full |
 //! | a completion for a full completion queue, in the backlog (`completion.rs`) | when the client reports its consumer index, or the queue is destroyed or abandoned: no bound |
 //! | a control call, for the network's lock | when the calls before it are over and the engine has released the lock: after [`COST_PER_LOCK`] and what that does not count, which are one flush, late writes and the rest of a SEND |
 //! | a thread that finds a violation, for stderr, with [`AdapterConfig::log_violations`] | after 1 s, when the line is lost; later if another process takes the room (`stderr.rs`) |

@@ -38,7 +38,7 @@ pub struct Statistics {
 pub struct Captured {
     /// Its queue pair.
     pub queue_pair: QueuePairNumber,
-    /// Its index: counted from 0, never reset.
+    /// Its index: counted from 0 since the queue pair was created or reset.
     pub counter: u64,
     /// Its bytes: 64 or 128.
     pub bytes: Vec<u8>,

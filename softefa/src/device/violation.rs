@@ -192,7 +192,8 @@ pub struct Violation {
     /// The slot, if the rule is about one.
     pub slot: Option<u32>,
     /// The index of the entry, descriptor or completion; for a rule about a work-queue doorbell, the doorbell producer
-    /// index before it; for a rule about a consumer index, the rule's `consumer`. Counted from 0, never reset.
+    /// index before it; for a rule about a consumer index, the rule's `consumer`. Counted from 0 since the
+    /// queue was created or reset.
     pub counter: u64,
     /// The decoded entry, if the rule is about a send-queue entry.
     pub entry: Option<DecodedRequest>,

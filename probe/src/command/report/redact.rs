@@ -1,7 +1,10 @@
 //! Replaces what identifies a machine or its user, and what looks like a secret. The archive's lists keep most of it
 //! out; this is for what is within texts that are packed.
 
+use nix::unistd::{Uid, User};
+
 use super::shape;
+use crate::system::System;
 
 /// Parts of names of variables and settings whose values are secrets.
 const SECRET_NAMES: [&str; 8] =
@@ -22,14 +25,16 @@ pub(super) const REDACTED: &str = "<redacted>";
 pub(super) struct Redactor {
     /// Texts, and what replaces them; longer ones first.
     known: Vec<(String, &'static str)>,
-    /// Words, and what replaces them.
+    /// Words, and what replaces them; longer ones first.
     words: Vec<(String, &'static str)>,
+    /// Components of paths; longer ones first.
+    components: Vec<(String, &'static str)>,
 }
 
 impl Redactor {
     /// Knows this host, this user, the secrets in the environment, and the unknown parts of the variables `settings`,
-    /// which findings repeat.
-    pub(super) fn of_this_process(host: Option<&str>, settings: &[&str]) -> Self {
+    /// which findings repeat, in the environment and in NCCL's files.
+    pub(super) fn of_this_process(host: Option<&str>, settings: &[&str], system: &System) -> Self {
         let mut redactor = Self::default();
         for (name, value) in std::env::vars_os() {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
@@ -38,18 +43,41 @@ impl Redactor {
                 "HOME" => redactor.add(&value, "<home>"),
                 "USER" | "LOGNAME" => redactor.add(&value, "<user>"),
                 name if is_secret(name) && value.len() >= SHORTEST => redactor.add(&value, REDACTED),
-                name if settings.contains(&name) => {
-                    let words = shape::unknown(&value).map(|word| (word.to_owned(), REDACTED));
-                    redactor.words.extend(words);
-                }
+                name if settings.contains(&name) => redactor.add_value(&value),
                 _ => {}
+            }
+        }
+        if let Ok(Some(user)) = User::from_uid(Uid::current()) {
+            redactor.add(&user.name, "<user>");
+            redactor.add(&user.dir.to_string_lossy(), "<home>");
+        }
+        for name in settings.iter().filter(|name| name.starts_with("NCCL_")) {
+            if let Some((value, Some(file))) = system.nccl_variable(name) {
+                redactor.add_value(&value);
+                redactor.add_value(&file.to_string_lossy());
             }
         }
         let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         host.into_iter().chain([own.trim()]).for_each(|host| redactor.add_host(host));
-        redactor.known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         redactor.words.retain(|(word, _)| word.chars().count() >= SHORTEST_WORD);
+        for list in [&mut redactor.known, &mut redactor.words, &mut redactor.components] {
+            list.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        }
         redactor
+    }
+
+    /// Adds the unknown parts of a setting's value: components of a path, whose names may be words of any text, and
+    /// other parts.
+    fn add_value(&mut self, value: &str) {
+        let mut at = 0;
+        for part in shape::parts(value) {
+            let (before, after) = (value[..at].ends_with('/'), value[at + part.len()..].starts_with('/'));
+            at += part.len();
+            if !shape::is_known(part) {
+                let list = if before || after { &mut self.components } else { &mut self.words };
+                list.push((part.to_owned(), REDACTED));
+            }
+        }
     }
 
     /// Adds the name of a host, with and without its domain.
@@ -73,7 +101,12 @@ impl Redactor {
         }
         text = without_homes(&text);
         for (word, by) in &self.words {
-            text = replace_word(&text, word, by);
+            text = replace_word(&text, word, by, |_, _| true);
+        }
+        for (component, by) in &self.components {
+            text = replace_word(&text, component, by, |before, after| {
+                before.ends_with('/') || after.starts_with('/')
+            });
         }
         let mut out = String::with_capacity(text.len());
         let mut rest = text.as_str();
@@ -91,13 +124,16 @@ impl Redactor {
     }
 }
 
-/// Replaces `word` where no letter or digit is beside it.
-fn replace_word(text: &str, word: &str, by: &str) -> String {
+/// Replaces `word` where no letter or digit is beside it and `is_meant` holds of what is before and after it. The letter
+/// of an escape (`\n`) is none of the text's.
+fn replace_word(text: &str, word: &str, by: &str, is_meant: impl Fn(&str, &str) -> bool) -> String {
     let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
     for (at, _) in text.match_indices(word) {
         let end = at + word.len();
-        let beside = [text[..at].chars().next_back(), text[end..].chars().next()];
-        if !beside.into_iter().flatten().any(char::is_alphanumeric) {
+        let (before, after) = (&text[..at], &text[end..]);
+        let is_escape = ["\\n", "\\r", "\\t"].iter().any(|escape| before.ends_with(escape));
+        let is_start = is_escape || !before.ends_with(char::is_alphanumeric);
+        if is_start && !after.starts_with(char::is_alphanumeric) && is_meant(before, after) {
             out.push_str(&text[copied..at]);
             out.push_str(by);
             copied = end;
@@ -183,8 +219,11 @@ mod tests {
     use super::*;
 
     fn redacted(text: &str) -> String {
-        let known = vec![("node-17".to_owned(), HOST)];
-        Redactor { known, words: vec![("ada".to_owned(), HOST)] }.text(text)
+        let mut redactor = Redactor::default();
+        redactor.known.push(("node-17".to_owned(), HOST));
+        redactor.words.push(("ada".to_owned(), HOST));
+        redactor.add_value("/data/lib");
+        redactor.text(text)
     }
 
     #[test]
@@ -192,6 +231,8 @@ mod tests {
         for (text, expected) in [
             ("on node-17: ok", "on <host>: ok"),
             ("ada, ada.example and adas", "<host>, <host>.example and adas"),
+            ("x\\nada\\tada", "x\\n<host>\\t<host>"),
+            ("no data in /data/lib, data/x", "no data in /<redacted>/lib, <redacted>/x"),
             ("peer 10.1.2.3:4500, again", "peer <address>, again"),
             ("gid fe80::44a:1bff:fe2c:9a01.", "gid <address>."),
             ("mac 06:4a:1b:2c:9a:01", "mac <address>"),

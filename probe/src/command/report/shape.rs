@@ -28,13 +28,8 @@ pub(super) fn shown(value: &str) -> String {
     parts(value).map(|part| if is_known(part) { part } else { REDACTED }).collect()
 }
 
-/// The parts of `value` that [`shown`] replaces.
-pub(super) fn unknown(value: &str) -> impl Iterator<Item = &str> {
-    parts(value).filter(|part| !is_known(part))
-}
-
 /// Words, and what separates them.
-fn parts(value: &str) -> impl Iterator<Item = &str> {
+pub(super) fn parts(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {
         let first = rest.chars().next()?;
@@ -53,7 +48,7 @@ fn is_letter(letter: char) -> bool {
 }
 
 /// Whether a part is known: it separates others, or each of its pieces is a word, a number, or both.
-fn is_known(part: &str) -> bool {
+pub(super) fn is_known(part: &str) -> bool {
     let part = part.to_ascii_lowercase();
     if !part.contains(|letter: char| letter.is_alphanumeric()) {
         return part.is_ascii();

@@ -1,8 +1,8 @@
 //! The library's end of a connection to the broker: each request and its reply, with descriptors beside them.
 //!
-//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the dmabufs that
-//! they name, and maps them, and the completion channels, and sends them along. It creates and closes descriptors through [`real`], because the library replaces those
-//! functions.
+//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the descriptors
+//! that they name: it maps dmabufs, and sends completion channels along. It creates and closes descriptors through
+//! [`real`], because the library replaces those functions.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
@@ -157,7 +157,7 @@ fn connected() -> Result<Descriptor, Errno> {
 pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), Errno> {
     // Before signals are blocked: it reads what the program supplied, which may be a fault that the program handles.
     // SAFETY: by the caller.
-    let (mappings, channel) = unsafe { (Mappings(map_descriptors(argument)?), channel(argument)) };
+    let (mappings, channel) = unsafe { descriptors(argument) }?;
     let _uninterrupted = Uninterrupted::new();
     let (socket, _lock) = entry.lock()?;
     let request = Request::Ioctl { address: argument as u64, mappings: mappings.0 };
@@ -193,43 +193,28 @@ impl Drop for Mappings {
     }
 }
 
-/// Maps the dmabufs that an ioctl names.
+/// Maps the dmabufs that an ioctl names. Returns the mappings and the completion channel that the ioctl names.
 ///
 /// # Safety
 /// `argument` must be null or point to an ioctl's header and its attributes.
-unsafe fn map_descriptors(argument: *mut c_void) -> Result<[Mapping; MAX_MAPPINGS], Errno> {
+unsafe fn descriptors(argument: *mut c_void) -> Result<(Mappings, Option<c_int>), Errno> {
     let mut mappings = Mappings(Default::default());
-    if !argument.is_null() {
-        // SAFETY: by the caller, the header is readable. It may be unaligned.
-        let header = unsafe { read_unaligned(argument.cast::<ib_uverbs_ioctl_hdr>()) };
-        let attributes = usize::from(header.num_attrs).min(MAX_ATTRIBUTES);
-        let sources = descriptor_sources(header.object_id, header.method_id);
-        for (mapping, source) in mappings.0.iter_mut().zip(sources) {
-            // SAFETY: by the caller, this number of attributes follows the header.
-            if let Some(descriptor) = unsafe { descriptor(argument, attributes, *source) } {
-                *mapping = map_descriptor(descriptor)?;
-            }
-        }
-    }
-    let mapped = mappings.0;
-    std::mem::forget(mappings);
-    Ok(mapped)
-}
-
-/// The completion channel that an ioctl names.
-///
-/// # Safety
-/// As for [`map_descriptors`].
-unsafe fn channel(argument: *mut c_void) -> Option<c_int> {
     if argument.is_null() {
-        return None;
+        return Ok((mappings, None));
     }
     // SAFETY: by the caller, the header is readable. It may be unaligned.
     let header = unsafe { read_unaligned(argument.cast::<ib_uverbs_ioctl_hdr>()) };
     let attributes = usize::from(header.num_attrs).min(MAX_ATTRIBUTES);
-    let source = channel_source(header.object_id, header.method_id)?;
     // SAFETY: by the caller, this number of attributes follows the header.
-    unsafe { descriptor(argument, attributes, source) }
+    let named = |source| unsafe { descriptor(argument, attributes, source) };
+    let sources = descriptor_sources(header.object_id, header.method_id);
+    for (mapping, source) in mappings.0.iter_mut().zip(sources) {
+        if let Some(descriptor) = named(*source) {
+            *mapping = map_descriptor(descriptor)?;
+        }
+    }
+    let channel = channel_source(header.object_id, header.method_id).and_then(named);
+    Ok((mappings, channel))
 }
 
 /// The file system of dmabufs (`linux/magic.h`).

@@ -1,5 +1,5 @@
 //! Completion channels of an open device: sockets from which a program that sleeps receives the events of its
-//! completion queues. When an event is due, the device core decides.
+//! completion queues. The device core decides when an event is due.
 //!
 //! A channel is a pair of sockets. The broker keeps the sending end, and gives the other one to the program. Sending
 //! never waits, and a message is one event, so the program's `read`, `poll` and `O_NONBLOCK` act as on the kernel's
