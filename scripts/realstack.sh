@@ -251,6 +251,16 @@ c_interface() {
 
 # The example transport: two processes, connected by two pipes. (It starts its peer itself on other machines; sid's loader
 # cannot.)
+# The same source as over libfabric; the words choose how the queue is opened.
+example_put() {
+  local mode
+  for mode in '' record staged; do
+    softefa "example-put-$mode" 300 "$SCRATCH/sid" "${SOFTEFA%/*}/examples/put" rdma-core ${mode:+"$mode"}
+    wants "example-put-$mode" '^65536 bytes arrived in 1 completion'
+    wants "example-put-$mode" ' 0 violations'
+  done
+}
+
 example_transport() {
   program pair <<'PROGRAM'
 pipe=$(mktemp -u)
@@ -408,6 +418,7 @@ main() {
   probe
   probe_verbs
   c_interface
+  example_put
   example_transport
   rings
   unprivileged

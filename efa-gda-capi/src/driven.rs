@@ -1,6 +1,5 @@
 //! A queue and the processor that drives it: the host's or, with the feature `cuda`, a GPU.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 #[cfg(feature = "cuda")]
@@ -11,16 +10,16 @@ use efa_gda::fabric::{CompletionCounter, GdaOps};
 use efa_gda::gpu::Gpu;
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue};
-use efa_gda::queue::{CloseError, MappedQueue, PostedReceives, Received, Receives, Snapshot, WorkRequest};
+use efa_gda::queue::{
+    CloseError, MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkRequest,
+};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_queue;
 
 use crate::error::{Code, Fault};
-use crate::layer::{Layer, of_layer};
 use crate::queue::MappedInfo;
-use crate::receive::ReceivesOf;
-use crate::region::Region;
-use crate::work::WorkOf;
+#[cfg(feature = "cuda")]
+use crate::queue::RELAYED;
 
 /// The value of `gpu` for an object that the host's processor uses.
 pub(crate) const HOST: i32 = -1;
@@ -39,27 +38,14 @@ pub(crate) type Abort = Box<dyn Fn(bool) + Send + Sync>;
 pub(crate) type Launch = Option<Box<dyn Send>>;
 
 /// A queue that was not closed: the fault, and the queue unless it is destroyed.
-pub(crate) type NotClosed = (Fault, Option<Box<dyn Driven>>);
+pub(crate) type NotClosed = (Fault, Option<Driven>);
 
-/// A mapped queue of either layer, driven by either processor.
-pub(crate) trait Driven: Debug + Send {
-    /// The queue's geometry and limits, with `size` 0.
-    fn describe(&self) -> MappedInfo;
-    fn address(&self) -> Result<Vec<u8>, Fault>;
-    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault>;
-    fn abort(&self) -> Abort;
-    /// The struct's address for the processor that drives the queue.
-    fn device_address(&self) -> *mut efa_gda_queue;
-    fn begin_launch(&self) -> Launch;
-    fn retain(&mut self, region: &Region) -> Result<(), Fault>;
-    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault>;
-    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault>;
-    fn post_receives(&mut self, receives: &ReceivesOf<'_>) -> Result<PostedReceives, Fault>;
-    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault>;
-    fn state(&self) -> Result<efa_gda_queue, Fault>;
-    fn snapshot(&self) -> Result<Snapshot, Fault>;
-    fn close(self: Box<Self>) -> Result<(), NotClosed>;
-    fn destroy(self: Box<Self>) -> Result<(), NotClosed>;
+/// A mapped queue and the processor that drives it.
+#[derive(Debug)]
+pub(crate) enum Driven {
+    Host(Box<MappedQueue>),
+    #[cfg(feature = "cuda")]
+    Gpu(Box<GpuQueue>),
 }
 
 impl Processor {
@@ -120,198 +106,186 @@ impl Processor {
         not(feature = "cuda"),
         allow(unused_variables, reason = "the host's processor rings by itself")
     )]
-    pub(crate) fn drive<B: Layer>(
-        self,
-        queue: MappedQueue<B>,
-        choice: DoorbellChoice,
-    ) -> Result<Box<dyn Driven>, Fault> {
+    pub(crate) fn drive(self, queue: MappedQueue, choice: DoorbellChoice) -> Result<Driven, Fault> {
         match self {
-            Self::Host => Ok(Box::new(queue)),
+            Self::Host => Ok(Driven::Host(Box::new(queue))),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
                 // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
                 let proxy = DoorbellProxy::start().map_err(|error| Fault::error(Code::Internal, error))?;
                 let (queue, _) = GpuQueue::with_doorbell(queue, &gpu, choice, &proxy)?;
-                Ok(Box::new(queue))
+                Ok(Driven::Gpu(Box::new(queue)))
             }
         }
     }
 }
 
-/// Returns the work request for a queue of this layer.
-fn request<B: Layer>(work: &WorkOf<'_>) -> Result<WorkRequest<B::Region>, Fault> {
-    Ok(work.request(of_layer::<B::Region>(work.local)?))
-}
-
-/// Returns the receives for a queue of this layer.
-fn receives<B: Layer>(receives: &ReceivesOf<'_>) -> Result<Receives<B::Region>, Fault> {
-    Ok(receives.receives(of_layer::<B::Region>(receives.region)?))
-}
-
-/// Returns the geometry and limits of a queue.
-fn describe<B: Layer>(queue: &MappedQueue<B>, store_bytes: u32) -> MappedInfo {
-    let (exposure, limits) = (queue.exposure(), queue.limits());
-    MappedInfo {
-        size: 0,
-        entry_size: exposure.sq.entry_size.bytes() as u32,
-        num_entries: exposure.sq.num_entries,
-        max_batch: exposure.sq.max_batch,
-        completion_size: exposure.cq.entry_size,
-        completions: exposure.cq.num_entries,
-        receives: limits.receives,
-        qpn: queue.number().get().into(),
-        doorbell: crate::queue::doorbell_number(queue.doorbell_mode()),
-        completions_in_gpu: B::completions_in_gpu(queue).into(),
-        max_inline: limits.inline_send as u32,
-        max_rdma_size: limits.rdma,
-        max_msg_size: limits.message,
-        store_bytes,
-        flags: crate::queue::flags_of(&queue.state()),
-    }
-}
-
-/// The calls that both queues have under the same names, with errors of their own.
-macro_rules! same_calls {
-    ($queue:ident) => {
-        fn retain(&mut self, region: &Region) -> Result<(), Fault> {
-            $queue::retain(self, of_layer(region)?)?;
-            Ok(())
-        }
-
-        fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
-            $queue::execute(self, &request::<B>(work)?)?;
-            Ok(())
-        }
-
-        fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
-            $queue::quiet(self, timeout)?;
-            Ok(())
-        }
-
-        fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
-            Ok($queue::post_receives(self, &receives::<B>(posted)?)?)
-        }
-
-        fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
-            Ok(self.receive_many(most, timeout)?)
+/// Makes a call that the queues of both processors have, and converts its error.
+macro_rules! either {
+    ($driven:expr, $queue:ident => $call:expr) => {
+        match $driven {
+            Driven::Host($queue) => Ok($call?),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu($queue) => Ok($call?),
         }
     };
 }
 
-impl<B: Layer> Driven for MappedQueue<B> {
-    fn describe(&self) -> MappedInfo {
-        // The host's processor stores 8 bytes at a time.
-        describe(self, 8)
+impl Driven {
+    /// Returns the queue on the host.
+    fn mapped(&self) -> &MappedQueue {
+        match self {
+            Self::Host(queue) => queue,
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => queue.mapped(),
+        }
     }
 
-    fn address(&self) -> Result<Vec<u8>, Fault> {
-        B::address(self)
-    }
-
-    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault> {
-        B::insert_peer(self, address)
-    }
-
-    fn abort(&self) -> Abort {
-        let flag = self.abort_flag();
-        Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
-    }
-
-    fn device_address(&self) -> *mut efa_gda_queue {
-        self.as_ptr().as_ptr()
-    }
-
-    fn begin_launch(&self) -> Launch {
-        None
-    }
-
-    same_calls!(MappedQueue);
-
-    fn state(&self) -> Result<efa_gda_queue, Fault> {
-        Ok(MappedQueue::state(self))
-    }
-
-    fn snapshot(&self) -> Result<Snapshot, Fault> {
-        Ok(MappedQueue::snapshot(self))
-    }
-
-    fn close(self: Box<Self>) -> Result<(), NotClosed> {
-        MappedQueue::close(*self).map_err(not_closed)
-    }
-
-    fn destroy(self: Box<Self>) -> Result<(), NotClosed> {
-        MappedQueue::destroy(*self).map_err(|error| (error.into(), None))
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl<B: Layer> Driven for GpuQueue<B> {
-    fn describe(&self) -> MappedInfo {
-        let info = describe(self.mapped(), self.store_bytes());
-        let relayed = if self.relayed().is_some() { crate::queue::RELAYED } else { 0 };
-        MappedInfo { flags: info.flags | relayed, ..info }
-    }
-
-    fn address(&self) -> Result<Vec<u8>, Fault> {
-        B::address(self.mapped())
-    }
-
-    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault> {
-        B::insert_peer_of_gpu(self, address)
-    }
-
-    fn abort(&self) -> Abort {
-        let flag = self.abort_flag();
-        Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
-    }
-
-    fn device_address(&self) -> *mut efa_gda_queue {
-        GpuQueue::device_address(self)
-    }
-
-    fn begin_launch(&self) -> Launch {
-        Some(Box::new(GpuQueue::begin_launch(self)))
-    }
-
-    same_calls!(GpuQueue);
-
-    fn state(&self) -> Result<efa_gda_queue, Fault> {
-        Ok(GpuQueue::state(self)?)
-    }
-
-    fn snapshot(&self) -> Result<Snapshot, Fault> {
-        Ok(GpuQueue::snapshot(self)?)
-    }
-
-    fn close(self: Box<Self>) -> Result<(), NotClosed> {
-        let seen = match GpuQueue::snapshot(&self) {
-            Ok(seen) => seen,
-            Err(error) => return Err((error.into(), Some(self))),
+    /// Returns the queue's geometry and limits, with `size` 0.
+    pub(crate) fn describe(&self) -> MappedInfo {
+        let queue = self.mapped();
+        let (exposure, limits) = (queue.exposure(), queue.limits());
+        let (store_bytes, relayed) = match self {
+            // The host's processor stores 8 bytes at a time.
+            Self::Host(_) => (8, 0),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => (queue.store_bytes(), queue.relayed().map_or(0, |_| RELAYED)),
         };
-        let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
-        // A queue that cannot be closed is refused here, while it is still mapped: a call that fails changes nothing.
-        if seen.in_flight() != 0 {
-            return Err((Fault::in_flight(seen.in_flight(), poisoned), Some(self)));
+        let completions = queue.endpoint().and_then(|endpoint| endpoint.send_completions().device());
+        MappedInfo {
+            size: 0,
+            entry_size: exposure.sq.entry_size.bytes() as u32,
+            num_entries: exposure.sq.num_entries,
+            max_batch: exposure.sq.max_batch,
+            completion_size: exposure.cq.entry_size,
+            completions: exposure.cq.num_entries,
+            receives: limits.receives,
+            qpn: queue.number().get().into(),
+            doorbell: crate::queue::doorbell_number(queue.doorbell_mode()),
+            completions_in_gpu: completions.is_some().into(),
+            max_inline: limits.inline_send as u32,
+            max_rdma_size: limits.rdma,
+            max_msg_size: limits.message,
+            store_bytes,
+            flags: crate::queue::flags_of(&queue.state()) | relayed,
         }
-        if seen.is_locked() && !poisoned {
-            return Err((Fault::abandoned(), Some(self)));
-        }
-        GpuQueue::close(*self).map_err(gpu_not_closed)
     }
 
-    fn destroy(self: Box<Self>) -> Result<(), NotClosed> {
-        GpuQueue::destroy(*self).map_err(gpu_not_closed)
+    pub(crate) fn address(&self) -> Result<Vec<u8>, Fault> {
+        Ok(self.mapped().address()?)
+    }
+
+    pub(crate) fn insert_peer(&self, address: &[u8]) -> Result<Peer, Fault> {
+        Ok(self.mapped().insert_peer(address)?)
+    }
+
+    pub(crate) fn abort(&self) -> Abort {
+        match self {
+            Self::Host(queue) => {
+                let flag = queue.abort_flag();
+                Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
+            }
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => {
+                let flag = queue.abort_flag();
+                Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
+            }
+        }
+    }
+
+    /// Returns the struct's address for the processor that drives the queue.
+    pub(crate) fn device_address(&self) -> *mut efa_gda_queue {
+        match self {
+            Self::Host(queue) => queue.as_ptr().as_ptr(),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => queue.device_address(),
+        }
+    }
+
+    pub(crate) fn begin_launch(&self) -> Launch {
+        match self {
+            Self::Host(_) => None,
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => Some(Box::new(queue.begin_launch())),
+        }
+    }
+
+    pub(crate) fn retain(&mut self, region: &Region) -> Result<(), Fault> {
+        either!(self, queue => queue.retain(region).map(drop))
+    }
+
+    pub(crate) fn execute(&mut self, work: &WorkRequest) -> Result<(), Fault> {
+        either!(self, queue => queue.execute(work).map(drop))
+    }
+
+    pub(crate) fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
+        either!(self, queue => queue.quiet(timeout).map(drop))
+    }
+
+    pub(crate) fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, Fault> {
+        either!(self, queue => queue.post_receives(receives))
+    }
+
+    pub(crate) fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
+        either!(self, queue => queue.receive_many(most, timeout))
+    }
+
+    pub(crate) fn state(&self) -> Result<efa_gda_queue, Fault> {
+        match self {
+            Self::Host(queue) => Ok(queue.state()),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => Ok(queue.state()?),
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Fault> {
+        match self {
+            Self::Host(queue) => Ok(queue.snapshot()),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => Ok(queue.snapshot()?),
+        }
+    }
+
+    pub(crate) fn close(self) -> Result<(), NotClosed> {
+        match self {
+            Self::Host(queue) => queue.close().map_err(not_closed),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => {
+                let seen = match queue.snapshot() {
+                    Ok(seen) => seen,
+                    Err(error) => return Err((error.into(), Some(Self::Gpu(queue)))),
+                };
+                let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
+                // A queue that cannot be closed is refused here, while it is still mapped: a call that fails changes
+                // nothing.
+                if seen.in_flight() != 0 {
+                    return Err((Fault::in_flight(seen.in_flight(), poisoned), Some(Self::Gpu(queue))));
+                }
+                if seen.is_locked() && !poisoned {
+                    return Err((Fault::abandoned(), Some(Self::Gpu(queue))));
+                }
+                queue.close().map_err(gpu_not_closed)
+            }
+        }
+    }
+
+    pub(crate) fn destroy(self) -> Result<(), NotClosed> {
+        match self {
+            Self::Host(queue) => queue.destroy().map_err(|error| (error.into(), None)),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(queue) => queue.destroy().map_err(gpu_not_closed),
+        }
     }
 }
 
 /// Restates the error with the names of C functions, and takes the queue out of it.
-fn not_closed<B: Layer>(error: CloseError<B>) -> NotClosed {
+fn not_closed(error: CloseError) -> NotClosed {
     match error {
         CloseError::Busy { queue, in_flight } => {
-            (Fault::in_flight(in_flight, queue.poison().is_some()), Some(queue))
+            (Fault::in_flight(in_flight, queue.poison().is_some()), Some(Driven::Host(queue)))
         }
-        CloseError::Abandoned { queue } => (Fault::abandoned(), Some(queue)),
-        CloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(queue)),
+        CloseError::Abandoned { queue } => (Fault::abandoned(), Some(Driven::Host(queue))),
+        CloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
         CloseError::Destroy(error) => (error.into(), None),
         error => (Fault::error(Code::Internal, error), None),
     }
@@ -319,13 +293,13 @@ fn not_closed<B: Layer>(error: CloseError<B>) -> NotClosed {
 
 /// As [`not_closed`], for a queue that a GPU drives.
 #[cfg(feature = "cuda")]
-fn gpu_not_closed<B: Layer>(error: GpuCloseError<B>) -> NotClosed {
+fn gpu_not_closed(error: GpuCloseError) -> NotClosed {
     let text = efa_gda::error_chain(&error).to_string();
     match error {
         GpuCloseError::Unmapped(error) => not_closed(error),
-        GpuCloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(queue)),
+        GpuCloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
         GpuCloseError::InLaunch { queue, .. } | GpuCloseError::Running { queue, .. } => {
-            (Fault::new(Code::Busy, text), Some(queue))
+            (Fault::new(Code::Busy, text), Some(Driven::Gpu(queue)))
         }
         error => (Fault::error(Code::Internal, error), None),
     }

@@ -9,8 +9,6 @@ use std::fmt::Display;
 use efa_gda::gpu;
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::{GpuQueueError, MapError};
-#[cfg(feature = "cuda")]
-use efa_gda::queue::Backing;
 use efa_gda::queue::{CountersError, QueueError, WorkError};
 use efa_gda::{error_chain, fabric, verbs};
 
@@ -219,8 +217,8 @@ impl From<gpu::Error> for Fault {
 }
 
 #[cfg(feature = "cuda")]
-impl<B: Backing> From<MapError<B>> for Fault {
-    fn from(MapError { error, .. }: MapError<B>) -> Self {
+impl From<MapError> for Fault {
+    fn from(MapError { error, .. }: MapError) -> Self {
         error.into()
     }
 }

@@ -10,7 +10,6 @@ mod error;
 mod foreign;
 mod handles;
 mod launch;
-mod layer;
 #[cfg(test)]
 mod layout;
 mod nvshmem;

@@ -126,7 +126,7 @@ pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
         open.shared.launches().clear();
         drop(open);
         let waited = with(mapped, |_, driven| driven.quiet(bound(0)));
-        let destroyed = release(mapped, <dyn Driven>::destroy);
+        let destroyed = release(mapped, Driven::destroy);
         if destroyed.as_ref().is_err_and(|fault| fault.code() == Code::Busy) {
             // Kernels may still use the queue, which stays open.
             with(mapped, |open, driven| {

@@ -12,7 +12,6 @@ use crate::counter::{Counter, CounterOfQueue};
 use crate::domain::{Opened, Parts};
 use crate::driven::{Driven, Processor};
 use crate::error::{Code, Fault};
-use crate::layer::Layer;
 use crate::queue::{COUNTERS, MappedAttr, REQUEST_TABLE};
 
 const DEFAULT_PEERS: u32 = 64;
@@ -26,27 +25,13 @@ pub(crate) fn open(
     parts: &Parts,
     processor: Processor,
     attr: &MappedAttr,
-    how: (DoorbellChoice, StoreWidth),
-    counter: Option<&CounterOfQueue>,
-) -> Result<Box<dyn Driven>, Fault> {
-    match &parts.layer {
-        Opened::Fabric { domain, info, ops } => {
-            let queue = over_fabric((domain, info, ops), &processor, attr, counter)?;
-            finish(processor, queue, attr, how)
-        }
-        Opened::Verbs { domain, wide_entries } => {
-            let queue = over_verbs(domain, *wide_entries, attr, counter)?;
-            finish(processor, queue, attr, how)
-        }
-    }
-}
-
-fn finish<B: Layer>(
-    processor: Processor,
-    queue: MappedQueue<B>,
-    attr: &MappedAttr,
     (doorbell, width): (DoorbellChoice, StoreWidth),
-) -> Result<Box<dyn Driven>, Fault> {
+    counter: Option<&CounterOfQueue>,
+) -> Result<Driven, Fault> {
+    let queue = match &parts.layer {
+        Opened::Fabric { domain, info, ops } => over_fabric((domain, info, ops), &processor, attr, counter)?,
+        Opened::Verbs { domain, wide_entries } => over_verbs(domain, *wide_entries, attr, counter)?,
+    };
     let queue = queue.with_store_width(width);
     let queue = if attr.has(REQUEST_TABLE) { queue.with_request_table()? } else { queue };
     processor.drive(queue, doorbell)
@@ -110,7 +95,7 @@ fn over_verbs(
     wide_entries: bool,
     attr: &MappedAttr,
     counter: Option<&CounterOfQueue>,
-) -> Result<MappedQueue<QueuePair<verbs::Ready>>, Fault> {
+) -> Result<MappedQueue, Fault> {
     if attr.has(COUNTERS) {
         return Err(Fault::new(
             Code::Unsupported,

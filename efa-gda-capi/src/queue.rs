@@ -17,7 +17,7 @@ use crate::open;
 use crate::region;
 use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
 
-pub(crate) static QUEUES: Table<Box<dyn Driven>, OpenQueue> = Table::new("mapped queue", 3 << 32);
+pub(crate) static QUEUES: Table<Driven, OpenQueue> = Table::new("mapped queue", 3 << 32);
 
 pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
 pub(crate) const COUNTERS: u32 = 1 << 1;
@@ -166,9 +166,9 @@ impl OpenQueue {
 /// Calls `body` with an open queue, whose lock it holds.
 pub(crate) fn with<T>(
     handle: Handle,
-    body: impl FnOnce(&OpenQueue, &mut dyn Driven) -> Result<T, Fault>,
+    body: impl FnOnce(&OpenQueue, &mut Driven) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    QUEUES.with(handle, |driven, open| body(open, &mut **driven))
+    QUEUES.with(handle, |driven, open| body(open, driven))
 }
 
 pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
@@ -311,19 +311,19 @@ pub extern "C" fn efa_gda_mapped_retain(queue: Handle, region: Handle) -> c_int 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
-    call(|| release(queue, <dyn Driven>::close))
+    call(|| release(queue, Driven::close))
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
-    call(|| release(queue, <dyn Driven>::destroy))
+    call(|| release(queue, Driven::destroy))
 }
 
 /// Closes or destroys a queue that no launch uses. Removes its handle, unless the queue is handed back.
 pub(crate) fn release(
     handle: Handle,
-    how: impl FnOnce(Box<dyn Driven>) -> Result<(), NotClosed>,
+    how: impl FnOnce(Driven) -> Result<(), NotClosed>,
 ) -> Result<(), Fault> {
     QUEUES.close(handle, |driven, open| {
         if let Err(fault) = open.refuse_in_launch() {

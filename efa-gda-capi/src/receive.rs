@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 
-use efa_gda::queue::{self, Arrival, PostedReceives, ReceiveError, Received, Receives};
+use efa_gda::queue::{Arrival, PostedReceives, ReceiveError, Received, Receives};
 use efa_gda::wire::UNKNOWN_ADDRESS_HANDLE;
 
 use crate::error::Fault;
 use crate::queue::with;
-use crate::region::{self, Region};
+use crate::region;
 use crate::{Handle, bound, call, read_struct, refuse_null};
 
 const CONSUMED: u32 = 1 << 0;
@@ -43,25 +43,6 @@ pub struct ReceivedOne {
     pub(crate) source_ah: u32,
     pub(crate) source_qpn: u32,
     pub(crate) arrival: u32,
-}
-
-/// Receives of the caller, with their region.
-pub(crate) struct ReceivesOf<'a> {
-    pub(crate) region: &'a Region,
-    receives: ReceivesToPost,
-}
-
-impl ReceivesOf<'_> {
-    /// Returns the receives for a region of one layer.
-    pub(crate) fn receives<R: queue::Region>(&self, region: &R) -> Receives<R> {
-        let ReceivesToPost { offset, bytes, stride, timeout_ns, count, .. } = self.receives;
-        Receives::new(region)
-            .offset(offset)
-            .bytes(bytes)
-            .stride(stride)
-            .count(count)
-            .timeout(bound(timeout_ns))
-    }
 }
 
 impl From<Received> for ReceivedOne {
@@ -104,8 +85,12 @@ pub unsafe extern "C" fn efa_gda_mapped_post_receives(
     call(|| {
         // SAFETY: the caller guarantees a struct with its size.
         let receives = unsafe { read_struct(receives, "the receives") }?;
-        let region = region::region(receives.region)?;
-        let receives = ReceivesOf { region: &region, receives };
+        let receives = Receives::new(&region::region(receives.region)?)
+            .offset(receives.offset)
+            .bytes(receives.bytes)
+            .stride(receives.stride)
+            .count(receives.count)
+            .timeout(bound(receives.timeout_ns));
         let (before, result) = with(queue, |open, driven| {
             open.refuse_in_launch()?;
             let before = driven.state()?.receive.posted;

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
+use efa_gda::queue::Region;
 use efa_gda::verbs;
 use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
@@ -20,13 +21,6 @@ struct OpenRegion {
     region: Region,
     is_dmabuf: bool,
     parts: Parts,
-}
-
-/// A region of the layer of its domain. Clones are handles of one region.
-#[derive(Clone, Debug)]
-pub(crate) enum Region {
-    Fabric(fabric::MemoryRegion),
-    Verbs(verbs::MemoryRegion),
 }
 
 /// `struct efa_gda_region_info`.
@@ -78,10 +72,10 @@ pub unsafe extern "C" fn efa_gda_region_register(
         let region = unsafe {
             match &parts.layer {
                 Opened::Fabric { domain, .. } => {
-                    Region::Fabric(fabric::MemoryRegion::register_foreign(domain, start, length, access)?)
+                    Region::Libfabric(fabric::MemoryRegion::register_foreign(domain, start, length, access)?)
                 }
                 Opened::Verbs { domain, .. } => {
-                    Region::Verbs(verbs::MemoryRegion::register_foreign(domain, start, length, access)?)
+                    Region::RdmaCore(verbs::MemoryRegion::register_foreign(domain, start, length, access)?)
                 }
             }
         };
@@ -124,7 +118,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
                 let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
                 let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
                 let (region, how) = fabric::MemoryRegion::register_device(domain, memory, access)?;
-                (Region::Fabric(region), how == Registration::Dmabuf)
+                (Region::Libfabric(region), how == Registration::Dmabuf)
             }
             Opened::Verbs { domain, .. } => {
                 let dmabuf = dmabuf.map_err(|why| Fault::new(Code::Unsupported, format_args!(
@@ -134,7 +128,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
                 let file = file.as_fd();
                 let region =
                     verbs::MemoryRegion::register_dmabuf(domain, file, *offset, length, address, access)?;
-                (Region::Verbs(region), true)
+                (Region::RdmaCore(region), true)
             }
         };
         Ok(REGIONS.insert(OpenRegion { region, is_dmabuf, parts }, ()))
@@ -166,15 +160,17 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
     call(|| {
         let value = REGIONS.with(handle, |open, _| {
-            let (remote, lkey, ordering) = match (&open.region, &open.parts.layer) {
-                (Region::Fabric(region), Opened::Fabric { ops, .. }) => {
-                    (region.remote(), ops.get_mr_lkey(region)?, region.ordering())
-                }
-                (Region::Verbs(region), _) => (region.remote(), region.local_key(), region.ordering()),
-                (Region::Fabric(_), Opened::Verbs { .. }) => {
-                    return Err(Fault::new(Code::Internal, "the region is of another layer than its domain"));
+            let lkey = match (&open.region, &open.parts.layer) {
+                (Region::Libfabric(region), Opened::Fabric { ops, .. }) => ops.get_mr_lkey(region)?,
+                (Region::RdmaCore(region), _) => region.local_key(),
+                _ => {
+                    return Err(Fault::new(
+                        Code::Internal,
+                        "the region is of another library than its domain",
+                    ));
                 }
             };
+            let (remote, ordering) = (open.region.remote(), open.region.ordering());
             Ok(RegionInfo {
                 size: 0,
                 address: remote.address,
@@ -203,17 +199,7 @@ pub extern "C" fn efa_gda_region_close(handle: Handle) -> c_int {
                 );
                 (Some(OpenRegion { region, ..open }), Err(fault))
             }
-            Ok(closed) => (None, closed),
+            Ok(closed) => (None, closed.map_err(Fault::from)),
         })
     })
-}
-
-impl Region {
-    /// Deregisters the memory, unless another handle of the region exists, which is then handed back.
-    fn try_close(self) -> Result<Result<(), Fault>, Self> {
-        match self {
-            Self::Fabric(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Fabric),
-            Self::Verbs(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Verbs),
-        }
-    }
 }

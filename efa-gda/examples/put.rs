@@ -1,6 +1,8 @@
-//! An RDMA write from one registered buffer to another, through a mapped queue to itself.
+//! An RDMA write from one registered buffer to another, through a queue to itself.
 //!
-//! On a machine with an EFA adapter and libfabric's efa provider: `cargo run -p efa-gda --example put`.
+//! On a machine with an EFA adapter: `cargo run -p efa-gda --example put`. Words change how the queue is opened: `gpu` (the
+//! first GPU posts), `rdma-core` (without libfabric), `record` and `staged` (a host thread rings).
+//!
 //! On other machines, on the software adapter, which libfabric finds by the name of the link:
 //!
 //! ```sh
@@ -9,62 +11,42 @@
 //! ```
 
 use std::error::Error;
-use std::process::ExitCode;
 
-use efa_gda::error_chain;
-use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
-use efa_gda::queue::{MappedQueue, WorkRequest};
+use efa_gda::doorbell::DoorbellMode;
+use efa_gda::memory::Access;
+use efa_gda::queue::WorkRequest;
+use efa_gda::{Options, Queue, Source};
 
 const BYTES: usize = 64 << 10;
 
-fn main() -> ExitCode {
-    match put() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("put: {}", error_chain(&*error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn put() -> Result<(), Box<dyn Error>> {
-    let library = Library::load()?;
-    let info = Query::new().first(&library)?;
-    let fabric = Fabric::open(&library, &info)?;
-    let domain = fabric.domain(&info)?;
-    let addresses = domain.address_vector(16)?;
-    // One completion queue for both sides, because receives need that, with an entry for every request and receive.
-    let completions = domain.completion_queue(info.completions())?;
-
-    let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
-    let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
-    // The peer is this endpoint. Two processes would exchange addresses, and each insert the other's address.
-    let peer = queue.insert_peer(&queue.endpoint().address()?)?;
-
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut queue = Queue::open(&options()?)?;
+    let source = queue.allocate(BYTES, Access::WRITE)?;
+    let target = queue.allocate(BYTES, Access::REMOTE_WRITE)?;
     let bytes: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
-    let source = Buffer::zeroed(BYTES).ok_or("the source buffer cannot be allocated")?;
     source.write(0, &bytes)?;
-    let target = Buffer::zeroed(BYTES).ok_or("the target buffer cannot be allocated")?;
-    let source = domain.register(source, Access::WRITE)?;
-    let target = domain.register(target, Access::REMOTE_WRITE)?;
 
-    let write = WorkRequest::write(peer, &source, target.remote());
-    let report = queue.execute(&write)?;
+    // The peer is this queue. Two processes would exchange addresses and remote regions, and each insert the other's
+    // address.
+    let peer = queue.insert_peer(&queue.address()?)?;
+    let report = queue.execute(&WorkRequest::write(peer, &source, target.remote()))?;
+
     let mut arrived = vec![0; BYTES];
-    target.buffer().ok_or("the target owns no buffer")?.read(0, &mut arrived)?;
+    target.read(0, &mut arrived)?;
     if arrived != bytes {
         return Err("the write completed, but the target does not hold the source's bytes".into());
     }
-
-    // Children before parents. The work request holds a handle of its source, which cannot be closed before.
-    drop(write);
-    queue.close()?;
-    source.close()?;
-    target.close()?;
-    completions.close()?;
-    addresses.close()?;
-    domain.close()?;
-    fabric.close()?;
     println!("{BYTES} bytes arrived in {} completion(s)", report.completed);
     Ok(())
+}
+
+/// The options that the command line names.
+fn options() -> Result<Options, String> {
+    std::env::args().skip(1).try_fold(Options::new(), |options, word| match &*word {
+        "gpu" => Ok(options.gpu(0)),
+        "rdma-core" => Ok(options.source(Source::RdmaCore)),
+        "record" => Ok(options.doorbell(DoorbellMode::Record)),
+        "staged" => Ok(options.doorbell(DoorbellMode::Staged)),
+        other => Err(format!("unknown word {other:?}; expected gpu, rdma-core, record or staged")),
+    })
 }

@@ -14,13 +14,12 @@ use std::io::{Read, Write, stderr, stdin, stdout};
 use std::process::{Command, ExitCode, Stdio};
 
 use efa_gda::queue::{MappedQueue, device_peer};
-use efa_gda::verbs::{self, Address, CompletionQueues, ProtectionDomain, QueuePair, Ready};
+use efa_gda::verbs::{self, CompletionQueues, ProtectionDomain, QueuePair};
 use efa_gda::wire::QueueKey;
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
 use processor::Processor;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-type Queue = MappedQueue<QueuePair<Ready>>;
 
 const BLOCKS: u32 = 4;
 const THREADS: u32 = 64;
@@ -94,7 +93,7 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
     let pair = QueuePair::create(&domain, CompletionQueues::shared(&completions), &Default::default())?;
     let pair = pair.activate(QueueKey::new(std::process::id()))?;
     // Each warp waits for its own requests.
-    let mut queue = Queue::over_verbs(pair)?.with_request_table()?;
+    let mut queue = MappedQueue::over_verbs(pair)?.with_request_table()?;
 
     let processor = Processor::open()?;
     let tensor = |rank: u8| (0..TENSOR / 4).map(move |i| (i % 1000) as f32 + f32::from(rank) * 0.5);
@@ -105,11 +104,11 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
 
     // The peer needs the queue's address, and where it writes.
     let mut card = [0; 44];
-    card[..32].copy_from_slice(&queue.queue_pair().address()?.to_bytes());
+    card[..32].copy_from_slice(&queue.address()?);
     card[32..40].copy_from_slice(&memory.region.address().to_ne_bytes());
     card[40..].copy_from_slice(&memory.region.remote_key().get().to_ne_bytes());
     let theirs = exchange(from, to, card)?;
-    let peer = queue.peer(&Address::from_bytes(&theirs[..32])?)?;
+    let peer = queue.insert_peer(&theirs[..32])?;
     // An adapter refuses requests of a sender that it does not know, so both must have inserted each other.
     exchange(from, to, [rank])?;
 

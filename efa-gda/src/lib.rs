@@ -9,6 +9,7 @@
 //! - [`memory`]: memory that an adapter accesses. `fabric` and `verbs` both use it.
 //! - [`exposure`]: the checks of what a provider exposes.
 //! - [`queue`]: the mapped queue that a kernel receives, driven from the host.
+//! - [`Queue`], [`Options`], [`Error`]: a queue in one call.
 //! - `gpu`: a GPU, its memory, and the registration of pages with it (feature `cuda`).
 //! - `gpu_queue`: mapped queues that a GPU drives (feature `cuda`).
 //! - [`doorbell`]: doorbells that the device rings, or a host thread for the device.
@@ -27,7 +28,12 @@
 //! The text of an error does not contain the texts of its sources. [`error_chain`] joins them.
 //!
 //! # An RDMA write, from beginning to end
-//! The steps of `examples/put.rs`, which stands below:
+//! [`Queue::open`] opens an adapter, a queue of it, and what the queue needs. `examples/put.rs`, which stands below, writes
+//! through such a queue. [`Options`] choose the library, the GPU and the doorbell. [`Error`] has one [`ErrorKind`] to match.
+//!
+//! # Step by step
+//! A program with other needs opens the parts itself, for example on the domain of a transport ([`Queue::on_domain`]), or
+//! each of them:
 //!
 //! 1. [`fabric::Library`] → [`fabric::Query`] → [`fabric::Fabric`] → [`fabric::Domain`].
 //! 2. An [`fabric::AddressVector`], and one [`fabric::CompletionQueue`] that is bound to both sides of the
@@ -37,12 +43,14 @@
 //! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. An adapter refuses requests of
 //!    an unknown sender (status: unknown peer).
 //! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::WorkRequest`] → [`queue::MappedQueue::execute`].
-//! 6. Drop the [`queue::WorkRequest`], then close everything, children first.
 //!
 //! For a queue that a GPU drives (feature `cuda`), three calls follow step 4: `gpu::Gpu::open`,
 //! [`doorbell::DoorbellProxy::start`], and `gpu_queue::GpuQueue::with_doorbell`, which takes the mapped queue. In step
 //! 5, `GpuQueue::execute` posts by a kernel of this crate. `GpuQueue::begin_launch` gives the queue to kernels of the
 //! caller.
+//!
+//! Objects may be dropped in any order. `close` reports what a drop cannot; children are closed before parents, and a
+//! [`queue::WorkRequest`] before its region.
 //!
 //! # On the software adapter
 //! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds through a link whose
@@ -58,6 +66,7 @@
 #![doc = concat!("```no_run\n", include_str!("../examples/put.rs"), "```\n")]
 
 pub mod doorbell;
+mod error;
 pub mod executor;
 pub mod exposure;
 pub mod fabric;
@@ -66,6 +75,7 @@ pub mod gpu;
 #[cfg(feature = "cuda")]
 pub mod gpu_queue;
 pub mod memory;
+mod open;
 pub mod queue;
 pub mod smaps;
 pub mod status;
@@ -79,4 +89,6 @@ mod polling;
 mod readable;
 
 pub use efa_gda_wire as wire;
+pub use error::{Error, ErrorKind, Result};
 pub use error_chain::error_chain;
+pub use open::{Options, Queue, Source};

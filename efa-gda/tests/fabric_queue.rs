@@ -25,7 +25,7 @@ fn queue(fake: &Fake, domain: &Domain) -> MappedQueue {
 }
 
 fn peer(queue: &MappedQueue) -> Peer {
-    queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap()
+    queue.insert_peer(&queue.address().unwrap()).unwrap()
 }
 
 /// Runs `body` with a queue of a new provider and a region of 4096 bytes.
@@ -79,7 +79,10 @@ fn a_polled_completion_queue_takes_no_other_endpoint() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mapped = queue(&fake, &domain);
-    let (addresses, completions) = (mapped.endpoint().address_vector(), mapped.endpoint().send_completions());
+    let (addresses, completions) = {
+        let endpoint = mapped.endpoint().unwrap();
+        (endpoint.address_vector(), endpoint.send_completions())
+    };
     let endpoint = domain.endpoint(&fake.info()).unwrap();
     let error = endpoint.bind(Bindings::shared(addresses, completions)).unwrap_err();
     assert!(matches!(error, Error::CompletionQueuePolled), "{error}");

@@ -108,9 +108,10 @@ fn every_object_closes_without_an_error() {
 #[test]
 fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
     with_pair(&[], |Pair { first, second, side, .. }, _| {
-        let address = second.endpoint().address().unwrap();
-        let foreign = second.endpoint().address_vector().insert(&address).unwrap();
-        let error = side.domain.gda_ops().unwrap().query_addr(first.endpoint(), foreign).unwrap_err();
+        let address = second.address().unwrap();
+        let foreign = second.endpoint().unwrap().address_vector().insert(&address).unwrap();
+        let error =
+            side.domain.gda_ops().unwrap().query_addr(first.endpoint().unwrap(), foreign).unwrap_err();
         assert!(matches!(error, Error::OtherAddressVector { .. }), "{error}");
     });
 }

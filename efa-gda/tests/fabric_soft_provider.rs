@@ -54,7 +54,7 @@ fn the_provider_alone_moves_bytes_without_libfabric() {
         let side = Side::on(&library, info);
         let mut queue = side.queue();
         let (source, target) = (side.region(b"eighteen bytes ..."), side.region(&[0; 18]));
-        let peer = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+        let peer = queue.insert_peer(&queue.address().unwrap()).unwrap();
         queue.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert_eq!(bytes_of(&target), b"eighteen bytes ...");
         queue.close().unwrap();

@@ -17,7 +17,7 @@ use support::{assert_no_violations, with_gpu, with_soft_adapter};
 /// Queues that write to themselves.
 fn queues(side: &Side, count: usize) -> (Vec<MappedQueue>, Vec<Peer>) {
     let queues: Vec<MappedQueue> = (0..count).map(|_| side.queue()).collect();
-    let itself = |queue: &MappedQueue| queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+    let itself = |queue: &MappedQueue| queue.insert_peer(&queue.address().unwrap()).unwrap();
     let peers = queues.iter().map(itself).collect();
     (queues, peers)
 }

@@ -129,7 +129,7 @@ fn receives_wrap_around_their_ring_many_times() {
 #[test]
 fn unsolicited_writes_do_not_consume_posted_receives() {
     with_pair(&[], |mut pair, _| {
-        assert!(!pair.second.endpoint().writes_use_receives());
+        assert!(!pair.second.writes_use_receives());
         let [source, target] = pair.regions(8);
         let unused = pair.zeroes(8);
         let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
@@ -147,7 +147,7 @@ fn unsolicited_writes_do_not_consume_posted_receives() {
 #[test]
 fn a_write_with_immediate_uses_a_receive_if_the_adapter_lacks_unsolicited_writes() {
     with_pair(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |mut pair, _| {
-        assert!(pair.second.endpoint().writes_use_receives());
+        assert!(pair.second.writes_use_receives());
         let (source, target, unused) = (pair.side.region(&[3; 8]), pair.zeroes(8), pair.zeroes(8));
         let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
         pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(9)).unwrap();
@@ -270,7 +270,7 @@ fn unread_completions_past_the_inbox_are_counted_as_lost() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
-        let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+        let itself = queue.insert_peer(&queue.address().unwrap()).unwrap();
         let region = side.region(&[0; 8]);
         let many = u64::from(queue.limits().inbox) + 7;
         queue

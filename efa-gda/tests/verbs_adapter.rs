@@ -39,22 +39,24 @@ fn domain_with(capability: Capability) -> Option<ProtectionDomain> {
     Some(domain)
 }
 
-type Queue = MappedQueue<QueuePair<Ready>>;
-
 /// Creates a queue, with a completion queue that no other queue uses.
-fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
+fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> MappedQueue {
     queue_on(domain, &CompletionQueue::create(domain.context(), 1024).unwrap(), options)
 }
 
-fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Queue {
+fn queue_on(
+    domain: &ProtectionDomain,
+    completions: &CompletionQueue,
+    options: &QueuePairOptions,
+) -> MappedQueue {
     let pair = QueuePair::create(domain, CompletionQueues::shared(completions), options).unwrap();
     MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
 }
 
 /// Returns the queue as its peer.
-fn itself(queue: &mut Queue) -> Peer {
-    let address = queue.queue_pair().address().unwrap();
-    queue.peer(&address).unwrap()
+fn itself(queue: &mut MappedQueue) -> Peer {
+    let address = queue.address().unwrap();
+    queue.insert_peer(&address).unwrap()
 }
 
 fn region(domain: &ProtectionDomain, bytes: &[u8]) -> MemoryRegion {
@@ -120,7 +122,7 @@ fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
 
 /// Creates a queue whose completions arrive in shareable memory, and returns it with that memory. None, with
 /// the skip recorded, where the kernel does not support it.
-fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
+fn external(domain: &ProtectionDomain) -> Option<(MappedQueue, NonNull<u8>)> {
     let (dmabuf, buffer) = shareable(1 << 16);
     let memory =
         ExternalMemory { dmabuf: dmabuf.as_fd(), offset: 0, length: 1 << 16, buffer: buffer.as_ptr() };
@@ -154,7 +156,7 @@ fn completions_arrive_in_external_memory() {
 }
 
 /// Writes `bytes` bytes from a queue to itself `count` times, and compares all of them.
-fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usize) {
+fn writes(queue: &mut MappedQueue, domain: &ProtectionDomain, bytes: usize, count: usize) {
     let sent = pattern(bytes * count);
     let (source, target) = (region(domain, &sent), region(domain, &vec![0; bytes * count]));
     let peer = itself(queue);
@@ -253,7 +255,7 @@ fn a_read_on_an_adapter_without_rdma_read_is_refused() {
 }
 
 /// Creates a queue with counters attached.
-fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> Queue {
+fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> MappedQueue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
     let options = QueuePairOptions::new();
     let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options).unwrap();

@@ -292,7 +292,7 @@ fn a_registration_that_fails_hints_at_its_cause() {
 
 #[test]
 fn one_address_handle_serves_all_queue_pairs_of_an_adapter() {
-    let mut ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let first = ready.address().unwrap();
     let second = Address { queue_pair: QueuePairNumber::new(8), ..first };
     assert_eq!(ready.peer(&first).unwrap().address_handle, ready.peer(&second).unwrap().address_handle);
@@ -469,7 +469,7 @@ fn closing_a_mapped_queue_reports_a_queue_pair_that_was_not_destroyed() {
     let queue = MappedQueue::over_verbs(ready).unwrap();
     fail("ibv_destroy_qp", libc::EBUSY);
     let CloseError::Destroy(error) = queue.close().unwrap_err() else { panic!() };
-    assert_eq!(error.errno(), Some(libc::EBUSY));
+    assert!(matches!(&error, QueueError::Verbs(error) if error.errno() == Some(libc::EBUSY)), "{error}");
 }
 
 #[test]

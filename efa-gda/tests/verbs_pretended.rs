@@ -92,7 +92,7 @@ fn completing<R>(
 }
 
 /// Opens a queue of the fake adapter, which is its own peer, and registers memory for its requests.
-fn open() -> (MappedQueue<QueuePair<Ready>>, Peer, MemoryRegion) {
+fn open() -> (MappedQueue, Peer, MemoryRegion) {
     state(|state| {
         state.send = efadv_wq_attr {
             buffer: RINGS.send.get().cast(),
@@ -105,10 +105,10 @@ fn open() -> (MappedQueue<QueuePair<Ready>>, Peer, MemoryRegion) {
     let completions = CompletionQueue::create(&context, COMPLETIONS).unwrap();
     let pair =
         QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
-    let mut queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
+    let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
     let region = MemoryRegion::register(&domain, Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
-    let address = queue.queue_pair().address().unwrap();
-    let peer = queue.peer(&address).unwrap();
+    let address = queue.address().unwrap();
+    let peer = queue.insert_peer(&address).unwrap();
     (queue, peer, region)
 }
 

@@ -325,7 +325,7 @@ struct Context {
 
 /// Makes two endpoints peers; how the first addresses the second.
 fn introduce(from: &MappedQueue, to: &MappedQueue) -> Outcome<efa_gda_peer> {
-    let address = |queue: &MappedQueue| queue.endpoint().address().during("read an endpoint's address");
+    let address = |queue: &MappedQueue| queue.address().during("read an endpoint's address");
     to.insert_peer(&address(from)?).during("insert the sender's address")?;
     from.insert_peer(&address(to)?).during("insert the receiver's address").map(device_peer)
 }

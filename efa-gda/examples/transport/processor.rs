@@ -12,9 +12,10 @@ use efa_gda::gpu::{Gpu, GpuMemory, compile_source};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::memory::{Access, Buffer};
+use efa_gda::queue::MappedQueue;
 use efa_gda::verbs::{MemoryRegion, ProtectionDomain};
 
-use super::{BLOCKS, Queue, Reduce, Result, THREADS};
+use super::{BLOCKS, Reduce, Result, THREADS};
 
 pub(crate) enum Processor {
     Host(libloading::Library),
@@ -80,7 +81,7 @@ impl Processor {
     }
 
     /// Runs the kernel and waits for it. Its waits have a bound, so it ends. Returns the queue.
-    pub(crate) fn run(&self, queue: Queue, reduce: Reduce) -> Result<Queue> {
+    pub(crate) fn run(&self, queue: MappedQueue, reduce: Reduce) -> Result<MappedQueue> {
         match self {
             Self::Host(library) => {
                 // SAFETY: the type is the function's in reduce.cu.

@@ -348,6 +348,12 @@ fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
     }
 }
 
+impl From<ProxyError> for crate::Error {
+    fn from(error: ProxyError) -> Self {
+        Self::new(crate::ErrorKind::Other, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ptr::NonNull;

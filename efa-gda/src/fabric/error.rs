@@ -303,3 +303,29 @@ impl From<OutOfBounds> for Error {
         Self::OutOfBounds(range)
     }
 }
+
+impl From<Error> for crate::Error {
+    fn from(error: Error) -> Self {
+        use Error::*;
+        let kind = match &error {
+            Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => {
+                crate::ErrorKind::NoAdapter
+            }
+            OptionNotAvailable { .. }
+            | GdaNotOnThisFabric(_)
+            | GdaUnknown { .. }
+            | GdaInDomainOps(_)
+            | GdaTableUnknown { .. }
+            | OperationUnavailable { .. }
+            | NotBuiltIn(_)
+            | AdapterLacks(_)
+            | DeviceMemory { .. } => crate::ErrorKind::Unsupported,
+            Busy { .. } => crate::ErrorKind::Busy,
+            OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
+                crate::ErrorKind::Argument
+            }
+            _ => crate::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

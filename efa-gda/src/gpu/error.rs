@@ -185,6 +185,17 @@ fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
     }
 }
 
+impl From<Error> for crate::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            error if error.context_lost() => crate::ErrorKind::GpuLost,
+            Error::OutOfBounds { .. } => crate::ErrorKind::Argument,
+            _ => crate::ErrorKind::Gpu,
+        };
+        Self::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

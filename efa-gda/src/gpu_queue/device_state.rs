@@ -15,9 +15,9 @@ use crate::executor::host::InboxEntry;
 use crate::fabric::Buffer;
 use crate::gpu::memory::{InGpu, SharedWord, SideCopy};
 use crate::gpu::{self, Gpu, in_call};
+use crate::queue::MappedQueue;
 use crate::queue::mapped::swap_word;
 use crate::queue::receive::AT_ONCE;
-use crate::queue::{Backing, MappedQueue};
 use crate::status::{DeviceError, outcome};
 
 /// Threads of the block that executes a work request.
@@ -112,11 +112,7 @@ unsafe impl DeviceRepr for PutArgument {}
 
 impl DeviceState {
     /// Allocates the state and copies the queue's struct into it, with the GPU's addresses of `parts`.
-    pub(super) fn new<B: Backing>(
-        queue: &MappedQueue<B>,
-        parts: &MappedParts,
-        gpu: &Gpu,
-    ) -> gpu::Result<Self> {
+    pub(super) fn new(queue: &MappedQueue, parts: &MappedParts, gpu: &Gpu) -> gpu::Result<Self> {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let abort = SharedWord::new(gpu.context())?;
         let registration = queue.registration.clone();

@@ -2,7 +2,7 @@
 
 use super::GpuQueue;
 use crate::gpu;
-use crate::queue::{Backing, CloseError, DoorbellError, Libfabric, MappedQueue, ReceiveError, WorkError};
+use crate::queue::{CloseError, DoorbellError, MappedQueue, ReceiveError, WorkError};
 
 /// Why a queue cannot be mapped into a GPU, or why an operation of a GPU's queue failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,21 +58,21 @@ pub enum GpuQueueError {
 /// A queue that could not be mapped. The queue is handed back.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue cannot be mapped into the GPU")]
-pub struct MapError<B: Backing = Libfabric> {
+pub struct MapError {
     /// The cause.
     #[source]
     pub error: GpuQueueError,
     /// The queue, which the host can still drive.
-    pub queue: Box<MappedQueue<B>>,
+    pub queue: Box<MappedQueue>,
 }
 
 /// Why a queue that a GPU drives was not unmapped or closed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum GpuCloseError<B: Backing = Libfabric> {
+pub enum GpuCloseError {
     /// The queue is no longer mapped into the GPU, and the host could not close it.
     #[error(transparent)]
-    Unmapped(#[from] CloseError<B>),
+    Unmapped(#[from] CloseError),
     /// Entries were posted, and their doorbell was never rung. The queue is handed back, still mapped.
     #[error(
         "the queue was not unmapped, because it has entries that were posted and never rung for ({entries}): \
@@ -80,7 +80,7 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
     )]
     Unrung {
         /// The queue.
-        queue: Box<GpuQueue<B>>,
+        queue: Box<GpuQueue>,
         /// Entries whose doorbell was never rung.
         entries: u32,
     },
@@ -91,7 +91,7 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
     )]
     InLaunch {
         /// The queue.
-        queue: Box<GpuQueue<B>>,
+        queue: Box<GpuQueue>,
         /// Values of [`super::LaunchGuard`] that exist.
         launches: usize,
     },
@@ -104,9 +104,29 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
     )]
     Running {
         /// The queue.
-        queue: Box<GpuQueue<B>>,
+        queue: Box<GpuQueue>,
         /// The cause.
         #[source]
         error: gpu::Error,
     },
+}
+
+impl From<GpuQueueError> for crate::Error {
+    fn from(error: GpuQueueError) -> Self {
+        let kind = match error {
+            GpuQueueError::Gpu(error) => return error.into(),
+            GpuQueueError::Work(error) => return error.into(),
+            GpuQueueError::Receive(error) => return error.into(),
+            GpuQueueError::ReceivesNotMapped { .. } => crate::ErrorKind::Unsupported,
+            GpuQueueError::InLaunch { .. } => crate::ErrorKind::Busy,
+            _ => crate::ErrorKind::Gpu,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<MapError> for crate::Error {
+    fn from(MapError { error, .. }: MapError) -> Self {
+        error.into()
+    }
 }

@@ -7,7 +7,7 @@ use super::memory::require_same_gpu;
 use crate::doorbell::{CompletionRelay, CompletionRing, DoorbellProxy};
 use crate::error_chain::error_chain;
 use crate::gpu::{self, Gpu, HostRange};
-use crate::queue::{Backing, DoorbellError, MappedQueue};
+use crate::queue::{DoorbellError, MappedQueue};
 use crate::smaps::MemoryKind;
 
 const SEND_QUEUE: &str = "send queue";
@@ -66,8 +66,8 @@ pub(super) struct Relayed {
 impl MappedParts {
     /// Registers the parts of `queue`, in its doorbell mode. If CUDA refuses the completion queue, `proxy` relays the
     /// completions.
-    pub(super) fn map<B: Backing>(
-        queue: &MappedQueue<B>,
+    pub(super) fn map(
+        queue: &MappedQueue,
         gpu: &Gpu,
         proxy: Option<&DoorbellProxy>,
     ) -> Result<Self, GpuQueueError> {
@@ -148,10 +148,7 @@ impl MappedParts {
 }
 
 /// Makes `proxy` relay the completions that the host has not read.
-fn start_relay<B: Backing>(
-    queue: &MappedQueue<B>,
-    proxy: &DoorbellProxy,
-) -> Result<CompletionRelay, DoorbellError> {
+fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<CompletionRelay, DoorbellError> {
     let cq = &queue.exposure().cq;
     let ring = CompletionRing {
         buffer: cq.buffer,
@@ -166,10 +163,7 @@ fn start_relay<B: Backing>(
 }
 
 /// Registers each part of `queue` alone, and unregisters it again.
-pub(super) fn try_each<B: Backing>(
-    queue: &MappedQueue<B>,
-    gpu: &Gpu,
-) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
     let addresses = PartAddresses::of(queue);
     let mut parts = vec![(SEND_QUEUE, addresses.sq), (DOORBELL, addresses.sq_doorbell)];
     parts.extend(addresses.cq.map(|range| (COMPLETION_QUEUE, range)));
@@ -206,7 +200,7 @@ struct PartAddresses {
 }
 
 impl PartAddresses {
-    fn of<B: Backing>(queue: &MappedQueue<B>) -> Self {
+    fn of(queue: &MappedQueue) -> Self {
         let (sq, rq, cq) = (queue.state().sq, queue.state().rq, &queue.exposure().cq);
         let posted = || (ring(rq.buffer as usize, rq.num_entries, rq.entry_size), word(rq.doorbell as usize));
         let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);

@@ -10,10 +10,10 @@ use super::{GpuQueue, GpuQueueError};
 use crate::executor::host::BenchArgs;
 use crate::gpu::memory::Plain;
 use crate::gpu::{self, in_call};
+use crate::queue::WorkRequest;
 use crate::queue::measure::{
     Load, Producer, Rate, Sample, Words, arguments, check_status, latency_of, rate_of, refused,
 };
-use crate::queue::{Backing, WorkRequest};
 
 /// The argument of both kernels, `efa_gda_bench_args`, passed by value.
 #[repr(transparent)]
@@ -22,7 +22,7 @@ struct Argument(BenchArgs);
 // SAFETY: a plain struct with the same layout for the host's and the device's compiler (`bench.cu`).
 unsafe impl DeviceRepr for Argument {}
 
-impl<B: Backing> GpuQueue<B> {
+impl GpuQueue {
     /// As [`MappedQueue::measure_rate`](crate::queue::MappedQueue::measure_rate), on the GPU. All queues must be mapped
     /// into the same GPU.
     ///
@@ -30,7 +30,7 @@ impl<B: Backing> GpuQueue<B> {
     /// [`GpuQueueError`] of the first queue that failed.
     pub fn measure_rate(
         queues: &mut [Self],
-        work: &[WorkRequest<B::Region>],
+        work: &[WorkRequest],
         load: &Load,
     ) -> Result<Rate, GpuQueueError> {
         Ok(rate_of(&Self::measure(queues, work, load, false)?, load))
@@ -42,7 +42,7 @@ impl<B: Backing> GpuQueue<B> {
     /// As [`Self::measure_rate`].
     pub fn measure_latency(
         &mut self,
-        work: &WorkRequest<B::Region>,
+        work: &WorkRequest,
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, GpuQueueError> {
@@ -53,7 +53,7 @@ impl<B: Backing> GpuQueue<B> {
     /// Runs the latency kernel if `latency`, otherwise the rate kernel. Returns the words that it wrote.
     fn measure(
         queues: &mut [Self],
-        work: &[WorkRequest<B::Region>],
+        work: &[WorkRequest],
         load: &Load,
         latency: bool,
     ) -> Result<Words, GpuQueueError> {

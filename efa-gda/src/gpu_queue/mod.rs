@@ -22,8 +22,6 @@ mod memory;
 mod queue;
 mod receive;
 mod snapshot;
-#[cfg(feature = "verbs")]
-mod verbs_queue;
 
 pub use error::{GpuCloseError, GpuQueueError, MapError};
 pub use launch::{GpuAbortFlag, LaunchGuard};

@@ -23,7 +23,7 @@ use crate::queue::mapped::{is_locked, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
-use crate::queue::{Backing, Libfabric, MappedQueue, Region, WorkReport, WorkRequest};
+use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 
 /// A [`MappedQueue`] that one GPU drives.
 ///
@@ -50,7 +50,7 @@ use crate::queue::{Backing, Libfabric, MappedQueue, Region, WorkReport, WorkRequ
 /// # source.buffer().ok_or("no buffer")?.write(0, b"hello")?;
 /// // The endpoint and the regions are made as in the example of MappedQueue.
 /// let queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
-/// let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// let peer = queue.insert_peer(&queue.address()?)?;
 /// let gpu = Gpu::open(0)?;
 /// let mut queue = GpuQueue::new(queue, &gpu)?;
 /// // A kernel of this library posts the write, and waits for its completion.
@@ -68,11 +68,11 @@ use crate::queue::{Backing, Libfabric, MappedQueue, Region, WorkReport, WorkRequ
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct GpuQueue<B: Backing = Libfabric> {
+pub struct GpuQueue {
     // `Drop` and `take_from_gpu` drop or leak these three.
     pub(super) device: ManuallyDrop<DeviceState>,
     pub(super) parts: ManuallyDrop<MappedParts>,
-    pub(super) mapped: ManuallyDrop<MappedQueue<B>>,
+    pub(super) mapped: ManuallyDrop<MappedQueue>,
     /// Whether the three were taken out.
     taken: bool,
     pub(super) gpu: Gpu,
@@ -89,7 +89,7 @@ pub struct RefusedMode {
     pub reason: String,
 }
 
-impl<B: Backing> GpuQueue<B> {
+impl GpuQueue {
     /// Maps `queue` into `gpu` in the first doorbell mode of `choice` that works, and returns why it could not use the
     /// modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
     /// the completions in every mode ([`Self::relayed`]).
@@ -98,11 +98,11 @@ impl<B: Backing> GpuQueue<B> {
     /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that
     /// [`MappedQueue::set_doorbell`] could set. The errors of the other modes are logged.
     pub fn with_doorbell(
-        queue: MappedQueue<B>,
+        queue: MappedQueue,
         gpu: &Gpu,
         choice: DoorbellChoice,
         proxy: &DoorbellProxy,
-    ) -> Result<(Self, Vec<RefusedMode>), MapError<B>> {
+    ) -> Result<(Self, Vec<RefusedMode>), MapError> {
         let mut queue = Box::new(queue);
         let (mut refused, mut last) = (Vec::new(), None);
         for mode in choice.candidates() {
@@ -129,11 +129,11 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// [`MapError`], with the queue.
-    pub fn new(queue: MappedQueue<B>, gpu: &Gpu) -> Result<Self, MapError<B>> {
+    pub fn new(queue: MappedQueue, gpu: &Gpu) -> Result<Self, MapError> {
         Self::map(queue, gpu, None)
     }
 
-    fn map(queue: MappedQueue<B>, gpu: &Gpu, proxy: Option<&DoorbellProxy>) -> Result<Self, MapError<B>> {
+    fn map(queue: MappedQueue, gpu: &Gpu, proxy: Option<&DoorbellProxy>) -> Result<Self, MapError> {
         let _relaxed = Relaxed::enter();
         let made = MappedParts::map(&queue, gpu, proxy).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
@@ -157,6 +157,11 @@ impl<B: Backing> GpuQueue<B> {
             }),
             Err(error) => Err(MapError { error, queue: Box::new(queue) }),
         }
+    }
+
+    /// Returns the GPU that drives the queue.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// Returns the doorbell mode.
@@ -222,12 +227,12 @@ impl<B: Backing> GpuQueue<B> {
 
     /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why
     /// the others cannot. Parts in a GPU's memory are not included.
-    pub fn try_parts(queue: &MappedQueue<B>, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+    pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
         mapped_parts::try_each(queue, gpu)
     }
 
     /// Returns the queue on the host: its endpoint, its peers, and its state after the last call of this library.
-    pub fn mapped(&self) -> &MappedQueue<B> {
+    pub fn mapped(&self) -> &MappedQueue {
         &self.mapped
     }
 
@@ -240,7 +245,7 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// [`GpuQueueError`]. If a wait timed out, the queue is poisoned and retains the local regions.
-    pub fn execute(&mut self, work: &WorkRequest<B::Region>) -> Result<WorkReport, GpuQueueError> {
+    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
         self.refuse_in_launch()?;
         let mut args = work.arguments(&self.mapped)?;
         // The kernel, not the adapter, reads inline bytes.
@@ -283,7 +288,7 @@ impl<B: Backing> GpuQueue<B> {
     fn run_put(
         &mut self,
         args: &efa_gda_put_args,
-        settle: impl FnOnce(&mut MappedQueue<B>, bool),
+        settle: impl FnOnce(&mut MappedQueue, bool),
     ) -> Result<WorkReport, GpuQueueError> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.load_state();
@@ -309,7 +314,7 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// Those of [`MappedQueue::retain`].
-    pub fn retain(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
+    pub fn retain(&mut self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
         self.mapped.retain(region)
     }
 
@@ -336,7 +341,7 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// [`GpuCloseError`]. The queue is then no longer mapped into the GPU, unless the error holds a [`GpuQueue`].
-    pub fn close(self) -> Result<(), GpuCloseError<B>> {
+    pub fn close(self) -> Result<(), GpuCloseError> {
         // Checked here too, because `unmap` checks only staging rings, and the caller can ring only while the queue is
         // mapped.
         Ok(self.refuse_unrung()?.unmap()?.close()?)
@@ -344,7 +349,7 @@ impl<B: Backing> GpuQueue<B> {
 
     /// Hands the queue back as an error if entries await a doorbell that can still be rung. An unmap frees a staging
     /// ring, so a queue with one is also handed back if it is not known whether entries await a doorbell.
-    fn refuse_unrung(self) -> Result<Self, GpuCloseError<B>> {
+    fn refuse_unrung(self) -> Result<Self, GpuCloseError> {
         let mut state = self.state();
         if state.is_err() && self.doorbell_mode() == DoorbellMode::Staged {
             // One failed copy can end all later snapshots (`SideCopy`). The stream of this library's kernels can still
@@ -376,7 +381,7 @@ impl<B: Backing> GpuQueue<B> {
     /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue. Its waits then stay aborted, so that
     /// the caller's kernels end; once their guards are dropped, the queue can be destroyed.
     /// [`CloseError::Destroy`](crate::queue::CloseError::Destroy) as from [`MappedQueue::destroy`].
-    pub fn destroy(self) -> Result<(), GpuCloseError<B>> {
+    pub fn destroy(self) -> Result<(), GpuCloseError> {
         let launches = self.launches();
         if launches != 0 {
             self.device.end_waits();
@@ -394,7 +399,7 @@ impl<B: Backing> GpuQueue<B> {
     /// kernels of this library may still use it; its waits may stay aborted then. [`GpuCloseError::Unrung`] if a
     /// staging ring, which would be freed, holds entries that await a doorbell. If that cannot be determined,
     /// [`GpuCloseError::Running`], unless the GPU's context is lost.
-    pub fn unmap(self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
+    pub fn unmap(self) -> Result<MappedQueue, GpuCloseError> {
         match self.launches() {
             0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
             0 => self.take_from_gpu(),
@@ -402,7 +407,7 @@ impl<B: Backing> GpuQueue<B> {
         }
     }
 
-    fn take_from_gpu(mut self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
+    fn take_from_gpu(mut self) -> Result<MappedQueue, GpuCloseError> {
         // Read before `stop`: `stop` detaches the queue, and from then on `poison` returns the end of the registration.
         let mut in_order = self.mapped.poison().is_none();
         if let Err(error) = self.device.stop() {
@@ -434,7 +439,7 @@ impl<B: Backing> GpuQueue<B> {
 
     /// Takes the three owned values out, in the order in which they must be dropped: the struct, then the pages to
     /// which it points, then their owner. The caller must not use the queue after that.
-    fn take(&mut self) -> (DeviceState, MappedParts, MappedQueue<B>) {
+    fn take(&mut self) -> (DeviceState, MappedParts, MappedQueue) {
         self.taken = true;
         // SAFETY: called once: by `take_from_gpu`, which then drops the queue, whose `Drop` sees `taken`; or by `Drop`
         // itself.
@@ -448,7 +453,7 @@ impl<B: Backing> GpuQueue<B> {
     }
 }
 
-impl<B: Backing> Drop for GpuQueue<B> {
+impl Drop for GpuQueue {
     fn drop(&mut self) {
         if self.taken {
             return;

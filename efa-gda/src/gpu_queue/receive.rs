@@ -8,9 +8,9 @@ use efa_gda_sys::device::efa_gda_receive_args;
 use super::{GpuQueue, GpuQueueError};
 use crate::executor::host;
 use crate::queue::receive::{AT_ONCE, nanoseconds};
-use crate::queue::{Backing, PostedReceives, ReceiveError, Received, Receives};
+use crate::queue::{PostedReceives, ReceiveError, Received, Receives};
 
-impl<B: Backing> GpuQueue<B> {
+impl GpuQueue {
     /// Checks that the GPU can post receives on this queue.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl<B: Backing> GpuQueue<B> {
     ///
     /// # Errors
     /// [`GpuQueueError`]. After [`GpuQueueError::Gpu`] the region is retained until the endpoint is closed.
-    pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, GpuQueueError> {
+    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, GpuQueueError> {
         self.refuse_in_launch()?;
         self.posts_receives()?;
         let host::Receives { address, stride, timeout_ns, lkey, length, count, .. } =

@@ -7,9 +7,9 @@ use crate::error_chain::error_chain;
 use crate::gpu;
 use crate::queue::counters::Counters;
 use crate::queue::snapshot::{Bytes, RingBytes};
-use crate::queue::{Backing, Counts, Snapshot};
+use crate::queue::{Counts, Snapshot};
 
-impl<B: Backing> GpuQueue<B> {
+impl GpuQueue {
     /// Returns a copy of the struct in the GPU's memory, also while kernels run. The words that they write may then be
     /// of different moments.
     ///

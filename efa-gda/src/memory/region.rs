@@ -69,3 +69,9 @@ pub struct Limits {
     /// Whether the adapter executes RDMA reads.
     pub reads: bool,
 }
+
+impl From<OutOfBounds> for crate::Error {
+    fn from(error: OutOfBounds) -> Self {
+        Self::new(crate::ErrorKind::Argument, error)
+    }
+}

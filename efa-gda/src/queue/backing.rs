@@ -1,218 +1,243 @@
-//! The backing of a mapped queue: an endpoint that libfabric opened, or a queue pair of rdma-core alone. The rest of
-//! the queue is the same for both.
-
-use std::fmt;
+//! What a queue was opened with: libfabric, or rdma-core alone. The rest of the queue is the same for both.
 
 use efa_gda_wire::LocalKey;
 
-use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RemoteRegion};
+use super::QueueError;
+use crate::Error;
+use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RegionOrdering, RemoteRegion};
+#[cfg(feature = "verbs")]
+use crate::memory::OutOfBounds;
+#[cfg(feature = "verbs")]
+use crate::verbs::{self, QueuePair, Ready};
 
-mod sealed {
-    pub trait Sealed {}
+/// Registered memory that requests and receives name: a handle of a memory region of libfabric or of rdma-core.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Region {
+    /// Registered with libfabric.
+    Libfabric(fabric::MemoryRegion),
+    /// Registered with rdma-core.
+    #[cfg(feature = "verbs")]
+    RdmaCore(verbs::MemoryRegion),
 }
 
-/// A memory region of the layer that a queue was opened with.
-pub trait Region: sealed::Sealed + Clone + fmt::Debug {
-    /// Returns the address of `length` bytes at `offset`.
-    ///
-    /// # Errors
-    /// [`fabric::Error::OutOfBounds`].
-    fn at(&self, offset: u64, length: u64) -> fabric::Result<u64>;
-
-    /// Returns the length in bytes.
-    fn length(&self) -> usize;
-
-    /// Returns the access that the region was registered for.
-    fn access(&self) -> Access;
-
-    /// Returns all of the region, as a peer names it.
-    fn remote(&self) -> RemoteRegion;
-
-    /// Returns the memory, if the region owns it.
-    fn buffer(&self) -> Option<&Buffer>;
-
-    /// Whether the host's CPU can access the region's bytes at its address.
-    fn on_host(&self) -> bool;
-
-    /// Returns the CUDA ordinal of the GPU whose memory it is, if that is known.
-    fn device(&self) -> Option<i32>;
-}
-
-/// What a [`super::MappedQueue`] owns, so that nothing else posts to the queue.
-pub trait Backing: sealed::Sealed + fmt::Debug {
-    /// Memory that the queue's requests name.
-    type Region: Region;
-    /// Why the backing could not be closed.
-    type Error: std::error::Error + Send + Sync + 'static;
-
-    /// Returns the key of a region, for entries.
-    ///
-    /// # Errors
-    /// [`fabric::Error::OtherDomain`]; with libfabric, [`fabric::Error::KeyNotAvailable`] and other errors of
-    /// [`GdaOps::get_mr_lkey`].
-    fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey>;
-
-    /// Returns the CUDA ordinal of the GPU whose memory holds the completion queue; None if the host can poll it.
-    fn completions_on(&self) -> Option<i32> {
-        None
-    }
-
-    /// Retains a region until the backing is closed.
-    fn retain(&mut self, region: Self::Region);
-
-    /// Retains the memory of a posted receive until the receive completes, or the backing is closed.
-    fn receive_posted(&mut self, id: u16, region: Self::Region);
-
-    /// Releases the memory of a receive that completed.
-    fn receive_completed(&mut self, id: u16);
-
-    /// Destroys the queue pair. If that fails, what it refers to stays allocated.
-    ///
-    /// # Errors
-    /// The error of the layer below.
-    fn close(self) -> Result<(), Self::Error>;
-}
-
-/// An enabled endpoint of libfabric, with the GDA operations of its domain.
-#[derive(Debug)]
-pub struct Libfabric {
-    pub(super) endpoint: Endpoint<Enabled>,
-    pub(super) ops: GdaOps,
-}
-
-impl sealed::Sealed for Libfabric {}
-
-impl Backing for Libfabric {
-    type Region = fabric::MemoryRegion;
-    type Error = fabric::Error;
-
-    fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
-        self.ops.get_mr_lkey(region)
-    }
-
-    fn completions_on(&self) -> Option<i32> {
-        self.endpoint.send_completions().device()
-    }
-
-    fn retain(&mut self, region: Self::Region) {
-        self.endpoint.retain(region);
-    }
-
-    fn receive_posted(&mut self, id: u16, region: Self::Region) {
-        self.endpoint.receive_posted(id, region);
-    }
-
-    fn receive_completed(&mut self, id: u16) {
-        self.endpoint.receive_completed(id);
-    }
-
-    fn close(self) -> fabric::Result<()> {
-        self.endpoint.close()
-    }
-}
-
-impl sealed::Sealed for fabric::MemoryRegion {}
-
-impl Region for fabric::MemoryRegion {
-    fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
-        self.at(offset, length)
-    }
-
-    fn length(&self) -> usize {
-        self.len()
-    }
-
-    fn access(&self) -> Access {
-        self.access()
-    }
-
-    fn remote(&self) -> RemoteRegion {
-        self.remote()
-    }
-
-    fn buffer(&self) -> Option<&Buffer> {
-        self.buffer()
-    }
-
-    fn on_host(&self) -> bool {
-        self.device().is_none()
-    }
-
-    fn device(&self) -> Option<i32> {
-        self.device()
+impl From<&fabric::MemoryRegion> for Region {
+    fn from(region: &fabric::MemoryRegion) -> Self {
+        Self::Libfabric(region.clone())
     }
 }
 
 #[cfg(feature = "verbs")]
-mod rdma_core {
-    use super::{Backing, Region, sealed};
-    use crate::fabric::{self, Access, Buffer, RemoteRegion};
-    use crate::memory::OutOfBounds;
-    use crate::verbs::{self, QueuePair, Ready};
-    use efa_gda_wire::LocalKey;
+impl From<&verbs::MemoryRegion> for Region {
+    fn from(region: &verbs::MemoryRegion) -> Self {
+        Self::RdmaCore(region.clone())
+    }
+}
 
-    impl sealed::Sealed for QueuePair<Ready> {}
+impl From<&Self> for Region {
+    fn from(region: &Self) -> Self {
+        region.clone()
+    }
+}
 
-    impl Backing for QueuePair<Ready> {
-        type Region = verbs::MemoryRegion;
-        type Error = verbs::Error;
-
-        fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
-            // The adapter would complete each request with a status that does not name the cause.
-            if !self.domain().is_same(region.domain()) {
-                return Err(fabric::Error::OtherDomain { operation: "MemoryRegion::local_key" });
+impl Region {
+    /// Returns the address of `length` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`fabric::Error::OutOfBounds`].
+    pub fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
+        match self {
+            Self::Libfabric(region) => region.at(offset, length),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => {
+                let bytes = region.len() as u64;
+                region.at(offset, length).map_err(|_| OutOfBounds { offset, length, region: bytes }.into())
             }
-            Ok(region.local_key())
-        }
-
-        fn retain(&mut self, region: Self::Region) {
-            self.retain(region);
-        }
-
-        fn receive_posted(&mut self, id: u16, region: Self::Region) {
-            self.receive_posted(id, region);
-        }
-
-        fn receive_completed(&mut self, id: u16) {
-            self.receive_completed(id);
-        }
-
-        fn close(self) -> verbs::Result<()> {
-            self.close()
         }
     }
 
-    impl sealed::Sealed for verbs::MemoryRegion {}
-
-    impl Region for verbs::MemoryRegion {
-        fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
-            let region = self.len() as u64;
-            self.at(offset, length).map_err(|_| OutOfBounds { offset, length, region }.into())
+    /// Returns the length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no memory region is empty")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Libfabric(region) => region.len(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.len(),
         }
+    }
 
-        fn length(&self) -> usize {
-            self.len()
+    /// Returns the access that the region was registered for.
+    pub fn access(&self) -> Access {
+        match self {
+            Self::Libfabric(region) => region.access(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.access(),
         }
+    }
 
-        fn access(&self) -> Access {
-            self.access()
+    /// Returns the order of writes to the region that users may rely on.
+    pub fn ordering(&self) -> RegionOrdering {
+        match self {
+            Self::Libfabric(region) => region.ordering(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.ordering(),
         }
+    }
 
-        fn remote(&self) -> RemoteRegion {
-            self.remote()
+    /// Deregisters the memory.
+    ///
+    /// # Errors
+    /// The region, while another handle of it exists. The inner result is that of the deregistration.
+    pub fn try_close(self) -> Result<Result<(), QueueError>, Self> {
+        match self {
+            Self::Libfabric(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Libfabric),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::RdmaCore),
         }
+    }
 
-        fn buffer(&self) -> Option<&Buffer> {
-            self.buffer()
+    /// Returns all of the region, as a peer names it.
+    pub fn remote(&self) -> RemoteRegion {
+        match self {
+            Self::Libfabric(region) => region.remote(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.remote(),
         }
+    }
 
-        fn on_host(&self) -> bool {
-            self.on_host()
+    /// Returns the memory, if the region owns it.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        match self {
+            Self::Libfabric(region) => region.buffer(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.buffer(),
         }
+    }
 
-        // A dmabuf does not say whose memory it is.
-        fn device(&self) -> Option<i32> {
-            None
+    /// Copies `bytes` to `offset` of the memory that the region owns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its memory; errors of the GPU.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = self.gpu_memory() {
+            return Ok(memory.write(offset, bytes)?);
+        }
+        let buffer = self.buffer().ok_or_else(Error::foreign_memory)?;
+        Ok(buffer.write(offset, bytes)?)
+    }
+
+    /// Copies from `offset` of the memory that the region owns.
+    ///
+    /// # Errors
+    /// Those of [`Self::write`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = self.gpu_memory() {
+            return Ok(memory.read(offset, bytes)?);
+        }
+        let buffer = self.buffer().ok_or_else(Error::foreign_memory)?;
+        Ok(buffer.read(offset, bytes)?)
+    }
+
+    /// Returns the memory of a GPU, if the region owns it.
+    #[cfg(feature = "cuda")]
+    pub fn gpu_memory(&self) -> Option<&crate::gpu::GpuMemory> {
+        match self {
+            Self::Libfabric(region) => region.gpu_memory(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(_) => None,
+        }
+    }
+
+    /// Whether the host's CPU can access the region's bytes at its address.
+    pub(crate) fn on_host(&self) -> bool {
+        match self {
+            Self::Libfabric(region) => region.device().is_none(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(region) => region.on_host(),
+        }
+    }
+
+    /// Returns the CUDA ordinal of the GPU whose memory it is, if that is known. A dmabuf does not say it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Option<i32> {
+        match self {
+            Self::Libfabric(region) => region.device(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(_) => None,
+        }
+    }
+}
+
+/// What a [`super::MappedQueue`] owns, so that nothing else posts to the queue.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// An enabled endpoint, with the GDA operations of its domain.
+    Libfabric { endpoint: Endpoint<Enabled>, ops: GdaOps },
+    #[cfg(feature = "verbs")]
+    RdmaCore(QueuePair<Ready>),
+}
+
+impl Backing {
+    /// Returns the key of a region, for entries. The adapter would complete each request with a region of another
+    /// domain with a status that does not name the cause.
+    ///
+    /// # Errors
+    /// [`fabric::Error::OtherDomain`]; with libfabric, [`fabric::Error::KeyNotAvailable`] and other errors of
+    /// [`GdaOps::get_mr_lkey`].
+    pub(super) fn local_key(&self, region: &Region) -> fabric::Result<LocalKey> {
+        match (self, region) {
+            (Self::Libfabric { ops, .. }, Region::Libfabric(region)) => ops.get_mr_lkey(region),
+            #[cfg(feature = "verbs")]
+            (Self::RdmaCore(pair), Region::RdmaCore(region)) if pair.domain().is_same(region.domain()) => {
+                Ok(region.local_key())
+            }
+            #[cfg(feature = "verbs")]
+            _ => Err(fabric::Error::OtherDomain { operation: "MappedQueue::local_key" }),
+        }
+    }
+
+    /// Returns the CUDA ordinal of the GPU whose memory holds the completion queue; None if the host can poll it.
+    pub(crate) fn completions_on(&self) -> Option<i32> {
+        match self {
+            Self::Libfabric { endpoint, .. } => endpoint.send_completions().device(),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(_) => None,
+        }
+    }
+
+    /// Retains a region until the backing is closed. `local_key` has accepted it.
+    pub(super) fn retain(&mut self, region: Region) {
+        match (self, region) {
+            (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => endpoint.retain(region),
+            #[cfg(feature = "verbs")]
+            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.retain(region),
+            #[cfg(feature = "verbs")]
+            _ => {}
+        }
+    }
+
+    /// Retains the memory of a posted receive until the receive completes, or the backing is closed. `local_key` has
+    /// accepted it.
+    pub(super) fn receive_posted(&mut self, id: u16, region: Region) {
+        match (self, region) {
+            (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => {
+                endpoint.receive_posted(id, region);
+            }
+            #[cfg(feature = "verbs")]
+            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.receive_posted(id, region),
+            #[cfg(feature = "verbs")]
+            _ => {}
+        }
+    }
+
+    /// Releases the memory of a receive that completed.
+    pub(super) fn receive_completed(&mut self, id: u16) {
+        match self {
+            Self::Libfabric { endpoint, .. } => endpoint.receive_completed(id),
+            #[cfg(feature = "verbs")]
+            Self::RdmaCore(pair) => pair.receive_completed(id),
         }
     }
 }

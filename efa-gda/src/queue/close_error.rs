@@ -1,12 +1,11 @@
 //! Why a queue is not closed, and what to do then.
 
-use super::MappedQueue;
-use super::backing::{Backing, Libfabric};
+use super::{MappedQueue, QueueError};
 
 /// Why a queue was not closed, or not in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CloseError<B: Backing = Libfabric> {
+pub enum CloseError {
     /// Requests are in flight. The queue is handed back.
     #[error(
         "the queue was not closed, because {in_flight} request(s) of it were rung and have not completed: {}",
@@ -14,7 +13,7 @@ pub enum CloseError<B: Backing = Libfabric> {
     )]
     Busy {
         /// The queue.
-        queue: Box<MappedQueue<B>>,
+        queue: Box<MappedQueue>,
         /// Requests whose doorbell was rung and that have not completed.
         in_flight: u32,
     },
@@ -27,7 +26,7 @@ pub enum CloseError<B: Backing = Libfabric> {
     )]
     Abandoned {
         /// The queue.
-        queue: Box<MappedQueue<B>>,
+        queue: Box<MappedQueue>,
     },
     /// Entries were posted, and their doorbell was never rung. The queue is handed back.
     #[error(
@@ -37,17 +36,17 @@ pub enum CloseError<B: Backing = Libfabric> {
     )]
     Unrung {
         /// The queue.
-        queue: Box<MappedQueue<B>>,
+        queue: Box<MappedQueue>,
         /// Entries whose doorbell was never rung.
         entries: u32,
     },
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]
-    Destroy(B::Error),
+    Destroy(QueueError),
 }
 
 /// What to do about requests in flight. Waiting does not help a poisoned queue.
-fn hint<B: Backing>(queue: &MappedQueue<B>) -> String {
+fn hint(queue: &MappedQueue) -> String {
     match queue.poison() {
         None => {
             format!("wait for them with {} or destroy the queue, which flushes them", waiting_call(queue))
@@ -57,7 +56,7 @@ fn hint<B: Backing>(queue: &MappedQueue<B>) -> String {
 }
 
 /// The call that rings for unrung entries and waits for completions, as part of a sentence that goes on after it.
-fn waiting_call<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
+fn waiting_call(queue: &MappedQueue) -> &'static str {
     match queue.host_cannot_poll() {
         None => "MappedQueue::quiet",
         Some(_) => "GpuQueue::quiet, once it is mapped into its GPU again with GpuQueue::new,",

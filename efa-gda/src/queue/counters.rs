@@ -8,7 +8,7 @@
 
 use efa_gda_sys::device::efa_gda_counters;
 
-use super::{Backing, MappedQueue, QueueError};
+use super::{MappedQueue, QueueError};
 use crate::fabric::{CompletionCounter, CountedOperations, CounterWords};
 use crate::polling::Unclaimable;
 
@@ -19,6 +19,9 @@ const WRAP: u64 = 1 << 31;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CountersError {
+    /// The queue is one of rdma-core, whose counters this library does not use.
+    #[error("a queue of rdma-core cannot use completion counters: open it with libfabric")]
+    RdmaCore,
     /// The endpoint has no counter that counts exactly what it starts.
     #[error(
         "the endpoint has no counter that counts exactly its sends, reads and writes: bind one for \
@@ -175,7 +178,7 @@ impl MappedQueue {
     /// # Errors
     /// [`QueueError::Counters`]; the endpoint is then closed.
     pub fn with_counters(mut self) -> Result<Self, QueueError> {
-        let endpoint = self.endpoint();
+        let Some(endpoint) = self.endpoint() else { return Err(CountersError::RdmaCore.into()) };
         if endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr() {
             return Err(CountersError::Receives.into());
         }
@@ -205,7 +208,7 @@ impl MappedQueue {
     }
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Returns the CUDA ordinal of the GPU whose memory holds the words of the queue's counters.
     pub(crate) fn counters_on(&self) -> Option<i32> {
         self.counters.as_ref()?.words.device

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
+use super::MappedQueue;
 use super::mapped::unrung_entries;
-use super::{Backing, MappedQueue};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
 use crate::status::DeviceError;
 
@@ -32,7 +32,7 @@ pub enum DoorbellError {
     DoorbellProxy(#[from] RegisterError),
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Returns the doorbell mode: whether the device or the proxy writes entries and rings.
     pub fn doorbell_mode(&self) -> DoorbellMode {
         self.registration.as_ref().map_or(DoorbellMode::Direct, |registration| registration.mode())
@@ -102,6 +102,12 @@ impl<B: Backing> MappedQueue<B> {
             flags: now.flags & !EFA_GDA_SQ_RECORD,
             ..now
         }
+    }
+}
+
+impl From<DoorbellError> for crate::Error {
+    fn from(error: DoorbellError) -> Self {
+        Self::new(crate::ErrorKind::Unsupported, error)
     }
 }
 

@@ -1,10 +1,9 @@
 //! Which parts of a queue, and which of its regions, the host's CPU can access. Completions, counters and regions may
 //! be in a GPU's memory.
 
-use super::backing::{Backing, Region};
 use super::{MappedQueue, WorkError, WorkRequest};
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Returns why the host cannot wait on the queue: its completions, or its counters, are in a GPU's memory.
     pub(crate) fn host_cannot_poll(&self) -> Option<&'static str> {
         match (self.backing.completions_on(), self.counters_on()) {
@@ -20,7 +19,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Refuses to execute a work request on the host if the host would have to read a GPU's memory.
-    pub(super) fn require_host_executes(&self, work: &WorkRequest<B::Region>) -> Result<(), WorkError> {
+    pub(super) fn require_host_executes(&self, work: &WorkRequest) -> Result<(), WorkError> {
         self.require_host_polls("a work request on the host")?;
         if work.inline_region().is_some_and(|region| !region.on_host()) {
             let why = "its bytes are in a GPU's memory, which the host cannot read; post from that GPU";

@@ -11,7 +11,7 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
 
-use super::backing::{Backing, Libfabric};
+use super::backing::{Backing, Region};
 use super::counters::{Counters, device_counters};
 use super::geometry::geometry;
 use super::{CloseError, QueueError, StoreWidth};
@@ -19,6 +19,8 @@ use crate::doorbell::{Alarm, End, Registration};
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
+#[cfg(feature = "verbs")]
+use crate::verbs::{Address, QueuePair, Ready};
 
 /// Ends every wait on a queue, from any thread.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +81,7 @@ pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
 /// let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
 /// let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// // The queue is its own peer.
-/// let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// let peer = queue.insert_peer(&queue.address()?)?;
 ///
 /// let source = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::WRITE)?;
 /// let target = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::REMOTE_WRITE)?;
@@ -93,13 +95,13 @@ pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct MappedQueue<B: Backing = Libfabric> {
+pub struct MappedQueue {
     /// Dropped before the endpoint, because the proxy accesses the endpoint's doorbell and ring. None if the device
     /// rings.
     pub(crate) registration: Option<Arc<Registration>>,
     /// Dropped before the fields below: the queue pair must be destroyed before the struct that describes it, and
     /// before memory that the adapter may access (which the backing retains).
-    pub(crate) backing: B,
+    pub(crate) backing: Backing,
     /// The counters that replace the completion queue, if any.
     pub(crate) counters: Option<Counters>,
     exposure: Exposure,
@@ -144,9 +146,9 @@ pub struct QueueLimits {
 
 // SAFETY: the struct is plain memory that is tied to no thread. The device library changes it only during a call that
 // borrows the queue exclusively.
-unsafe impl<B: Backing + Send> Send for MappedQueue<B> {}
+unsafe impl Send for MappedQueue {}
 // SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
-unsafe impl<B: Backing + Sync> Sync for MappedQueue<B> {}
+unsafe impl Sync for MappedQueue {}
 
 impl MappedQueue {
     /// Maps an endpoint for code on this host's CPU. `ops` must be those of the endpoint's domain.
@@ -163,30 +165,91 @@ impl MappedQueue {
         endpoint.send_completions().claim()?;
         let limits = endpoint.limits();
         let receives = endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr();
-        let backing = Libfabric { endpoint, ops: ops.clone() };
+        let backing = Backing::Libfabric { endpoint, ops: ops.clone() };
         Self::from_parts(backing, exposure, limits, number, receives)
     }
 
-    /// Returns the endpoint, for its address and its limits.
-    pub fn endpoint(&self) -> &Endpoint<Enabled> {
-        &self.backing.endpoint
-    }
-
-    /// Inserts the raw address of a peer's endpoint and returns the peer, for entries that name it.
+    /// Maps a queue pair of rdma-core for code on this host's CPU. It cannot use completion counters
+    /// ([`Self::with_counters`]).
     ///
     /// # Errors
-    /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
-    pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
-        let address = self.endpoint().address_vector().insert(address)?;
-        self.backing.ops.query_addr(self.endpoint(), address)
+    /// [`QueueError`]; the queue pair is then destroyed.
+    #[cfg(feature = "verbs")]
+    pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self, QueueError> {
+        let exposure = pair.exposure()?;
+        let limits = pair.context().limits()?;
+        let receives = pair.send_completions().is_same(pair.receive_completions());
+        pair.send_completions().claim()?;
+        let number = pair.number();
+        Self::from_parts(Backing::RdmaCore(pair), exposure, limits, number, receives)
     }
-}
 
-impl<B: Backing> MappedQueue<B> {
+    /// Returns the endpoint, if the queue is one of libfabric.
+    pub fn endpoint(&self) -> Option<&Endpoint<Enabled>> {
+        match &self.backing {
+            Backing::Libfabric { endpoint, .. } => Some(endpoint),
+            #[cfg(feature = "verbs")]
+            Backing::RdmaCore(_) => None,
+        }
+    }
+
+    /// Returns the queue pair, if the queue is one of rdma-core.
+    #[cfg(feature = "verbs")]
+    pub fn queue_pair(&self) -> Option<&QueuePair<Ready>> {
+        match &self.backing {
+            Backing::Libfabric { .. } => None,
+            Backing::RdmaCore(pair) => Some(pair),
+        }
+    }
+
+    /// Whether RDMA writes with immediate data consume receives of this queue.
+    pub fn writes_use_receives(&self) -> bool {
+        match &self.backing {
+            Backing::Libfabric { endpoint, .. } => endpoint.writes_use_receives(),
+            #[cfg(feature = "verbs")]
+            Backing::RdmaCore(pair) => pair.writes_use_receives(),
+        }
+    }
+
+    /// Returns the raw address of the queue, which a peer inserts ([`Self::insert_peer`]): 32 bytes in the form of
+    /// libfabric's efa provider, also for a queue of rdma-core.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::address`], or of `QueuePair::address`.
+    pub fn address(&self) -> Result<Vec<u8>, QueueError> {
+        match &self.backing {
+            Backing::Libfabric { endpoint, .. } => Ok(endpoint.address()?),
+            #[cfg(feature = "verbs")]
+            Backing::RdmaCore(pair) => Ok(pair.address()?.to_bytes().to_vec()),
+        }
+    }
+
+    /// Inserts the raw address of a peer and returns the peer, for entries that name it. The peer is valid while the
+    /// queue lives.
+    ///
+    /// # Errors
+    /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`]; for
+    /// a queue of rdma-core those of `QueuePair::peer`.
+    pub fn insert_peer(&self, address: &[u8]) -> Result<Peer, QueueError> {
+        match &self.backing {
+            Backing::Libfabric { endpoint, ops } => {
+                let address = endpoint.address_vector().insert(address)?;
+                Ok(ops.query_addr(endpoint, address)?)
+            }
+            #[cfg(feature = "verbs")]
+            Backing::RdmaCore(pair) => {
+                let (length, expected) = (address.len(), Address::BYTES);
+                let address = Address::from_bytes(address);
+                let address = address.map_err(|_| fabric::Error::AddressLength { length, expected })?;
+                Ok(pair.peer(&address)?)
+            }
+        }
+    }
+
     /// Maps a backing whose completion queue was claimed for this queue. `receives` says whether receives complete on
     /// that completion queue too.
     pub(super) fn from_parts(
-        backing: B,
+        backing: Backing,
         exposure: Exposure,
         limits: Limits,
         number: QueuePairNumber,
@@ -291,17 +354,18 @@ impl<B: Backing> MappedQueue<B> {
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn local_key(&self, region: &B::Region) -> fabric::Result<LocalKey> {
-        self.backing.local_key(region)
+    pub fn local_key(&self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
+        self.backing.local_key(&region.into())
     }
 
     /// Retains a region until the endpoint is destroyed, for kernels that post their own entries with the returned key.
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn retain(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
-        let key = self.local_key(region)?;
-        self.backing.retain(region.clone());
+    pub fn retain(&mut self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
+        let region = region.into();
+        let key = self.backing.local_key(&region)?;
+        self.backing.retain(region);
         Ok(key)
     }
 
@@ -335,7 +399,7 @@ impl<B: Backing> MappedQueue<B> {
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
     /// await a doorbell) and [`CloseError::Abandoned`] (a group has the ticket lock, so neither is known).
     /// [`CloseError::Destroy`] if the endpoint could not be closed.
-    pub fn close(self) -> Result<(), CloseError<B>> {
+    pub fn close(self) -> Result<(), CloseError> {
         if is_locked(&self.state()) {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
         }
@@ -356,11 +420,15 @@ impl<B: Backing> MappedQueue<B> {
     /// # Errors
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
     /// allocated until the process ends.
-    pub fn destroy(mut self) -> Result<(), B::Error> {
+    pub fn destroy(mut self) -> Result<(), QueueError> {
         // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is
         // logged.
         let _ = self.detach_proxy();
-        self.backing.close()
+        match self.backing {
+            Backing::Libfabric { endpoint, .. } => Ok(endpoint.close()?),
+            #[cfg(feature = "verbs")]
+            Backing::RdmaCore(pair) => Ok(pair.close()?),
+        }
     }
 
     /// Returns a copy of the struct that kernels work on. While device code runs, the words that it writes may be of
@@ -405,7 +473,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Retains `region` until the endpoint is destroyed, if the adapter may still access it.
-    pub(super) fn retain_if_in_use(&mut self, region: &B::Region) {
+    pub(super) fn retain_if_in_use(&mut self, region: &Region) {
         if self.in_flight() != 0 || self.poison().is_some() {
             self.backing.retain(region.clone());
         }
@@ -414,7 +482,7 @@ impl<B: Backing> MappedQueue<B> {
 
 /// What [`crate::gpu_queue`] changes after a GPU drove the queue.
 #[cfg(feature = "cuda")]
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Copies the words of the device library from the struct that a GPU worked on.
     pub(crate) fn copy_engine_state(&mut self, state: &efa_gda_queue) {
         let shared = self.shared.get_mut();

@@ -8,7 +8,6 @@ use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
 };
 
-use super::backing::Backing;
 use super::work_error::{Requested, report};
 use super::{MappedQueue, WorkError, WorkRequest};
 use crate::executor::host::{self, BenchArgs, KernelOutcome};
@@ -134,18 +133,14 @@ impl Load {
     }
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Runs `load` over `queues` with the host executor. Queue `i` posts the requests of `work[i]` over and over, so
     /// the count of a work request is the number of its memory slots: a power of two. Only RDMA writes of one entry
     /// each.
     ///
     /// # Errors
     /// [`WorkError`] of the first queue that failed.
-    pub fn measure_rate(
-        queues: &mut [Self],
-        work: &[WorkRequest<B::Region>],
-        load: &Load,
-    ) -> Result<Rate, WorkError> {
+    pub fn measure_rate(queues: &mut [Self], work: &[WorkRequest], load: &Load) -> Result<Rate, WorkError> {
         Ok(rate_of(&Self::measure(queues, work, load, false)?, load))
     }
 
@@ -155,7 +150,7 @@ impl<B: Backing> MappedQueue<B> {
     /// As [`Self::measure_rate`].
     pub fn measure_latency(
         &mut self,
-        work: &WorkRequest<B::Region>,
+        work: &WorkRequest,
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, WorkError> {
@@ -165,7 +160,7 @@ impl<B: Backing> MappedQueue<B> {
 
     fn measure(
         queues: &mut [Self],
-        work: &[WorkRequest<B::Region>],
+        work: &[WorkRequest],
         load: &Load,
         latency: bool,
     ) -> Result<Words, WorkError> {
@@ -208,9 +203,9 @@ pub(crate) fn refused(why: &'static str) -> WorkError {
 
 /// Returns the arguments of each queue's work request, checked as for `execute`. There must be as many work requests
 /// as queues.
-pub(crate) fn arguments<'a, B: Backing + 'a>(
-    queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
-    work: &[WorkRequest<B::Region>],
+pub(crate) fn arguments<'a>(
+    queues: impl ExactSizeIterator<Item = &'a MappedQueue>,
+    work: &[WorkRequest],
     load: &Load,
 ) -> Result<Vec<efa_gda_put_args>, WorkError> {
     load.check()?;
@@ -231,9 +226,9 @@ pub(crate) fn arguments<'a, B: Backing + 'a>(
 }
 
 /// Reports the first error among the producers' statuses.
-pub(crate) fn check_status<'a, B: Backing + 'a>(
+pub(crate) fn check_status<'a>(
     words: &Words,
-    queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
+    queues: impl ExactSizeIterator<Item = &'a MappedQueue>,
 ) -> Result<(), WorkError> {
     let Some(error) = words.status.iter().find_map(|status| outcome(*status).err()) else { return Ok(()) };
     let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();

@@ -60,12 +60,10 @@ pub(crate) mod receive;
 mod requests;
 pub(crate) mod snapshot;
 mod store_width;
-#[cfg(feature = "verbs")]
-mod verbs_queue;
 pub(crate) mod work_error;
 pub(crate) mod work_request;
 
-pub use backing::{Backing, Libfabric, Region};
+pub use backing::Region;
 pub use close_error::CloseError;
 pub use counters::CountersError;
 pub use doorbell_mode::DoorbellError;

@@ -5,7 +5,7 @@ use crate::exposure::ExposureError;
 use crate::fabric;
 use crate::polling::Unclaimable;
 
-/// Why an endpoint or queue pair cannot become a mapped queue.
+/// Why an endpoint or queue pair cannot become a mapped queue, or why its library refused a call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -76,5 +76,26 @@ impl From<Unclaimable> for QueueError {
             Unclaimable::Shared(endpoints) => Self::CompletionQueueShared { endpoints },
             Unclaimable::Used => Self::CompletionQueueUsed,
         }
+    }
+}
+
+impl From<QueueError> for crate::Error {
+    fn from(error: QueueError) -> Self {
+        let kind = match error {
+            QueueError::Fabric(error) => return error.into(),
+            #[cfg(feature = "verbs")]
+            QueueError::Verbs(error) => return error.into(),
+            QueueError::Exposure(_) => crate::ErrorKind::Exposure,
+            QueueError::ShallowCompletionQueue { .. }
+            | QueueError::Counters(CountersError::ShallowCompletionQueue { .. }) => {
+                crate::ErrorKind::Argument
+            }
+            QueueError::RequestTable(RequestTableError::NoMemory { .. }) | QueueError::NoMemory { .. } => {
+                crate::ErrorKind::OutOfMemory
+            }
+            QueueError::Counters(_) | QueueError::RequestTable(_) => crate::ErrorKind::Unsupported,
+            _ => crate::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use efa_gda_sys::device::{EFA_GDA_OP_SEND, efa_gda_put_args};
 
-use super::backing::Backing;
 use super::receive::nanoseconds;
 use super::work_error::{Requested, report};
 use super::{MappedQueue, WorkError, WorkReport};
@@ -16,7 +15,7 @@ pub(crate) fn no_requests(timeout: Duration) -> efa_gda_put_args {
     efa_gda_put_args { op: EFA_GDA_OP_SEND, timeout_ns: nanoseconds(timeout), ..Default::default() }
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Waits on this thread until no request of this queue is in flight, including those of the caller's kernels, and
     /// reads their completions. The bound counts from the last request that completed, so the call may take longer.
     ///

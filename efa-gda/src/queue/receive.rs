@@ -8,10 +8,10 @@ use efa_gda_wire::{
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
 };
 
-use super::backing::{Backing, Region};
+use super::backing::Region;
 use super::{Limit, MappedQueue, WorkRequest};
 use crate::executor::host::{self, InboxEntry};
-use crate::fabric::{self, Access, MemoryRegion};
+use crate::fabric::{self, Access};
 use crate::status::DeviceError;
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
@@ -49,7 +49,7 @@ impl ReceiveId {
 /// # let completions = domain.completion_queue(info.completions())?;
 /// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
 /// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
-/// # let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// # let peer = queue.insert_peer(&queue.address()?)?;
 /// # let region = domain.register(Buffer::zeroed(16 * 4096).ok_or("no memory")?, Access::RECEIVE)?;
 /// # let message = domain.register(Buffer::zeroed(100).ok_or("no memory")?, Access::SEND)?;
 /// let posted = queue.post_receives(&Receives::new(&region).bytes(4096).count(16).stride(4096))?;
@@ -61,8 +61,8 @@ impl ReceiveId {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::post_receives"]
-pub struct Receives<R: Region = MemoryRegion> {
-    region: R,
+pub struct Receives {
+    region: Region,
     offset: u64,
     bytes: u64,
     count: u32,
@@ -187,16 +187,17 @@ pub enum ReceiveError {
     Device(DeviceError),
 }
 
-impl<R: Region> Receives<R> {
+impl Receives {
     /// One receive of the whole region, or of its first 65535 bytes.
-    pub fn new(region: &R) -> Self {
+    pub fn new(region: impl Into<Region>) -> Self {
+        let region = region.into();
         Self {
-            region: region.clone(),
             offset: 0,
-            bytes: (region.length() as u64).min(LONGEST),
+            bytes: (region.len() as u64).min(LONGEST),
             count: 1,
             stride: 0,
             timeout: WorkRequest::TIMEOUT,
+            region,
         }
     }
 
@@ -231,10 +232,7 @@ impl<R: Region> Receives<R> {
     }
 
     /// Returns the arguments for the device library, checked against the region and the queue.
-    pub(crate) fn arguments<B: Backing<Region = R>>(
-        &self,
-        queue: &MappedQueue<B>,
-    ) -> Result<host::Receives, ReceiveError> {
+    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives, ReceiveError> {
         if queue.limits().receives == 0 {
             return Err(ReceiveError::NoReceiveQueue);
         }
@@ -267,12 +265,12 @@ pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Posts receives, and retains their region until each has completed or the endpoint is closed.
     ///
     /// # Errors
     /// [`ReceiveError`]. Receives that were posted before the queue stayed full stay posted.
-    pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, ReceiveError> {
+    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, ReceiveError> {
         let args = receives.arguments(self)?;
         self.require_host_receives()?;
         // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
@@ -284,7 +282,7 @@ impl<B: Backing> MappedQueue<B> {
     /// Retains the region of receives that were posted, and converts the status.
     pub(crate) fn retain_posted(
         &mut self,
-        receives: &Receives<B::Region>,
+        receives: &Receives,
         posted: host::PostedReceives,
     ) -> Result<PostedReceives, ReceiveError> {
         for index in 0..posted.count {
@@ -302,7 +300,7 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Retains the region of receives that may have been posted.
     #[cfg(feature = "cuda")]
-    pub(crate) fn retain_maybe_posted(&mut self, receives: &Receives<B::Region>) {
+    pub(crate) fn retain_maybe_posted(&mut self, receives: &Receives) {
         self.backing.retain(receives.region.clone());
     }
 
@@ -388,5 +386,18 @@ impl<B: Backing> MappedQueue<B> {
         let queue = self.as_ptr().as_ptr();
         // SAFETY: the struct lives as long as the queue. Device code may be changing the word, so it is read volatile.
         unsafe { (&raw const (*queue).completion.lost).read_volatile() }
+    }
+}
+
+impl From<ReceiveError> for crate::Error {
+    fn from(error: ReceiveError) -> Self {
+        let kind = match &error {
+            ReceiveError::Timeout | ReceiveError::Full { .. } => crate::ErrorKind::TimedOut,
+            ReceiveError::Lost { .. } => crate::ErrorKind::Lost,
+            ReceiveError::NoReceiveQueue | ReceiveError::NotOnHost { .. } => crate::ErrorKind::Unsupported,
+            ReceiveError::Device(error) => crate::ErrorKind::Device(*error),
+            _ => crate::ErrorKind::Argument,
+        };
+        Self::new(kind, error)
     }
 }

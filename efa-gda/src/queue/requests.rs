@@ -3,7 +3,7 @@
 
 use efa_gda_sys::device::efa_gda_requests;
 
-use super::{Backing, MappedQueue, QueueError};
+use super::{MappedQueue, QueueError};
 use crate::memory::Buffer;
 
 /// The longest table. A request id of 16 bits then determines the slot and one more bit: the parity of the lap.
@@ -52,7 +52,7 @@ fn entries(requests: u32) -> Result<u32, RequestTableError> {
     Ok((FACTOR * requests).clamp(SHORTEST, LONGEST))
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Gives the queue a request table, so that a group of a kernel can wait for its own requests, and receive their
     /// errors, while others continue to post (`Sender::wait`, `wait_own` and `test`). The table costs a store for each
     /// entry posted and for each completion, in memory that kernels poll. The queue cannot use completion counters as

@@ -13,7 +13,7 @@ use efa_gda_wire::{
 };
 
 use super::mapped::is_locked;
-use super::{Backing, MappedQueue, outstanding};
+use super::{MappedQueue, outstanding};
 use crate::error_chain::error_chain;
 use crate::exposure::Exposure;
 use crate::smaps;
@@ -254,7 +254,7 @@ fn completion_entries(
     Contents::Entries(entries)
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Takes a snapshot of what the host's CPU can read of the queue.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(self.state(), None, None)

@@ -196,3 +196,18 @@ pub(crate) fn report(
         Err(error) => Err(WorkError::Device { error, posted, completed, in_flight }),
     }
 }
+
+impl From<WorkError> for crate::Error {
+    fn from(error: WorkError) -> Self {
+        let kind = match &error {
+            WorkError::Completion { status, request, .. } => {
+                crate::ErrorKind::FailedRequest { request: *request, status: *status }
+            }
+            WorkError::Device { error, .. } => crate::ErrorKind::Device(*error),
+            WorkError::Unsupported { .. } => crate::ErrorKind::Unsupported,
+            WorkError::Launch(_) => crate::ErrorKind::Other,
+            _ => crate::ErrorKind::Argument,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -7,12 +7,12 @@ use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
 use efa_gda_wire::Peer;
 
 use super::MappedQueue;
-use super::backing::{Backing, Region};
+use super::backing::Region;
 use super::inline::copy_inline_bytes;
 use super::receive::nanoseconds;
 use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
 use crate::executor::host;
-use crate::fabric::{Access, MemoryRegion, RemoteRegion};
+use crate::fabric::{Access, RemoteRegion};
 
 /// One operation, repeated `count` times: `count` transfers of `bytes` bytes, transfer `i` at `offset + i * stride` of
 /// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several
@@ -33,7 +33,7 @@ use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 /// # let completions = domain.completion_queue(info.completions())?;
 /// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
 /// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
-/// # let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+/// # let peer = queue.insert_peer(&queue.address()?)?;
 /// # let local = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::WRITE)?;
 /// # let target = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::REMOTE_WRITE)?;
 /// # let remote = target.remote();
@@ -43,10 +43,10 @@ use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::execute"]
-pub struct WorkRequest<R: Region = MemoryRegion> {
+pub struct WorkRequest {
     operation: u32,
     peer: Peer,
-    local: R,
+    local: Region,
     remote: Option<RemoteRegion>,
     local_offset: u64,
     remote_offset: u64,
@@ -64,18 +64,17 @@ pub struct WorkRequest<R: Region = MemoryRegion> {
 impl WorkRequest {
     /// The default bound of each wait ([`Self::timeout`]).
     pub const TIMEOUT: Duration = Duration::from_secs(10);
-}
 
-impl<R: Region> WorkRequest<R> {
-    fn new(operation: u32, peer: Peer, local: &R, remote: Option<RemoteRegion>) -> Self {
+    fn new(operation: u32, peer: Peer, local: impl Into<Region>, remote: Option<RemoteRegion>) -> Self {
+        let local = local.into();
         Self {
             operation,
             peer,
-            local: local.clone(),
             remote,
             local_offset: 0,
             remote_offset: 0,
-            bytes: local.length() as u64,
+            bytes: local.len() as u64,
+            local,
             count: 1,
             local_stride: 0,
             remote_stride: 0,
@@ -88,29 +87,29 @@ impl<R: Region> WorkRequest<R> {
     }
 
     /// An RDMA write of the whole local region to the beginning of the remote region.
-    pub fn write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
+    pub fn write(peer: Peer, local: impl Into<Region>, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_WRITE, peer, local, Some(remote))
     }
 
     /// An RDMA write whose bytes travel inside the entry: at most 80 bytes, and only if the queue has 128-byte entries
     /// ([`crate::fabric::Query::wide_entries`]). The device code reads the bytes.
-    pub fn inline_write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
+    pub fn inline_write(peer: Peer, local: impl Into<Region>, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_WRITE, peer, local, Some(remote))
     }
 
     /// An RDMA read of the beginning of the remote region into the whole local region.
-    pub fn read(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
+    pub fn read(peer: Peer, local: impl Into<Region>, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_READ, peer, local, Some(remote))
     }
 
     /// A message of the whole local region, into a receive that the peer posted.
-    pub fn send(peer: Peer, local: &R) -> Self {
+    pub fn send(peer: Peer, local: impl Into<Region>) -> Self {
         Self::new(device::EFA_GDA_OP_SEND, peer, local, None)
     }
 
     /// A message whose bytes travel inside the entry: at most 32 bytes, or 80 in a 128-byte entry. The device code
     /// reads the bytes.
-    pub fn inline_send(peer: Peer, local: &R) -> Self {
+    pub fn inline_send(peer: Peer, local: impl Into<Region>) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
     }
 
@@ -190,13 +189,13 @@ impl<R: Region> WorkRequest<R> {
     }
 
     /// Returns the region whose bytes the device code reads.
-    pub(crate) fn inline_region(&self) -> Option<&R> {
+    pub(crate) fn inline_region(&self) -> Option<&Region> {
         let inline = [device::EFA_GDA_OP_INLINE_WRITE, device::EFA_GDA_OP_INLINE_SEND];
         inline.contains(&self.operation).then_some(&self.local)
     }
 
     /// Checks that the queue supports the operation, and that a request is within the limits.
-    fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), WorkError> {
+    fn check_limits(&self, queue: &MappedQueue) -> Result<(), WorkError> {
         let limits = queue.limits();
         let unsupported = |operation, why| Err(WorkError::Unsupported { operation, why });
         let too_long = |limit, bytes, most| match bytes > most {
@@ -268,10 +267,7 @@ impl<R: Region> WorkRequest<R> {
     ///
     /// # Errors
     /// [`WorkError`] if the request must not be posted.
-    pub fn arguments<B: Backing<Region = R>>(
-        &self,
-        queue: &MappedQueue<B>,
-    ) -> Result<efa_gda_put_args, WorkError> {
+    pub fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_put_args, WorkError> {
         self.check_access()?;
         self.check_limits(queue)?;
         let local_address = self.local_address()?;
@@ -299,12 +295,12 @@ impl<R: Region> WorkRequest<R> {
     }
 }
 
-impl<B: Backing> MappedQueue<B> {
+impl MappedQueue {
     /// Executes a work request on this thread, with the host executor, and waits for all of its completions.
     ///
     /// # Errors
     /// [`WorkError`]. If a wait timed out, the queue is poisoned and retains the local region.
-    pub fn execute(&mut self, work: &WorkRequest<B::Region>) -> Result<WorkReport, WorkError> {
+    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport, WorkError> {
         let mut args = work.arguments(self)?;
         self.require_host_executes(work)?;
         let _inline = copy_inline_bytes(&mut args, work.local.buffer())?;
@@ -317,7 +313,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Retains the local region of a work request if the adapter may still access it.
-    pub(crate) fn retain_region_in_use(&mut self, work: &WorkRequest<B::Region>) {
+    pub(crate) fn retain_region_in_use(&mut self, work: &WorkRequest) {
         self.retain_if_in_use(&work.local);
     }
 }

@@ -258,3 +258,18 @@ impl From<OutOfBounds> for Error {
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
+
+impl From<Error> for crate::Error {
+    fn from(error: Error) -> Self {
+        use Error::*;
+        let kind = match &error {
+            Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
+            FunctionMissing(_) | AdapterLacks { .. } => crate::ErrorKind::Unsupported,
+            Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => crate::ErrorKind::Argument,
+            Exposure(_) => crate::ErrorKind::Exposure,
+            Busy { .. } => crate::ErrorKind::Busy,
+            _ => crate::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

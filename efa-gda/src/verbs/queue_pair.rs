@@ -5,6 +5,7 @@
 //! Requests are never posted through libibverbs, which keeps its own ring indices.
 
 use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::verbs::{
     self, efadv_qp_init_attr, efadv_wq_attr, ibv_qp_attach_comp_cntr_attr, ibv_qp_attr, ibv_qp_init_attr_ex,
@@ -16,9 +17,7 @@ use super::context::{Capability, PORT};
 use super::counter::attach_bits;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{
-    Address, CompletionCounter, CompletionQueue, Context, Gid, Library, MemoryRegion, ProtectionDomain,
-};
+use super::{Address, CompletionCounter, CompletionQueue, Context, Library, MemoryRegion, ProtectionDomain};
 use crate::exposure::{Exposure, RawWorkQueue};
 use crate::memory::{CountedOperations, RetainedRegions};
 use crate::polling::Completing;
@@ -142,6 +141,7 @@ pub struct QueuePair<S: State> {
     object: Object<verbs::ibv_qp, Parents>,
     number: QueuePairNumber,
     queue_key: QueueKey,
+    unsolicited_writes: bool,
     state: PhantomData<fn() -> S>,
 }
 
@@ -150,7 +150,7 @@ pub struct QueuePair<S: State> {
 struct Parents {
     regions: RetainedRegions<MemoryRegion>,
     /// Handles that requests in flight may name.
-    handles: Vec<AddressHandle>,
+    handles: Mutex<Vec<AddressHandle>>,
     counters: Vec<CompletionCounter>,
     _completing: Vec<Completing>,
     send: CompletionQueue,
@@ -191,7 +191,7 @@ impl QueuePair<Created> {
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
             regions: RetainedRegions::default(),
-            handles: Vec::new(),
+            handles: Mutex::default(),
             counters: Vec::new(),
             _completing: completing,
             send: send.clone(),
@@ -207,7 +207,8 @@ impl QueuePair<Created> {
             number: number.into(),
             bits: 16,
         })?;
-        Ok(Self { object, number, queue_key: QueueKey::new(0), state: PhantomData })
+        let unsolicited_writes = options.unsolicited_writes;
+        Ok(Self { object, number, queue_key: QueueKey::new(0), unsolicited_writes, state: PhantomData })
     }
 
     /// Attaches `counter`, which then counts the completions of `counted` for this queue pair. Each operation
@@ -245,7 +246,8 @@ impl QueuePair<Created> {
         self.modify("ibv_modify_qp(RTR)", attr, verbs::IBV_QP_STATE)?;
         attr.qp_state = verbs::IBV_QPS_RTS;
         self.modify("ibv_modify_qp(RTS)", attr, verbs::IBV_QP_STATE | verbs::IBV_QP_SQ_PSN)?;
-        Ok(QueuePair { object: self.object, number: self.number, queue_key, state: PhantomData })
+        let Self { object, number, unsolicited_writes, .. } = self;
+        Ok(QueuePair { object, number, queue_key, unsolicited_writes, state: PhantomData })
     }
 
     fn modify(&self, operation: &'static str, mut attr: ibv_qp_attr, mask: u32) -> Result<()> {
@@ -336,19 +338,22 @@ impl QueuePair<Ready> {
     ///
     /// # Errors
     /// [`Error::Call`] where `ibv_create_ah` or `efadv_query_ah` fails.
-    pub fn peer(&mut self, address: &Address) -> Result<Peer> {
-        let known = |handle: &&AddressHandle| handle.gid() == address.gid;
-        let handle = match self.object.parents().handles.iter().find(known) {
-            Some(handle) => handle.clone(),
-            None => self.handle_for(address.gid)?,
+    pub fn peer(&self, address: &Address) -> Result<Peer> {
+        let mut handles = self.object.parents().handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = handles.iter().position(|handle| handle.gid() == address.gid);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                handles.push(AddressHandle::create(self.domain(), address.gid)?);
+                handles.len() - 1
+            }
         };
-        Ok(handle.peer(address.queue_pair, address.queue_key))
+        Ok(handles[index].peer(address.queue_pair, address.queue_key))
     }
 
-    fn handle_for(&mut self, gid: Gid) -> Result<AddressHandle> {
-        let handle = AddressHandle::create(self.domain(), gid)?;
-        self.object.parents_mut().handles.push(handle.clone());
-        Ok(handle)
+    /// Whether RDMA writes with immediate data consume receives of this queue pair.
+    pub(crate) fn writes_use_receives(&self) -> bool {
+        !self.unsolicited_writes
     }
 
     /// Retains `region` until the queue pair is destroyed, for memory that the adapter may still reach when the

@@ -169,8 +169,8 @@ pub(crate) fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
 /// Inserts each queue's address into the other's address vector. Returns the peer that addresses the second queue from
 /// the first.
 pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
-    second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
-    first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
+    second.insert_peer(&first.address().unwrap()).unwrap();
+    first.insert_peer(&second.address().unwrap()).unwrap()
 }
 
 /// Writes the entries of a work request into the slots of `queue` without a doorbell, like a kernel that defers it.

@@ -13,7 +13,7 @@ use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{MappedQueue, Region as _, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 pub(crate) use self::loopback::is_unanswered;

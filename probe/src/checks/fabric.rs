@@ -20,10 +20,9 @@ use efa_gda::fabric::{
     GdaOps, Info, Library, MemoryRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::{Libfabric as Backing, MappedQueue};
-use efa_gda::wire::Peer;
+use efa_gda::queue::{MappedQueue, Region};
 
-use super::session::{self, Layer, Poster, failed, missing, text, without_hint};
+use super::session::{self, Layer, Poster, failed, missing, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::{Op, Who};
@@ -73,7 +72,6 @@ pub(crate) struct Libfabric {
 
 impl Layer for Libfabric {
     type Start = Start;
-    type Backing = Backing;
     const CLOSES: &'static str = "queue, memory, domain and fabric";
 
     fn adapter(&self) -> String {
@@ -96,28 +94,25 @@ impl Layer for Libfabric {
         })
     }
 
-    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
+    fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        domain.register(buffer, access).map_err(|error| {
+        let registered = domain.register(buffer, access).map_err(|error| {
             refused(
                 &error,
                 "fi_mr_reg succeeds",
                 "the adapter moves bytes of registered memory only",
                 Who::Pod,
             )
-        })
+        });
+        Ok(Region::from(&registered?))
     }
 
-    fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<MemoryRegion, Outcomes> {
+    fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         let registered = memory.register(domain, access);
         let (region, how) = registered.map_err(gpu_memory::refusal)?;
         tracing::info!("memory of the GPU was registered: {how}");
-        Ok(region)
-    }
-
-    fn gpu_memory(region: &MemoryRegion) -> Option<&GpuMemory> {
-        region.gpu_memory()
+        Ok(Region::from(&region))
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
@@ -130,24 +125,12 @@ impl Layer for Libfabric {
         Ok(queue)
     }
 
-    fn introduce(sender: &mut MappedQueue, receiver: &mut MappedQueue) -> Result<Peer, String> {
-        on_gpu::introduce(sender, receiver).map_err(text)
-    }
-
-    fn drive(
-        session: &mut Session,
-        queue: MappedQueue,
-        mode: DoorbellMode,
-    ) -> Result<Box<dyn Poster<Self>>, String> {
+    fn drive(session: &mut Session, queue: MappedQueue, mode: DoorbellMode) -> Result<Poster, String> {
         on_gpu::drive(session, queue, mode)
     }
 
     fn neighbour(&self) -> Option<&Self> {
         self.neighbour.as_deref()
-    }
-
-    fn writes_use_receives(queue: &MappedQueue) -> bool {
-        queue.endpoint().writes_use_receives()
     }
 
     fn close(&mut self) -> Vec<String> {

@@ -6,7 +6,7 @@ use efa_gda::doorbell::DoorbellMode;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::memory::RemoteRegion;
 use efa_gda::queue::measure::{Load, Producer, Rate as Measured, Sample};
-use efa_gda::queue::{Backing, MappedQueue, Region, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region, WorkRequest};
 use efa_gda::wire::Peer;
 
 use crate::model::bench::{Bandwidth, Figure, Latency, Quantiles, Rate, Spread};
@@ -89,72 +89,58 @@ pub(crate) fn cases_of_one_queue() -> Vec<Case> {
     cases(true).into_iter().filter(has_one).collect()
 }
 
-/// Queues that can be measured. Each work request is for the queue of its number.
-pub(crate) trait Meter<R: Region> {
-    fn rate(&mut self, requests: &[WorkRequest<R>], load: &Load) -> Result<Measured, GpuQueueError>;
+/// Queues that can be measured, by the processor that posts to them. Each work request is for the queue of its number.
+pub(crate) enum Meter<'a> {
+    Host(&'a mut [MappedQueue]),
+    Gpu(&'a mut [GpuQueue]),
+}
+
+impl Meter<'_> {
+    fn rate(&mut self, requests: &[WorkRequest], load: &Load) -> Result<Measured, GpuQueueError> {
+        let used = requests.len();
+        match self {
+            Self::Host(queues) => Ok(MappedQueue::measure_rate(&mut queues[..used], requests, load)?),
+            Self::Gpu(queues) => GpuQueue::measure_rate(&mut queues[..used], requests, load),
+        }
+    }
 
     /// The latency of the first queue.
     fn latency(
         &mut self,
-        request: &WorkRequest<R>,
-        producer: Producer,
-        calls: u32,
-    ) -> Result<Vec<Sample>, GpuQueueError>;
-}
-
-impl<B: Backing> Meter<B::Region> for MappedQueue<B> {
-    fn rate(&mut self, requests: &[WorkRequest<B::Region>], load: &Load) -> Result<Measured, GpuQueueError> {
-        Ok(Self::measure_rate(std::slice::from_mut(self), requests, load)?)
-    }
-
-    fn latency(
-        &mut self,
-        request: &WorkRequest<B::Region>,
+        request: &WorkRequest,
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, GpuQueueError> {
-        Ok(self.measure_latency(request, producer, calls)?)
-    }
-}
-
-impl<B: Backing> Meter<B::Region> for GpuQueue<B> {
-    fn rate(&mut self, requests: &[WorkRequest<B::Region>], load: &Load) -> Result<Measured, GpuQueueError> {
-        Self::measure_rate(std::slice::from_mut(self), requests, load)
-    }
-
-    fn latency(
-        &mut self,
-        request: &WorkRequest<B::Region>,
-        producer: Producer,
-        calls: u32,
-    ) -> Result<Vec<Sample>, GpuQueueError> {
-        self.measure_latency(request, producer, calls)
+        match self {
+            Self::Host(queues) => Ok(queues[0].measure_latency(request, producer, calls)?),
+            Self::Gpu(queues) => queues[0].measure_latency(request, producer, calls),
+        }
     }
 }
 
 /// The work request of a queue: writes of `bytes` to consecutive addresses of `target`, which has [`REGION`] bytes.
-pub(crate) fn request<R: Region>(
+pub(crate) fn request(
     peer: Peer,
-    source: &R,
+    source: impl Into<Region>,
     target: RemoteRegion,
     bytes: u64,
     timeout: Duration,
-) -> WorkRequest<R> {
+) -> WorkRequest {
     let request = WorkRequest::write(peer, source, target).bytes(bytes);
     request.stride(bytes).count((REGION / bytes).min(4096)).timeout(timeout)
 }
 
 /// What is measured in one doorbell mode.
-pub(crate) struct Bed<'a, R: Region> {
-    pub(crate) meter: &'a mut dyn Meter<R>,
+pub(crate) struct Bed<'a> {
+    pub(crate) meter: Meter<'a>,
     pub(crate) mode: DoorbellMode,
     /// The number of queues.
     pub(crate) queues: usize,
     /// The work requests of so many queues, by the bytes of a write.
-    pub(crate) requests: &'a dyn Fn(u64, usize) -> Vec<WorkRequest<R>>,
+    pub(crate) requests: &'a dyn Fn(u64, usize) -> Vec<WorkRequest>,
 }
 
-impl<R: Region> Bed<'_, R> {
+impl Bed<'_> {
     /// Measures a case within about `share`.
     pub(crate) fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
         match case {

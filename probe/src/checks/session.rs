@@ -9,8 +9,8 @@ use efa_gda::error_chain;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
 use efa_gda::gpu::GpuMemory;
-use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{Backing, CloseError, MappedQueue, WorkError, WorkReport, WorkRequest};
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
+use efa_gda::queue::{CloseError, MappedQueue, QueueError, Region, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
 use crate::check::{Outcome, Outcomes, Unit};
@@ -19,15 +19,10 @@ use crate::model::{Op, Put, Queues, Who};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
-/// Memory registered through a layer.
-pub(crate) type Region<L> = <<L as Layer>::Backing as Backing>::Region;
-
 /// A layer that exposes queues. A value holds the objects that are open on one adapter.
 pub(crate) trait Layer: fmt::Debug + Default + 'static {
     /// The state before any adapter is opened.
     type Start: fmt::Debug + Default;
-    /// The owner of a queue's memory.
-    type Backing: Backing;
     /// The objects that [`Self::close`] closes, for the report.
     const CLOSES: &'static str;
 
@@ -35,43 +30,32 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     fn adapter(&self) -> String;
 
     /// Maps the queue of the open objects.
-    fn map(rig: &mut Rig<Self>) -> Result<MappedQueue<Self::Backing>, Outcomes>;
+    fn map(rig: &mut Rig<Self>) -> Result<MappedQueue, Outcomes>;
 
     /// Registers `buffer`, which the region then owns.
-    fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
+    fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes>;
 
     /// Registers memory of a GPU, which the region then owns.
-    fn register_gpu(&self, _: GpuMemory, _: Access) -> Result<Region<Self>, Outcomes> {
+    fn register_gpu(&self, _: GpuMemory, _: Access) -> Result<Region, Outcomes> {
         Err(Outcome::unknown("this layer registers no memory of a GPU").into())
     }
 
-    /// The memory of a GPU that `region` owns.
-    fn gpu_memory(_region: &Region<Self>) -> Option<&GpuMemory> {
-        None
-    }
-
     /// Opens a queue of another adapter of the node, which the session then holds open, or returns why there is none.
-    fn neighbour_queue(session: &mut Session<Self>) -> Result<MappedQueue<Self::Backing>, String>;
+    fn neighbour_queue(session: &mut Session<Self>) -> Result<MappedQueue, String>;
 
     /// Opens another queue of this adapter, with a separate completion queue that the objects then hold.
-    fn another_queue(&mut self, op: Op) -> Result<MappedQueue<Self::Backing>, String>;
-
-    /// Gives both queues the address of the other. Returns the peer that the sender posts to.
-    fn introduce(
-        sender: &mut MappedQueue<Self::Backing>,
-        receiver: &mut MappedQueue<Self::Backing>,
-    ) -> Result<Peer, String>;
+    fn another_queue(&mut self, op: Op) -> Result<MappedQueue, String>;
 
     /// Makes the session's processor drive `queue`, in a doorbell mode that it has used before.
     fn drive(
         session: &mut Session<Self>,
-        mut queue: MappedQueue<Self::Backing>,
+        mut queue: MappedQueue,
         mode: DoorbellMode,
-    ) -> Result<Box<dyn Poster<Self>>, String> {
+    ) -> Result<Poster, String> {
         if let Some(proxy) = &session.rig.proxy {
             queue.set_doorbell(mode, proxy).map_err(text)?;
         }
-        Ok(Box::new(queue))
+        Ok(Poster::Host(Box::new(queue)))
     }
 
     /// The adapter that requests arrive at, if it is not this one.
@@ -79,45 +63,63 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
         None
     }
 
-    /// Whether RDMA writes with immediate consume receives of this queue.
-    fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool;
-
     /// Closes every object but the queue, children first. Returns the failures.
     fn close(&mut self) -> Vec<String>;
 }
 
 /// A queue whose requests go to another queue, [`Rig::queue`]: a GPU posts to it, or the other queue is one of another
 /// adapter.
-pub(crate) trait Poster<L: Layer>: fmt::Debug + Meter<Region<L>> {
-    /// Posts and waits for the completions.
-    fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
-
-    /// Bytes of the widest stores by which the GPU writes entries.
-    fn store_bytes(&self) -> u32;
-
-    /// The host's view of the queue.
-    fn mapped(&self) -> &MappedQueue<L::Backing>;
-
-    /// Unmaps the queue from the GPU, if one posts, and closes it. Returns the failure, if any.
-    fn close(self: Box<Self>) -> Option<String>;
+#[derive(Debug)]
+pub(crate) enum Poster {
+    Host(Box<MappedQueue>),
+    Gpu(Box<GpuQueue>),
 }
 
-impl<L: Layer> Poster<L> for MappedQueue<L::Backing> {
-    fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
-        Self::execute(self, request).map_err(Into::into)
+impl Poster {
+    /// Posts and waits for the completions.
+    fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
+        match self {
+            Self::Host(queue) => Ok(queue.execute(request)?),
+            Self::Gpu(queue) => queue.execute(request),
+        }
     }
 
-    fn store_bytes(&self) -> u32 {
-        8
+    /// Bytes of the widest stores by which the processor writes entries.
+    pub(crate) fn store_bytes(&self) -> u32 {
+        match self {
+            Self::Host(_) => 8,
+            Self::Gpu(queue) => queue.store_bytes(),
+        }
     }
 
-    fn mapped(&self) -> &Self {
-        self
+    /// The host's view of the queue.
+    pub(crate) fn mapped(&self) -> &MappedQueue {
+        match self {
+            Self::Host(queue) => queue,
+            Self::Gpu(queue) => queue.mapped(),
+        }
     }
 
-    fn close(self: Box<Self>) -> Option<String> {
-        close_queue(*self)
+    fn meter(&mut self) -> Meter<'_> {
+        match self {
+            Self::Host(queue) => Meter::Host(std::slice::from_mut(queue)),
+            Self::Gpu(queue) => Meter::Gpu(std::slice::from_mut(queue)),
+        }
     }
+
+    /// Unmaps the queue from the GPU, if one posts, and closes it. Returns the failure, if any.
+    pub(crate) fn close(self) -> Option<String> {
+        match self {
+            Self::Host(queue) => close_queue(*queue),
+            Self::Gpu(queue) => close_gpu_queue(*queue),
+        }
+    }
+}
+
+/// Gives both queues the address of the other. Returns the peer that the sender posts to.
+pub(crate) fn introduce(sender: &MappedQueue, receiver: &MappedQueue) -> Result<Peer, QueueError> {
+    receiver.insert_peer(&sender.address()?)?;
+    sender.insert_peer(&receiver.address()?)
 }
 
 /// The state that the checks of one worker process share.
@@ -147,9 +149,9 @@ pub(crate) struct Rig<L: Layer> {
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
     /// The queue that posts, if it is not `queue`.
-    pub(crate) poster: Option<Box<dyn Poster<L>>>,
+    pub(crate) poster: Option<Poster>,
     /// The host's queue. It posts to itself; with a poster, it is the target of its posts.
-    pub(crate) queue: Option<MappedQueue<L::Backing>>,
+    pub(crate) queue: Option<MappedQueue>,
     /// Rings for the queue in the doorbell modes `record` and `staged`.
     pub(crate) proxy: Option<DoorbellProxy>,
 }
@@ -172,7 +174,7 @@ impl<L: Layer> Rig<L> {
     }
 
     /// Posts from the poster if there is one, otherwise from the host's queue.
-    pub(crate) fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
+    pub(crate) fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
         let result = match (&mut self.poster, &mut self.queue) {
             (Some(queue), _) => queue.execute(request),
             (None, Some(queue)) => queue.execute(request).map_err(Into::into),
@@ -189,15 +191,15 @@ impl<L: Layer> Rig<L> {
     }
 
     /// The queue that posts, to be measured.
-    pub(crate) fn meter(&mut self) -> Option<&mut dyn Meter<Region<L>>> {
+    pub(crate) fn meter(&mut self) -> Option<Meter<'_>> {
         match (&mut self.poster, &mut self.queue) {
-            (Some(poster), _) => Some(&mut **poster),
-            (None, queue) => queue.as_mut().map(|queue| queue as _),
+            (Some(poster), _) => Some(poster.meter()),
+            (None, queue) => queue.as_mut().map(|queue| Meter::Host(std::slice::from_mut(queue))),
         }
     }
 
     /// The queue to which work requests are posted.
-    pub(crate) fn sender(&self) -> Option<&MappedQueue<L::Backing>> {
+    pub(crate) fn sender(&self) -> Option<&MappedQueue> {
         self.poster.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
     }
 }
@@ -211,7 +213,7 @@ pub(crate) fn no_neighbour(chosen: bool) -> String {
 }
 
 /// Closes a queue, or destroys it with the requests that are in flight. Returns the failure, if any.
-pub(crate) fn close_queue<B: Backing>(queue: MappedQueue<B>) -> Option<String> {
+pub(crate) fn close_queue(queue: MappedQueue) -> Option<String> {
     let destroyed = match queue.close() {
         Err(CloseError::Destroy(error)) => Err(error),
         // Requests in flight are flushed with the queue pair.
@@ -223,6 +225,18 @@ pub(crate) fn close_queue<B: Backing>(queue: MappedQueue<B>) -> Option<String> {
         Ok(()) | Err(_) => Ok(()),
     };
     destroyed.err().map(|error| error_chain(&error).to_string())
+}
+
+/// As [`close_queue`], for a queue that a GPU drives.
+fn close_gpu_queue(queue: GpuQueue) -> Option<String> {
+    match queue.close() {
+        // Requests in flight are flushed with the queue pair.
+        Err(GpuCloseError::Unmapped(CloseError::Busy { queue, .. })) => {
+            queue.destroy().err().map(|error| error_chain(&error).to_string())
+        }
+        Err(error) => Some(error_chain(&error).to_string()),
+        Ok(()) => None,
+    }
 }
 
 impl<L: Layer> Session<L> {

@@ -5,12 +5,11 @@ pub(crate) mod objects;
 pub(crate) mod start;
 
 use efa_gda::error_chain;
-use efa_gda::queue::MappedQueue;
+use efa_gda::queue::{MappedQueue, Region};
 use efa_gda::verbs::{
     Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
     ProtectionDomain, QueuePair, Ready,
 };
-use efa_gda::wire::Peer;
 
 use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
 use super::{data, queues};
@@ -22,7 +21,6 @@ use crate::worker::stream::Stream;
 /// The state that the checks of rdma-core share.
 pub(crate) type Session = session::Session<Verbs>;
 type Rig = session::Rig<Verbs>;
-type Queue = MappedQueue<QueuePair<Ready>>;
 
 /// rdma-core, and the adapters that it found.
 #[derive(Debug, Default)]
@@ -52,14 +50,13 @@ pub(crate) struct Verbs {
 
 impl Layer for Verbs {
     type Start = Start;
-    type Backing = QueuePair<Ready>;
     const CLOSES: &'static str = "queue, memory, domain and device";
 
     fn adapter(&self) -> String {
         self.device.as_ref().map(|device| device.name().to_owned()).unwrap_or_default()
     }
 
-    fn map(rig: &mut Rig) -> Result<MappedQueue<Self::Backing>, Outcomes> {
+    fn map(rig: &mut Rig) -> Result<MappedQueue, Outcomes> {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
             failed(
@@ -72,19 +69,20 @@ impl Layer for Verbs {
         })
     }
 
-    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
+    fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        MemoryRegion::register(domain, buffer, access).map_err(|error| {
+        let registered = MemoryRegion::register(domain, buffer, access).map_err(|error| {
             refused(
                 &error,
                 "ibv_reg_mr succeeds",
                 "the adapter moves bytes of registered memory only",
                 Who::Pod,
             )
-        })
+        });
+        Ok(Region::from(&registered?))
     }
 
-    fn neighbour_queue(session: &mut Session) -> Result<Queue, String> {
+    fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
         let own = session.rig.objects.adapter();
         let other = session.start.targets.iter().find(|device| device.name() != own);
         let device = other.cloned().ok_or_else(|| no_neighbour(session.request.device.is_some()))?;
@@ -100,7 +98,7 @@ impl Layer for Verbs {
         self.neighbour.as_deref()
     }
 
-    fn another_queue(&mut self, op: Op) -> Result<Queue, String> {
+    fn another_queue(&mut self, op: Op) -> Result<MappedQueue, String> {
         let (Some(context), Some(domain)) = (&self.context, &self.domain) else {
             return Err("the domain is not open in this process".to_owned());
         };
@@ -111,18 +109,6 @@ impl Layer for Verbs {
         let (completions, pair) = opened.map_err(text)?;
         self.more_completions = Some(completions);
         MappedQueue::over_verbs(pair).map_err(text)
-    }
-
-    fn introduce(sender: &mut Queue, receiver: &mut Queue) -> Result<Peer, String> {
-        let introduced = sender.queue_pair().address().and_then(|address| receiver.peer(&address));
-        let peer = introduced
-            .and_then(|_| receiver.queue_pair().address())
-            .and_then(|address| sender.peer(&address));
-        peer.map_err(text)
-    }
-
-    fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool {
-        !unsolicited(queue.queue_pair().context())
     }
 
     fn close(&mut self) -> Vec<String> {

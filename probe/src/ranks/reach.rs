@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use efa_gda::error_chain;
 use efa_gda::queue::MappedQueue;
-use efa_gda::verbs::Address;
-use efa_gda::wire::Peer;
 
 use crate::check::{Check, Outcome, Outcomes, Unit};
 use crate::checks::cuda::{self, Cuda};
@@ -38,12 +35,6 @@ pub(super) trait Reach: Layer<Start: Send> + Send {
 
     /// The start of another session in this process, and the adapter of the rank with this number on its machine.
     fn share(start: &Self::Start, local: u32) -> (Self::Start, Option<Self>);
-
-    /// The address of a queue, for other ranks.
-    fn address(rig: &Rig<Self>, side: Side) -> Result<Vec<u8>, String>;
-
-    /// The peer at an address that another rank sent.
-    fn peer(rig: &mut Rig<Self>, side: Side, address: &[u8]) -> Result<Peer, String>;
 }
 
 impl Reach for Libfabric {
@@ -63,15 +54,6 @@ impl Reach for Libfabric {
         let shared = fabric::Start { library: start.library.clone(), ..fabric::Start::default() };
         (shared, info.map(|info| Self { info: Some(info), ..Self::default() }))
     }
-
-    fn address(rig: &Rig<Self>, side: Side) -> Result<Vec<u8>, String> {
-        let address = queue(rig, side)?.endpoint().address();
-        address.map_err(|error| error_chain(&error).to_string())
-    }
-
-    fn peer(rig: &mut Rig<Self>, side: Side, address: &[u8]) -> Result<Peer, String> {
-        queue(rig, side)?.insert_peer(address).map_err(|error| error_chain(&error).to_string())
-    }
 }
 
 impl Reach for Verbs {
@@ -88,17 +70,6 @@ impl Reach for Verbs {
         let shared = verbs::Start { library: start.library.clone(), ..verbs::Start::default() };
         (shared, device.map(|device| Self { device: Some(device), ..Self::default() }))
     }
-
-    fn address(rig: &Rig<Self>, side: Side) -> Result<Vec<u8>, String> {
-        let address = queue(rig, side)?.queue_pair().address();
-        address.map(|address| address.to_bytes().to_vec()).map_err(|error| error_chain(&error).to_string())
-    }
-
-    fn peer(rig: &mut Rig<Self>, _side: Side, address: &[u8]) -> Result<Peer, String> {
-        let address = Address::from_bytes(address).map_err(|error| error.to_string())?;
-        let queue = rig.queue.as_mut().ok_or("no queue is open")?;
-        queue.peer(&address).map_err(|error| error_chain(&error).to_string())
-    }
 }
 
 /// The adapter of the rank with number `local` on its machine: the ranks take turns.
@@ -106,7 +77,8 @@ fn nth<T>(all: &[T], local: u32) -> Option<&T> {
     all.get((local as usize).checked_rem(all.len())?)
 }
 
-fn queue<L: Layer>(rig: &Rig<L>, side: Side) -> Result<&MappedQueue<L::Backing>, String> {
+/// The queue of a side, whose address other ranks get, and with which they are introduced.
+pub(super) fn queue<L: Layer>(rig: &Rig<L>, side: Side) -> Result<&MappedQueue, String> {
     let queue = if side == Side::Sends { rig.sender() } else { rig.queue.as_ref() };
     queue.ok_or_else(|| "no queue is open".to_owned())
 }

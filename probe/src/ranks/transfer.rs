@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer, RemoteRegion};
-use efa_gda::queue::{MappedQueue, Region as _, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ use crate::check::Outcomes;
 use crate::checks::data;
 use crate::checks::data::pattern::{Bytes, Pattern};
 use crate::checks::measure::{self, Bed, Case, REGION};
-use crate::checks::session::{Layer, Region, Session, text};
+use crate::checks::session::{Layer, Session, text};
 use crate::exchange::Deadline;
 use crate::model::bench::Figure;
 use crate::model::ranks::Pe;
@@ -92,7 +92,7 @@ fn value(rank: u32, rounds_left: u64) -> u64 {
 }
 
 /// The memory of a rank, and its neighbours.
-pub(super) struct Transfer<L: Layer> {
+pub(super) struct Transfer {
     put: PutRequest,
     /// Bytes of a whole round.
     length: usize,
@@ -101,15 +101,15 @@ pub(super) struct Transfer<L: Layer> {
     target: Option<u32>,
     source: Option<u32>,
     /// The bytes to put, and the value after them. Only its own adapter reads it.
-    sends: Option<Region<L>>,
+    sends: Option<Region>,
     /// The target of `source`, and the signal word. Peers may write to them, and to nothing else.
-    receives: Option<(Region<L>, Region<L>)>,
+    receives: Option<(Region, Region)>,
 }
 
-impl<L: Layer> Transfer<L> {
+impl Transfer {
     /// Registers the memory of `rank`, which puts to the first of `neighbours` and receives from the second: memory of
     /// `gpu`, or of the host.
-    pub(super) fn new(
+    pub(super) fn new<L: Layer>(
         session: &Session<L>,
         rank: u32,
         neighbours: [Option<u32>; 2],
@@ -165,12 +165,13 @@ impl<L: Layer> Transfer<L> {
     /// Exports the memory to which this rank's source puts, for another process of the host.
     pub(super) fn share(&self, gpu: &Gpu) -> Result<Shared, String> {
         let (bytes, signal) = self.receives.as_ref().ok_or("no rank puts to this one")?;
-        let memory = |region| L::gpu_memory(region).ok_or("no memory of a GPU is registered");
-        Shared::of(gpu, memory(bytes)?, memory(signal)?)
+        let memory = bytes.gpu_memory().zip(signal.gpu_memory());
+        let (bytes, signal) = memory.ok_or("no memory of a GPU is registered")?;
+        Shared::of(gpu, bytes, signal)
     }
 
     /// Measures a case with writes to the peer's memory, whose bytes nobody reads then.
-    pub(super) fn measure(
+    pub(super) fn measure<L: Layer>(
         &self,
         session: &mut Session<L>,
         (peer, landing): (Peer, Landing),
@@ -208,7 +209,7 @@ impl<L: Layer> Transfer<L> {
     /// Fills the source, and makes every byte of the target wrong. No other rank may be putting.
     pub(super) fn prepare(&self, round: u64) -> Result<(), String> {
         let (_, length) = self.size(round);
-        if let Some(buffer) = self.sends.as_ref().and_then(bytes::<L>) {
+        if let Some(buffer) = self.sends.as_ref().and_then(bytes) {
             seed(self.rank, round).fill(buffer, length)?;
             let value = value(self.rank, self.rounds - 1 - round);
             buffer.put(self.length, &value.to_ne_bytes())?;
@@ -222,11 +223,11 @@ impl<L: Layer> Transfer<L> {
 
     fn buffers(&self) -> Option<(&dyn Bytes, &dyn Bytes)> {
         let (target, signal) = self.receives.as_ref()?;
-        Some((bytes::<L>(target)?, bytes::<L>(signal)?))
+        Some((bytes(target)?, bytes(signal)?))
     }
 
     /// Puts a round, waits for that of the source, and compares. Adds to `pe`.
-    pub(super) fn round(
+    pub(super) fn round<L: Layer>(
         &self,
         session: &mut Session<L>,
         (round, deadline): (u64, Deadline),
@@ -254,7 +255,8 @@ impl<L: Layer> Transfer<L> {
     fn copy(&self, mapped: &Mapped, puts: u64, timeout: Duration) -> Result<(u64, Instant), String> {
         let to = self.target.unwrap_or_default();
         let failed = |why: String| format!("the put to rank {to} over NVLink failed: {why}");
-        let source = self.sends.as_ref().and_then(L::gpu_memory).ok_or("no memory of a GPU is registered")?;
+        let source =
+            self.sends.as_ref().and_then(Region::gpu_memory).ok_or("no memory of a GPU is registered")?;
         // The bytes of a round fit a usize.
         mapped.put(source, (self.put.bytes as usize, puts as usize), timeout).map_err(failed)?;
         let ended = Instant::now();
@@ -263,7 +265,7 @@ impl<L: Layer> Transfer<L> {
     }
 
     /// Puts a round over EFA, and the value after that. Returns as [`Self::copy`].
-    fn send(
+    fn send<L: Layer>(
         &self,
         session: &mut Session<L>,
         puts: u64,
@@ -292,7 +294,7 @@ impl<L: Layer> Transfer<L> {
         Ok((if done.completed == done.posted { puts } else { 0 }, ended))
     }
 
-    fn receive(
+    fn receive<L: Layer>(
         &self,
         session: &Session<L>,
         (round, deadline): (u64, Deadline),
@@ -336,8 +338,8 @@ impl<L: Layer> Transfer<L> {
 }
 
 /// The bytes of a region that owns its memory.
-fn bytes<L: Layer>(region: &Region<L>) -> Option<&dyn Bytes> {
-    match L::gpu_memory(region) {
+fn bytes(region: &Region) -> Option<&dyn Bytes> {
+    match region.gpu_memory() {
         Some(memory) => Some(memory),
         None => region.buffer().map(|buffer| buffer as &dyn Bytes),
     }

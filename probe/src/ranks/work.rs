@@ -7,10 +7,11 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use efa_gda::gpu::Gpu;
+use efa_gda::wire::Peer;
 use serde::{Deserialize, Serialize};
 
 use super::nvlink::{Mapped, OR_EFA, Shared};
-use super::reach::{Reach, Side, check_gpu, run_needed};
+use super::reach::{self, Reach, Side, check_gpu, run_needed};
 use super::transfer::{Landing, Target, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
 use crate::checks::measure::{cases_of_one_queue, processor};
@@ -209,7 +210,7 @@ impl Rank<'_> {
         session: &mut Session<L>,
         member: &mut Member,
         pe: &mut Pe,
-        held: &mut Option<Transfer<L>>,
+        held: &mut Option<Transfer>,
     ) -> Result<(), Stopped> {
         let Self { job, here: Here { rank, local }, .. } = self;
         let Terms { bytes, count, bench, .. } = self.agree(member)?;
@@ -239,8 +240,8 @@ impl Rank<'_> {
         let shared = shared.transpose().or_else(|why| self.without_nvlink(why)).map_err(Stopped::Own)?;
         let card = Card {
             process: self.process,
-            sends: L::address(&session.rig, Side::Sends).map_err(Stopped::Own)?,
-            receives: L::address(&session.rig, Side::Receives).map_err(Stopped::Own)?,
+            sends: address(session, Side::Sends).map_err(Stopped::Own)?,
+            receives: address(session, Side::Receives).map_err(Stopped::Own)?,
             landing: transfer.landing(),
             shared,
         };
@@ -271,7 +272,7 @@ impl Rank<'_> {
         self,
         session: &mut Session<L>,
         member: &mut Member,
-        transfer: &Transfer<L>,
+        transfer: &Transfer,
         target: Option<&Target>,
         pe: &mut Pe,
     ) -> Result<(), Stopped> {
@@ -401,7 +402,7 @@ impl Rank<'_> {
         }
         if let Some(source) = pe.from {
             // A receiver refuses the requests of an adapter that it does not know.
-            L::peer(&mut session.rig, Side::Receives, &card(source)?.sends)
+            peer(session, Side::Receives, &card(source)?.sends)
                 .map_err(|error| format!("the address of rank {source} was refused: {error}"))?;
         }
         if mapped.is_some() {
@@ -411,7 +412,7 @@ impl Rank<'_> {
         let Card { receives, landing, .. } = card(target)?;
         let landing =
             landing.ok_or_else(|| format!("rank {target} sent no region to put to; see its output"))?;
-        let peer = L::peer(&mut session.rig, Side::Sends, receives)
+        let peer = peer(session, Side::Sends, receives)
             .map_err(|error| format!("the address of rank {target} was refused: {error}"))?;
         Ok(Some(Target::Efa(peer, landing)))
     }
@@ -484,4 +485,14 @@ fn shortened(text: String) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
+}
+
+/// The address of a queue, for other ranks.
+fn address<L: Reach>(session: &Session<L>, side: Side) -> Result<Vec<u8>, String> {
+    reach::queue(&session.rig, side)?.address().map_err(text)
+}
+
+/// The peer at an address that another rank sent.
+fn peer<L: Reach>(session: &Session<L>, side: Side, address: &[u8]) -> Result<Peer, String> {
+    reach::queue(&session.rig, side)?.insert_peer(address).map_err(text)
 }

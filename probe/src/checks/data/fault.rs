@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::host::{self, EntrySpec};
-use efa_gda::queue::{Backing, MappedQueue, device_peer};
+use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda::wire::Peer;
 
 use crate::model::Fault;
 
 /// Breaks a rule on a queue with nothing in flight. The queue cannot be used afterwards.
-pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Peer) {
+pub(crate) fn inject(fault: Fault, queue: &MappedQueue, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`, and nothing posts to it during this call.
     let doorbell_index = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };

@@ -3,12 +3,12 @@
 
 use efa_gda::error_chain;
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{Region as _, WorkError, WorkRequest};
+use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda::wire::CompletionStatus;
 
 use super::moving::{Memory, bound, put_failed};
 use crate::check::{Outcome, Outcomes, Problem};
-use crate::checks::session::{Layer, Session, close_queue, failed};
+use crate::checks::session::{Layer, Session, close_queue, failed, introduce, text};
 use crate::model::{Op, Who};
 
 /// Whether the target did not answer: no completion, or one that says so.
@@ -95,7 +95,7 @@ pub(super) fn without_network(mut outcomes: Outcomes) -> Outcomes {
 /// Replaces the queues of this adapter by two: one that posts, and one of another adapter that is its target. Returns the
 /// other adapter's name, or why there is none.
 fn turn_to_neighbour<L: Layer>(session: &mut Session<L>) -> Result<String, String> {
-    let mut receiver = L::neighbour_queue(session)?;
+    let receiver = L::neighbour_queue(session)?;
     let name = session.rig.objects.neighbour().map(Layer::adapter).unwrap_or_default();
     let sender = session.rig.sender().ok_or("no queue is open")?;
     let (mode, width) = (sender.doorbell_mode(), sender.store_width());
@@ -104,8 +104,8 @@ fn turn_to_neighbour<L: Layer>(session: &mut Session<L>) -> Result<String, Strin
     if let Some(why) = poster.or(session.rig.queue.take().and_then(close_queue)) {
         return Err(format!("the first queue does not close: {why}"));
     }
-    let mut sender = session.rig.objects.another_queue(session.request.put.op)?.with_store_width(width);
-    session.rig.peer = Some(L::introduce(&mut sender, &mut receiver)?);
+    let sender = session.rig.objects.another_queue(session.request.put.op)?.with_store_width(width);
+    session.rig.peer = Some(introduce(&sender, &receiver).map_err(text)?);
     session.rig.poster = Some(L::drive(session, sender, mode)?);
     session.rig.queue = Some(receiver);
     Ok(name)

@@ -7,12 +7,12 @@ use efa_gda::error_chain;
 use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer};
 use efa_gda::queue::{
-    Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
-    Region as _, WorkError, WorkRequest,
+    Arrival, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives, Region, WorkError,
+    WorkRequest,
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
-use super::super::session::{Layer, Region, Session, failed, missing, without_hint};
+use super::super::session::{Layer, Session, failed, missing, without_hint};
 use super::pattern::Pattern;
 use crate::check::Outcomes;
 use crate::exchange::Deadline;
@@ -35,14 +35,14 @@ const LONGEST_RECEIVE: u64 = u16::MAX as u64;
 
 /// Two regions, a source and a target, of one length.
 #[derive(Debug)]
-pub(super) struct Memory<L: Layer> {
-    pub(super) source: Region<L>,
-    pub(super) target: Region<L>,
+pub(super) struct Memory {
+    pub(super) source: Region,
+    pub(super) target: Region,
 }
 
-impl<L: Layer> Memory<L> {
+impl Memory {
     /// Registers both with exactly the access that `op` needs.
-    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
+    pub(super) fn register<L: Layer>(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
         let here = &session.rig.objects;
         let there = here.neighbour().unwrap_or(here);
         let register = |adapter: &L, length: usize, access: Access| {
@@ -188,7 +188,7 @@ fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
 }
 
 /// Operations between two comparisons.
-fn per_round<B: Backing>(request: PutRequest, queue: &MappedQueue<B>) -> u64 {
+fn per_round(request: PutRequest, queue: &MappedQueue) -> u64 {
     let limits = queue.limits();
     let by_bytes = ROUND_BYTES.checked_div(request.bytes).unwrap_or(u64::MAX).max(1);
     let most = match request.op {
@@ -270,16 +270,16 @@ struct Round {
 }
 
 /// The state that all rounds share.
-struct Moving<L: Layer> {
+struct Moving {
     request: PutRequest,
     peer: Peer,
     sender: QueuePairNumber,
-    memory: Memory<L>,
+    memory: Memory,
     moved: Moved,
 }
 
-impl<L: Layer> Moving<L> {
-    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
+impl Moving {
+    fn round<L: Layer>(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
         let total = round.operations * self.request.bytes;
         let timeout = round.deadline.bounds(bound(session, total, round.operations));
         // For filling, waiting and comparing.
@@ -293,7 +293,7 @@ impl<L: Layer> Moving<L> {
         let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
         let receives = match self.request.op {
             Op::Send => true,
-            Op::WriteImm => L::writes_use_receives(queue),
+            Op::WriteImm => queue.writes_use_receives(),
             _ => false,
         };
         let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
@@ -331,7 +331,7 @@ impl<L: Layer> Moving<L> {
     }
 
     /// The requests of a round. Immediates count operations over all rounds.
-    fn requests(&self, round: Round) -> WorkRequest<Region<L>> {
+    fn requests(&self, round: Round) -> WorkRequest {
         let (source, target) = (&self.memory.source, &self.memory.target);
         let requests = match self.request.op {
             Op::Write => WorkRequest::write(self.peer, source, target.remote()),
@@ -353,7 +353,7 @@ impl<L: Layer> Moving<L> {
     /// Posts a receive for each operation: of its length for sends, of 0 bytes for writes.
     fn post_receives(
         &self,
-        queue: &mut MappedQueue<L::Backing>,
+        queue: &mut MappedQueue,
         round: Round,
         timeout: Duration,
     ) -> Result<ReceiveId, Outcomes> {
@@ -369,7 +369,7 @@ impl<L: Layer> Moving<L> {
     /// sender's queue pair.
     fn arrivals(
         &self,
-        queue: &mut MappedQueue<L::Backing>,
+        queue: &mut MappedQueue,
         round: Round,
         timeout: Duration,
     ) -> Result<Vec<Received>, Outcomes> {

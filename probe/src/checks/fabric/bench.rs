@@ -7,8 +7,7 @@ use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
-use efa_gda::queue::measure::{Load, Producer, Rate, Sample};
-use efa_gda::queue::{MappedQueue, WorkRequest};
+use efa_gda::queue::{MappedQueue, QueueError};
 use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
@@ -31,28 +30,6 @@ const GRACE: Duration = Duration::from_secs(10);
 enum Queues {
     Host(Vec<MappedQueue>),
     Gpu(Vec<GpuQueue>),
-}
-
-impl Meter<MemoryRegion> for Queues {
-    fn rate(&mut self, requests: &[WorkRequest], load: &Load) -> Result<Rate, GpuQueueError> {
-        let used = requests.len();
-        match self {
-            Self::Host(queues) => Ok(MappedQueue::measure_rate(&mut queues[..used], requests, load)?),
-            Self::Gpu(queues) => GpuQueue::measure_rate(&mut queues[..used], requests, load),
-        }
-    }
-
-    fn latency(
-        &mut self,
-        request: &WorkRequest,
-        producer: Producer,
-        calls: u32,
-    ) -> Result<Vec<Sample>, GpuQueueError> {
-        match self {
-            Self::Host(queues) => queues[0].latency(request, producer, calls),
-            Self::Gpu(queues) => queues[0].latency(request, producer, calls),
-        }
-    }
 }
 
 /// The objects with which one doorbell mode is measured.
@@ -81,10 +58,9 @@ impl Rig {
             }
             queues.push(queue);
         }
-        let itself = |queue: &MappedQueue| queue.insert_peer(&queue.endpoint().address()?);
+        let itself = |queue: &MappedQueue| queue.insert_peer(&queue.address()?);
         let peers: Result<_, _> = queues.iter().map(itself).collect();
-        let peers =
-            peers.map_err(|error: efa_gda::fabric::Error| unusable(error_chain(&error).to_string()))?;
+        let peers = peers.map_err(|error: QueueError| unusable(error_chain(&error).to_string()))?;
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
                 let on_gpu =
@@ -103,9 +79,13 @@ impl Rig {
 
     fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
         let Self { queues, peers, source, target, mode, timeout, .. } = self;
-        let of = |peer: &Peer, bytes| measure::request(*peer, source, target.remote(), bytes, *timeout);
+        let of = |peer: &Peer, bytes| measure::request(*peer, &*source, target.remote(), bytes, *timeout);
         let requests = |bytes, count| peers.iter().take(count).map(|peer| of(peer, bytes)).collect();
-        Bed { meter: queues, mode: *mode, queues: peers.len(), requests: &requests }.measure(case, share)
+        let meter = match queues {
+            Queues::Host(queues) => Meter::Host(queues),
+            Queues::Gpu(queues) => Meter::Gpu(queues),
+        };
+        Bed { meter, mode: *mode, queues: peers.len(), requests: &requests }.measure(case, share)
     }
 }
 

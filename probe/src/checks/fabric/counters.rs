@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, FIRST_WITH_COUNTERS, Library,
-    MemoryRegion, RemoteRegion,
+    RemoteRegion,
 };
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
-use super::{Libfabric, Session, neighbour, on_gpu};
+use super::{Libfabric, Session, neighbour};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data::{WRONG, is_unanswered};
-use crate::checks::session::{Layer, close_queue, missing, text, without_hint};
+use crate::checks::session::{Layer, close_queue, introduce, missing, text, without_hint};
 use crate::model::Who;
 use crate::releases::COUNTERS_BY_DEFAULT;
 use crate::system::System;
@@ -155,9 +155,10 @@ fn one_success_and_one_error(
     let mut queue = queue.map_err(|error| Uncompared::Unexpected(text(error)))?;
     let source = registered(objects)?;
     let (target, peer) = match other {
-        Some((other, receiver)) => (Some(registered(other)?), on_gpu::introduce(&queue, receiver)?),
-        None => (None, queue.insert_peer(&queue.endpoint().address()?)?),
+        Some((other, receiver)) => (Some(registered(other)?), introduce(&queue, receiver)),
+        None => (None, queue.address().and_then(|address| queue.insert_peer(&address))),
     };
+    let peer = peer.map_err(|error| Uncompared::Unexpected(text(error)))?;
     let right = target.as_ref().unwrap_or(&source).remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let write = |to| WorkRequest::write(peer, &source, to).timeout(wait);
@@ -181,7 +182,7 @@ fn one_success_and_one_error(
     }
 }
 
-fn registered(objects: &Libfabric) -> Result<MemoryRegion, Uncompared> {
+fn registered(objects: &Libfabric) -> Result<Region, Uncompared> {
     let buffer = Buffer::zeroed(BYTES).ok_or(Uncompared::NotRegistered(missing("memory")))?;
     objects.register(buffer, Access::ALL).map_err(Uncompared::NotRegistered)
 }

@@ -7,8 +7,8 @@ use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::fabric::{Bindings, CompletionQueue, Query};
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError, MapError, MappedPart};
-use efa_gda::queue::{CloseError, MappedQueue, StoreWidth, WorkReport, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, MapError, MappedPart};
+use efa_gda::queue::{MappedQueue, StoreWidth};
 use efa_gda::smaps::MemoryKind;
 
 use super::objects::COMPLETIONS;
@@ -16,7 +16,7 @@ use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_benc
 use crate::check::{Checked, Nature, Outcome, Outcomes, Unit, proven};
 use crate::checks::cuda::PEER_MAPPING;
 use crate::checks::data;
-use crate::checks::session::{Layer as _, Poster, Rig, failed, missing, text};
+use crate::checks::session::{Layer as _, Poster, Rig, failed, introduce, missing, text};
 use crate::model::{Finding, Pair, State, Who};
 use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
@@ -111,48 +111,23 @@ pub(super) fn drive(
     session: &mut Session,
     mut queue: MappedQueue,
     mode: DoorbellMode,
-) -> Result<Box<dyn Poster<Libfabric>>, String> {
+) -> Result<Poster, String> {
     let proxy = match session.rig.proxy.take() {
         Some(proxy) => proxy,
         None => DoorbellProxy::start().map_err(text)?,
     };
-    let poster: Box<dyn Poster<Libfabric>> = match (session.gpu, &session.rig.objects.gpu) {
+    let poster = match (session.gpu, &session.rig.objects.gpu) {
         (Some(_), Some(gpu)) => {
             let mapped = GpuQueue::with_doorbell(queue, gpu, mode.into(), &proxy);
-            Box::new(mapped.map_err(text)?.0)
+            Poster::Gpu(Box::new(mapped.map_err(text)?.0))
         }
         _ => {
             queue.set_doorbell(mode, &proxy).map_err(text)?;
-            Box::new(queue)
+            Poster::Host(Box::new(queue))
         }
     };
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
     Ok(poster)
-}
-
-impl Poster<Libfabric> for GpuQueue {
-    fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
-        Self::execute(self, request)
-    }
-
-    fn store_bytes(&self) -> u32 {
-        Self::store_bytes(self)
-    }
-
-    fn mapped(&self) -> &MappedQueue {
-        Self::mapped(self)
-    }
-
-    fn close(self: Box<Self>) -> Option<String> {
-        match Self::close(*self) {
-            // Requests in flight are flushed with the endpoint.
-            Err(GpuCloseError::Unmapped(CloseError::Busy { queue, .. })) => {
-                queue.destroy().err().map(|error| error_chain(&error).to_string())
-            }
-            Err(error) => Some(error_chain(&error).to_string()),
-            Ok(()) => None,
-        }
-    }
 }
 
 /// The GPU of this session, open.
@@ -322,11 +297,9 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
         return Err(no_doorbell_mode(why));
     }
     queue.prepare().map_err(|error| gpu_failed(&error))?;
-    session.rig.peer = Some(
-        introduce(queue.mapped(), &receiver)
-            .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?,
-    );
-    session.rig.poster = Some(Box::new(queue));
+    let peer = introduce(queue.mapped(), &receiver);
+    session.rig.peer = Some(peer.map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?);
+    session.rig.poster = Some(Poster::Gpu(Box::new(queue)));
     session.rig.queue = Some(receiver);
     // The mode `direct` needs no doorbell proxy; a relay of completions keeps its own handle of it.
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
@@ -354,15 +327,6 @@ fn loopback_works(session: &Session) -> bool {
             && one.subject.as_deref() == Some(adapter.as_str())
     };
     !session.request.findings.iter().any(dropped)
-}
-
-/// Gives both queues the address of the other. Returns the peer that the sender posts to.
-pub(super) fn introduce(
-    sender: &MappedQueue,
-    receiver: &MappedQueue,
-) -> Result<efa_gda::wire::Peer, efa_gda::fabric::Error> {
-    receiver.insert_peer(&sender.endpoint().address()?)?;
-    sender.insert_peer(&receiver.endpoint().address()?)
 }
 
 /// A second queue on the same domain, for the host.

@@ -1,0 +1,473 @@
+//! A queue in one call: the library that opens it, the processor that drives it and the doorbell are values.
+
+#[cfg(feature = "verbs")]
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::Duration;
+
+use efa_gda_sys::device::efa_gda_queue;
+#[cfg(feature = "verbs")]
+use efa_gda_wire::{EntrySize, QueueKey};
+use efa_gda_wire::{LocalKey, Peer};
+
+#[cfg(feature = "cuda")]
+use crate::doorbell::DoorbellChoice;
+use crate::doorbell::{DoorbellMode, DoorbellProxy};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::{Bindings, Domain, Fabric, GdaOps, Info, Library, Query};
+#[cfg(feature = "cuda")]
+use crate::gpu::{Gpu, GpuMemory};
+#[cfg(feature = "cuda")]
+use crate::gpu_queue::{GpuQueue, LaunchGuard};
+use crate::memory::{Access, Buffer};
+use crate::queue::{
+    MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
+};
+#[cfg(feature = "verbs")]
+use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
+
+/// Peers that a queue's address vector is made for, unless [`Options::peers`] states another number.
+const PEERS: usize = 64;
+/// Entries of each ring of a queue pair of rdma-core, unless the options state another number.
+#[cfg(feature = "verbs")]
+const ENTRIES: u32 = 256;
+
+/// The library that opens a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// libfabric's provider `efa`, on the fabric `efa-direct`.
+    Libfabric,
+    /// rdma-core alone: libibverbs and libefa (feature `verbs`).
+    RdmaCore,
+}
+
+/// What a queue is opened with. What is not set is chosen when the queue is opened.
+#[derive(Clone, Debug, Default)]
+#[must_use = "Queue::open opens a queue with them"]
+pub struct Options {
+    source: Option<Source>,
+    adapter: Option<String>,
+    #[cfg(feature = "cuda")]
+    gpu: Option<usize>,
+    doorbell: Option<DoorbellMode>,
+    wide_entries: bool,
+    request_table: bool,
+    peers: Option<usize>,
+}
+
+impl Options {
+    /// The first usable adapter, driven by this host's CPU.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the library that opens the queue. By default libfabric, and rdma-core if libfabric shows no adapter.
+    pub fn source(mut self, source: Source) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Sets the adapter, by the name of its device (`rdmap79s0`) or of libfabric's domain.
+    pub fn adapter(mut self, name: impl Into<String>) -> Self {
+        self.adapter = Some(name.into());
+        self
+    }
+
+    /// Makes the GPU with this CUDA ordinal drive the queue.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(mut self, ordinal: usize) -> Self {
+        self.gpu = Some(ordinal);
+        self
+    }
+
+    /// Sets the doorbell mode. By default the first one that works, beginning with [`DoorbellMode::Direct`].
+    pub fn doorbell(mut self, mode: DoorbellMode) -> Self {
+        self.doorbell = Some(mode);
+        self
+    }
+
+    /// Asks for entries of 128 bytes, which carry up to 80 bytes inline.
+    pub fn wide_entries(mut self) -> Self {
+        self.wide_entries = true;
+        self
+    }
+
+    /// Gives the queue a request table ([`MappedQueue::with_request_table`]).
+    pub fn request_table(mut self) -> Self {
+        self.request_table = true;
+        self
+    }
+
+    /// Whether a GPU drives the queue.
+    fn for_gpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.gpu.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+
+    /// Sets the number of peers that the queue is made for. More may be inserted; libfabric then grows its table.
+    pub fn peers(mut self, peers: usize) -> Self {
+        self.peers = Some(peers);
+        self
+    }
+}
+
+/// A queue of an EFA adapter, open and mapped, with everything that it needs. Whether libfabric or rdma-core opened it,
+/// and whether this host's CPU or a GPU drives it, are values of [`Options`].
+///
+/// A drop closes the queue, then what it was opened on. Regions may be dropped before or after the queue; memory that the
+/// adapter may still access stays registered until the queue is closed.
+///
+/// ```
+/// # efa_gda_test_support::soft::example();
+/// use efa_gda::memory::Access;
+/// use efa_gda::queue::WorkRequest;
+/// use efa_gda::{Options, Queue};
+///
+/// let mut queue = Queue::open(&Options::new())?;
+/// let source = queue.allocate(4096, Access::WRITE)?;
+/// let target = queue.allocate(4096, Access::REMOTE_WRITE)?;
+/// source.write(0, b"hello")?;
+/// // The queue is its own peer.
+/// let peer = queue.insert_peer(&queue.address()?)?;
+/// queue.execute(&WorkRequest::write(peer, &source, target.remote()))?;
+/// let mut arrived = [0; 5];
+/// target.read(0, &mut arrived)?;
+/// assert_eq!(&arrived, b"hello");
+/// # Ok::<(), efa_gda::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Queue {
+    // Dropped in this order.
+    driven: Driven,
+    domain: OpenDomain,
+    refused: Vec<String>,
+}
+
+/// A mapped queue and the processor that drives it.
+#[derive(Debug)]
+enum Driven {
+    Host(Box<MappedQueue>),
+    #[cfg(feature = "cuda")]
+    Gpu(Box<GpuQueue>),
+}
+
+/// What registers the queue's memory.
+#[derive(Debug)]
+enum OpenDomain {
+    Libfabric(Domain),
+    #[cfg(feature = "verbs")]
+    RdmaCore(ProtectionDomain),
+}
+
+/// Makes a call that the queues of both processors have, and converts its error.
+macro_rules! either {
+    ($queue:expr, $driven:ident => $call:expr) => {
+        match $queue {
+            Driven::Host($driven) => Ok($call?),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu($driven) => Ok($call?),
+        }
+    };
+}
+
+impl Queue {
+    /// Opens a queue, with all that it needs.
+    ///
+    /// # Errors
+    /// [`Error`]; if the options name no [`Source`], that of libfabric, with rdma-core's after it.
+    pub fn open(options: &Options) -> Result<Self> {
+        match options.source {
+            Some(Source::Libfabric) => Self::open_libfabric(options),
+            Some(Source::RdmaCore) => Self::open_rdma_core(options),
+            None => Self::open_libfabric(options).or_else(|first| match first.kind() {
+                ErrorKind::NoAdapter | ErrorKind::Unsupported => {
+                    let mut queue =
+                        Self::open_rdma_core(options).map_err(|second| first.and_rdma_core(&second))?;
+                    queue.refused.insert(0, format!("libfabric: {first}"));
+                    Ok(queue)
+                }
+                _ => Err(first),
+            }),
+        }
+    }
+
+    fn open_libfabric(options: &Options) -> Result<Self> {
+        let library = Library::load()?;
+        let mut query = Query::new().wide_entries(options.wide_entries);
+        if let Some(adapter) = &options.adapter {
+            query = query.adapter(adapter);
+        }
+        let (info, refused) = match options.for_gpu().then(|| query.clone().gpu_memory(true).first(&library))
+        {
+            Some(Ok(info)) => (info, None),
+            // The GPU can post requests of memory of the host.
+            Some(Err(why)) => (query.first(&library)?, Some(format!("memory of the GPU: {why}"))),
+            None => (query.first(&library)?, None),
+        };
+        let mut queue = Self::on_domain(&Fabric::open(&library, &info)?.domain(&info)?, &info, options)?;
+        queue.refused.extend(refused);
+        Ok(queue)
+    }
+
+    /// Opens a queue on a domain of libfabric, such as one that a transport lends. The options' source, adapter and size
+    /// of entries do not count: `info` has them.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn on_domain(domain: &Domain, info: &Info, options: &Options) -> Result<Self> {
+        let ops = domain.gda_ops()?;
+        let processor = Processor::open(options)?;
+        let addresses = domain.address_vector(options.peers.unwrap_or(PEERS))?;
+        let completions = processor.completion_queue(&ops, info.completions())?;
+        let endpoint = domain.endpoint(info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+        let queue = MappedQueue::new(endpoint, &ops)?;
+        Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)
+    }
+
+    #[cfg(feature = "verbs")]
+    fn open_rdma_core(options: &Options) -> Result<Self> {
+        let library = verbs::Library::load()?;
+        library.exposes_queues()?;
+        let context = library.adapter(options.adapter.as_deref())?;
+        Self::on_protection_domain(&ProtectionDomain::allocate(&context)?, options)
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn open_rdma_core(_: &Options) -> Result<Self> {
+        Err(Error::unsupported("this build of efa-gda has no rdma-core: enable its feature verbs"))
+    }
+
+    /// Opens a queue on a protection domain of rdma-core. The options' source and adapter do not count.
+    ///
+    /// # Errors
+    /// [`Error`].
+    #[cfg(feature = "verbs")]
+    pub fn on_protection_domain(domain: &ProtectionDomain, options: &Options) -> Result<Self> {
+        let context = domain.context();
+        let processor = Processor::open(options)?;
+        let completions = verbs::CompletionQueue::create(context, 2 * ENTRIES)?;
+        let of_pair = QueuePairOptions::new()
+            .send_entries(ENTRIES)
+            .receive_entries(ENTRIES)
+            .entry_size(if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 })
+            .unsolicited_writes(context.attributes().has(Capability::UnsolicitedWriteReceive));
+        let pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &of_pair)?;
+        // An adapter drops messages of senders that do not know the key. The highest bit is the kernel's.
+        let key = RandomState::new().build_hasher().finish() as u32 >> 1;
+        let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(key))?)?;
+        Self::drive(queue, processor, OpenDomain::RdmaCore(domain.clone()), options)
+    }
+
+    fn drive(
+        queue: MappedQueue,
+        processor: Processor,
+        domain: OpenDomain,
+        options: &Options,
+    ) -> Result<Self> {
+        let mut queue = if options.request_table { queue.with_request_table()? } else { queue };
+        let (driven, refused) = match processor {
+            Processor::Host => {
+                // The host's own doorbell always works.
+                if let Some(mode @ (DoorbellMode::Record | DoorbellMode::Staged)) = options.doorbell {
+                    queue.set_doorbell(mode, &DoorbellProxy::start()?)?;
+                }
+                (Driven::Host(Box::new(queue)), Vec::new())
+            }
+            #[cfg(feature = "cuda")]
+            Processor::Gpu(gpu) => {
+                let choice = options.doorbell.map_or(DoorbellChoice::Auto, DoorbellChoice::from);
+                let (queue, refused) =
+                    GpuQueue::with_doorbell(queue, &gpu, choice, &DoorbellProxy::start()?)?;
+                let refused = refused.iter().map(|one| format!("doorbell {}: {}", one.mode, one.reason));
+                (Driven::Gpu(Box::new(queue)), refused.collect())
+            }
+        };
+        Ok(Self { driven, domain, refused })
+    }
+
+    /// Returns the library that opened the queue.
+    pub fn source(&self) -> Source {
+        match self.domain {
+            OpenDomain::Libfabric(_) => Source::Libfabric,
+            #[cfg(feature = "verbs")]
+            OpenDomain::RdmaCore(_) => Source::RdmaCore,
+        }
+    }
+
+    /// Returns what the queue could not use of what it would have preferred, and why: a library, doorbell modes, memory of
+    /// the GPU.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// Returns the doorbell mode that the queue took.
+    pub fn doorbell_mode(&self) -> DoorbellMode {
+        self.mapped().doorbell_mode()
+    }
+
+    /// Returns the queue on the host: its rings, limits, and state after the last call of this library.
+    pub fn mapped(&self) -> &MappedQueue {
+        match &self.driven {
+            Driven::Host(queue) => queue,
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => queue.mapped(),
+        }
+    }
+
+    /// Allocates zeroed memory of the host, and registers it for `access`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Unsupported`] for an access that the adapter lacks; other errors of the
+    /// registration, of which the limit of locked memory is the most frequent.
+    pub fn allocate(&self, bytes: usize, access: Access) -> Result<Region> {
+        let buffer = Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes))?;
+        match &self.domain {
+            OpenDomain::Libfabric(domain) => Ok((&domain.register(buffer, access)?).into()),
+            #[cfg(feature = "verbs")]
+            OpenDomain::RdmaCore(domain) => {
+                Ok((&verbs::MemoryRegion::register(domain, buffer, access)?).into())
+            }
+        }
+    }
+
+    /// Allocates zeroed memory of the GPU that drives the queue, and registers it for `access`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the host drives the queue, or rdma-core opened it; other errors of the GPU and of the
+    /// registration.
+    #[cfg(feature = "cuda")]
+    pub fn allocate_on_gpu(&self, bytes: usize, access: Access) -> Result<Region> {
+        match (&self.driven, &self.domain) {
+            (Driven::Host(_), _) => {
+                Err(Error::unsupported("the host drives the queue: open it with Options::gpu"))
+            }
+            (Driven::Gpu(queue), OpenDomain::Libfabric(domain)) => {
+                let (region, _) = GpuMemory::zeroed(queue.gpu(), bytes)?.register(domain, access)?;
+                Ok((&region).into())
+            }
+            #[cfg(feature = "verbs")]
+            _ => Err(Error::unsupported(
+                "a queue of rdma-core does not allocate memory of a GPU: register it as a dmabuf \
+                 (verbs::MemoryRegion::register_dmabuf), or open the queue with libfabric",
+            )),
+        }
+    }
+
+    /// As [`MappedQueue::address`].
+    ///
+    /// # Errors
+    /// Those of [`MappedQueue::address`].
+    pub fn address(&self) -> Result<Vec<u8>> {
+        Ok(self.mapped().address()?)
+    }
+
+    /// As [`MappedQueue::insert_peer`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`] for an address of another length; other errors of the library.
+    pub fn insert_peer(&self, address: &[u8]) -> Result<Peer> {
+        Ok(self.mapped().insert_peer(address)?)
+    }
+
+    /// Executes a work request on the processor that drives the queue, and waits for all of its completions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FailedRequest`] with the request and its status; [`ErrorKind::Device`] if a wait ended at its bound,
+    /// which poisons the queue; [`ErrorKind::Argument`] and [`ErrorKind::Unsupported`] if nothing was posted.
+    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport> {
+        either!(&mut self.driven, queue => queue.execute(work))
+    }
+
+    /// As [`MappedQueue::quiet`].
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport> {
+        either!(&mut self.driven, queue => queue.quiet(timeout))
+    }
+
+    /// As [`MappedQueue::post_receives`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] if the receive queue stayed full; [`ErrorKind::Argument`], [`ErrorKind::Unsupported`].
+    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives> {
+        either!(&mut self.driven, queue => queue.post_receives(receives))
+    }
+
+    /// As [`MappedQueue::receive_many`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] if nothing arrived; [`ErrorKind::Lost`] if completions were lost.
+    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>> {
+        either!(&mut self.driven, queue => queue.receive_many(most, timeout))
+    }
+
+    /// As [`MappedQueue::retain`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`] for a region of another domain.
+    pub fn retain(&mut self, region: &Region) -> Result<LocalKey> {
+        either!(&mut self.driven, queue => queue.retain(region))
+    }
+
+    /// As [`MappedQueue::snapshot`], also while a kernel runs.
+    ///
+    /// # Errors
+    /// Those of the GPU.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        match &self.driven {
+            Driven::Host(queue) => Ok(queue.snapshot()),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => Ok(queue.snapshot()?),
+        }
+    }
+
+    /// Returns the address of the struct that kernels of the processor receive, for a launch of the caller's. The launch
+    /// must have ended before the next call that posts, and before the queue is dropped; for a GPU, while
+    /// [`Self::begin_launch`]'s guard exists, these are refused, and a drop leaks the queue.
+    pub fn device_address(&self) -> *mut efa_gda_queue {
+        match &self.driven {
+            Driven::Host(queue) => queue.as_ptr().as_ptr(),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => queue.device_address(),
+        }
+    }
+
+    /// As [`GpuQueue::begin_launch`]; None if the host drives the queue.
+    #[cfg(feature = "cuda")]
+    pub fn begin_launch(&self) -> Option<LaunchGuard> {
+        match &self.driven {
+            Driven::Host(_) => None,
+            Driven::Gpu(queue) => Some(queue.begin_launch()),
+        }
+    }
+}
+
+/// The processor that will drive a queue.
+enum Processor {
+    Host,
+    #[cfg(feature = "cuda")]
+    Gpu(Gpu),
+}
+
+impl Processor {
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, clippy::unnecessary_wraps, reason = "no GPU"))]
+    fn open(options: &Options) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(ordinal) = options.gpu {
+            return Ok(Self::Gpu(Gpu::open(ordinal)?));
+        }
+        Ok(Self::Host)
+    }
+
+    /// Opens a completion queue, in the GPU's memory where that is possible.
+    fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<crate::fabric::CompletionQueue> {
+        match self {
+            Self::Host => Ok(ops.domain().completion_queue(entries)?),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(gpu) => Ok(gpu.completion_queue(ops, entries)?.0),
+        }
+    }
+}
