@@ -9,9 +9,9 @@ use efa_gda::memory::{Buffer, CountedOperations, CounterMemory};
 use efa_gda::verbs;
 
 use crate::domain::{Opened, Parts};
-use crate::driven::{HOST, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
+use crate::processor::{self, HOST};
 use crate::{Handle, call, call_for, refuse_null, write_struct};
 
 static COUNTERS: Table<OpenCounter> = Table::new("counter", 4 << 32);
@@ -35,7 +35,7 @@ pub(crate) enum Counter {
 
 /// A counter that counts for a queue, which holds this value.
 pub(crate) struct CounterOfQueue {
-    pub(crate) counter: Counter,
+    counter: Counter,
     pub(crate) counted: CountedOperations,
     _user: Arc<()>,
 }
@@ -52,6 +52,14 @@ pub struct CounterInfo {
 }
 
 impl CounterOfQueue {
+    /// Returns the counter for the options of a queue.
+    pub(crate) fn counter(&self) -> efa_gda::Counter {
+        match &self.counter {
+            Counter::Fabric(counter) => efa_gda::Counter::Libfabric(counter.clone()),
+            Counter::Verbs { counter, .. } => efa_gda::Counter::RdmaCore(counter.clone()),
+        }
+    }
+
     /// Returns the counter of the caller's attributes; None if they have none.
     pub(crate) fn of(handle: Handle, bits: u64) -> Result<Option<Self>, Fault> {
         if handle.is_null() {
@@ -89,10 +97,10 @@ fn operations(bits: u64) -> Result<CountedOperations, Fault> {
 }
 
 /// Opens a counter for a processor.
-fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
-    match (&parts.layer, processor) {
-        (Opened::Fabric { ops, .. }, processor) => Ok(Counter::Fabric(processor.counter(ops)?)),
-        (Opened::Verbs { domain, .. }, Processor::Host) => {
+fn open(parts: &Parts, gpu: i32) -> Result<Counter, Fault> {
+    match (&parts.layer, processor::ordinal(gpu)?) {
+        (Opened::Fabric { ops, .. }, _) => Ok(Counter::Fabric(processor::counter(ops, gpu)?)),
+        (Opened::Verbs { domain, .. }, None) => {
             let bytes = STRIDE + size_of::<u64>();
             let words = Buffer::zeroed(bytes).ok_or_else(|| {
                 Fault::new(
@@ -111,8 +119,7 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
                 unsafe { verbs::CompletionCounter::create_external(domain.context(), success, error) }?;
             Ok(Counter::Verbs { counter, words: Arc::new(words) })
         }
-        #[cfg(feature = "cuda")]
-        (Opened::Verbs { .. }, Processor::Gpu(_)) => Err(Fault::new(
+        (Opened::Verbs { .. }, Some(_)) => Err(Fault::new(
             Code::Unsupported,
             "the domain is of rdma-core, and a counter in a GPU's memory needs a domain of libfabric; open the counter \
              with gpu = -1 (host memory), or on a domain of libfabric",
@@ -128,7 +135,7 @@ fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
 pub unsafe extern "C" fn efa_gda_counter_open(domain: Handle, gpu: c_int, counter: *mut Handle) -> c_int {
     let body = || {
         let parts = Parts::of(domain)?;
-        let counter = open(&parts, &Processor::open(gpu)?)?;
+        let counter = open(&parts, gpu)?;
         Ok(COUNTERS.insert(OpenCounter { counter, users: Arc::new(()), _parts: parts }, ()))
     };
     // SAFETY: the caller guarantees that it is null or writable.

@@ -1,16 +1,10 @@
 //! Errors of the C interface: a number, and a text that is stored for the thread.
 
 use std::cell::RefCell;
-use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
 use std::fmt::Display;
 
-#[cfg(feature = "cuda")]
-use efa_gda::gpu;
-#[cfg(feature = "cuda")]
-use efa_gda::gpu_queue::{GpuQueueError, MapError};
-use efa_gda::queue::{CountersError, QueueError, WorkError};
-use efa_gda::{error_chain, fabric, verbs};
+use efa_gda::{ErrorKind, fabric, verbs};
 
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +37,6 @@ pub(crate) struct Fault {
 impl Fault {
     pub(crate) fn new(code: Code, text: impl Display) -> Self {
         Self { code, text: text.to_string() }
-    }
-
-    /// An error with all of its sources.
-    pub(crate) fn error(code: Code, error: impl Error + 'static) -> Self {
-        Self::new(code, error_chain(&error))
     }
 
     pub(crate) fn argument(text: impl Display) -> Self {
@@ -141,99 +130,39 @@ pub extern "C" fn efa_gda_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-impl From<fabric::Error> for Fault {
-    fn from(error: fabric::Error) -> Self {
-        use fabric::Error::*;
-        let code = match &error {
-            Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => Code::NoAdapter,
-            OptionNotAvailable { .. }
-            | GdaNotOnThisFabric(_)
-            | GdaUnknown { .. }
-            | GdaInDomainOps(_)
-            | GdaTableUnknown { .. }
-            | OperationUnavailable { .. }
-            | NotBuiltIn(_)
-            | AdapterLacks(_)
-            | DeviceMemory { .. } => Code::Unsupported,
-            Busy { .. } => Code::Busy,
-            OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
-                Code::Argument
-            }
+impl From<efa_gda::Error> for Fault {
+    fn from(error: efa_gda::Error) -> Self {
+        use ErrorKind::*;
+        let code = match error.kind() {
+            Argument => Code::Argument,
+            NoAdapter => Code::NoAdapter,
+            Unsupported => Code::Unsupported,
+            Exposure => Code::Exposure,
+            Busy => Code::Busy,
+            TimedOut => Code::Timeout,
+            Lost => Code::Lost,
+            FailedRequest { .. } => Code::Completion,
+            Device(_) => Code::Device,
+            #[cfg(feature = "cuda")]
+            Gpu => Code::Gpu,
+            #[cfg(feature = "cuda")]
+            GpuLost => Code::GpuLost,
+            OutOfMemory => Code::Internal,
             _ => Code::Fabric,
         };
-        Self::error(code, error)
+        Self::new(code, error)
+    }
+}
+
+impl From<fabric::Error> for Fault {
+    fn from(error: fabric::Error) -> Self {
+        efa_gda::Error::from(error).into()
     }
 }
 
 impl From<verbs::Error> for Fault {
     fn from(error: verbs::Error) -> Self {
-        use verbs::Error::*;
-        let code = match &error {
-            Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => Code::NoAdapter,
-            FunctionMissing(_) | AdapterLacks { .. } => Code::Unsupported,
-            Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => Code::Argument,
-            Exposure(_) => Code::Exposure,
-            Busy { .. } => Code::Busy,
-            _ => Code::Fabric,
-        };
-        Self::error(code, error)
-    }
-}
-
-impl From<QueueError> for Fault {
-    fn from(error: QueueError) -> Self {
-        match error {
-            QueueError::Fabric(error) => error.into(),
-            QueueError::Exposure(error) => Self::error(Code::Exposure, error),
-            QueueError::Verbs(error) => error.into(),
-            QueueError::ShallowCompletionQueue { .. }
-            | QueueError::Counters(CountersError::ShallowCompletionQueue { .. }) => {
-                Self::error(Code::Argument, error)
-            }
-            QueueError::Counters(_) | QueueError::RequestTable(_) => Self::error(Code::Unsupported, error),
-            error => Self::error(Code::Fabric, error),
-        }
-    }
-}
-
-impl From<WorkError> for Fault {
-    fn from(error: WorkError) -> Self {
-        let code = match &error {
-            WorkError::Completion { .. } => Code::Completion,
-            WorkError::Device { .. } => Code::Device,
-            WorkError::Unsupported { .. } => Code::Unsupported,
-            WorkError::Launch(_) => Code::Internal,
-            _ => Code::Argument,
-        };
-        Self::error(code, error)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl From<gpu::Error> for Fault {
-    fn from(error: gpu::Error) -> Self {
-        Self::error(if error.context_lost() { Code::GpuLost } else { Code::Gpu }, error)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl From<MapError> for Fault {
-    fn from(MapError { error, .. }: MapError) -> Self {
-        error.into()
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl From<GpuQueueError> for Fault {
-    fn from(error: GpuQueueError) -> Self {
-        match error {
-            GpuQueueError::Gpu(error) => error.into(),
-            GpuQueueError::Work(error) => error.into(),
-            GpuQueueError::Receive(error) => error.into(),
-            GpuQueueError::ReceivesNotMapped { .. } => Self::error(Code::Unsupported, error),
-            GpuQueueError::InLaunch { .. } => Self::error(Code::Busy, error),
-            error => Self::error(Code::Gpu, error),
-        }
+        efa_gda::Error::from(error).into()
     }
 }
 
@@ -242,6 +171,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
     use std::sync::mpsc::{Sender, channel};
+
+    use efa_gda::queue::{CountersError, QueueError};
 
     use super::*;
 
@@ -266,7 +197,7 @@ mod tests {
         let counted = CountersError::ShallowCompletionQueue { completions: 8, requests: 8 };
         let polled = QueueError::ShallowCompletionQueue { completions: 8, requests: 8, receives: 8 };
         for error in [counted.into(), polled] {
-            assert_eq!(Fault::from(error).code(), Code::Argument);
+            assert_eq!(Fault::from(efa_gda::Error::from(error)).code(), Code::Argument);
         }
     }
 

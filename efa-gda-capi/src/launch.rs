@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use efa_gda::queue::outstanding;
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::queue::{QUEUES, with};
+use crate::queue::{QUEUES, begin_launch, with};
 use crate::{Handle, call, call_for, write_struct};
 
 /// `struct efa_gda_progress`.
@@ -34,9 +34,9 @@ pub unsafe extern "C" fn efa_gda_mapped_begin_launch(
     device: *mut *mut efa_gda_queue,
 ) -> c_int {
     let body = || {
-        with(queue, |open, driven| {
-            open.launches().push(driven.begin_launch());
-            Ok(driven.device_address())
+        with(queue, |open, queue| {
+            open.launches().push(begin_launch(queue));
+            Ok(queue.device_address())
         })
     };
     // SAFETY: the caller guarantees that it is null or writable.
@@ -56,8 +56,8 @@ pub extern "C" fn efa_gda_mapped_end_launch(queue: Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_mapped_poll(queue: Handle, progress: *mut Progress) -> c_int {
     call(|| {
-        let value = with(queue, |open, driven| {
-            let state = driven.state()?;
+        let value = with(queue, |open, queue| {
+            let state = queue.state()?;
             let (doorbell_index, completed) = (state.lock.doorbell_index, state.completion.completed);
             Ok(Progress {
                 size: 0,
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn efa_gda_mapped_snapshot(
     state: *mut efa_gda_queue,
 ) -> c_int {
     call(|| {
-        let snapshot = with(queue, |_, driven| driven.snapshot())?;
+        let snapshot = with(queue, |_, queue| Ok(queue.snapshot()?))?;
         let report = snapshot.to_string();
         if !text.is_null() && size != 0 {
             let copied = report.len().min(size - 1);

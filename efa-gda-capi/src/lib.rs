@@ -5,7 +5,6 @@
 
 mod counter;
 mod domain;
-mod driven;
 mod error;
 mod foreign;
 mod handles;
@@ -13,7 +12,7 @@ mod launch;
 #[cfg(test)]
 mod layout;
 mod nvshmem;
-mod open;
+mod processor;
 mod queue;
 mod receive;
 mod region;

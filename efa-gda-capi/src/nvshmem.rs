@@ -11,9 +11,9 @@ use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
 
 use crate::domain::{self, Parts};
-use crate::driven::{Driven, HOST};
 use crate::error::{Code, Fault};
-use crate::queue::{MappedAttr, QUEUES, open_queue, release, with};
+use crate::processor::HOST;
+use crate::queue::{MappedAttr, QUEUES, begin_launch, describe, destroy, open_queue, release, with};
 use crate::{Handle, bound, call, foreign, write_struct};
 
 /// The variable that numbers the GPU.
@@ -86,16 +86,16 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_init_on_ep(domain: *mut c_void, ep: *m
 fn open(domain: Handle, gpu: i32) -> Result<NvshmemState, Fault> {
     let attr = MappedAttr { gpu, ..MappedAttr::DEFAULT };
     let mapped = open_queue(Parts::of(domain)?, &attr)?;
-    with(mapped, |open, driven| {
+    with(mapped, |open, queue| {
         open.of_init.store(true, Ordering::Relaxed);
-        open.launches().push(driven.begin_launch());
+        open.launches().push(begin_launch(queue));
         Ok(NvshmemState {
             size: 0,
             domain,
             mapped,
-            queue: driven.device_address(),
+            queue: queue.device_address(),
             gpu,
-            store_bytes: driven.describe().store_bytes,
+            store_bytes: describe(queue).store_bytes,
         })
     })
 }
@@ -125,12 +125,12 @@ pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
         }
         open.shared.launches().clear();
         drop(open);
-        let waited = with(mapped, |_, driven| driven.quiet(bound(0)));
-        let destroyed = release(mapped, Driven::destroy);
+        let waited = with(mapped, |_, queue| Ok(queue.quiet(bound(0))?));
+        let destroyed = release(mapped, destroy);
         if destroyed.as_ref().is_err_and(|fault| fault.code() == Code::Busy) {
             // Kernels may still use the queue, which stays open.
-            with(mapped, |open, driven| {
-                open.launches().push(driven.begin_launch());
+            with(mapped, |open, queue| {
+                open.launches().push(begin_launch(queue));
                 Ok(())
             })?;
             return destroyed;
@@ -138,7 +138,7 @@ pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
         *state = None;
         // Busy while the caller's regions are open. They keep the handle, which the caller then closes.
         let closed = domain::close(domain);
-        waited.and(destroyed).and(closed)
+        waited.map(drop).and(destroyed).and(closed)
     })
 }
 

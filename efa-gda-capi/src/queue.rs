@@ -4,20 +4,20 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
-use efa_gda::queue::{StoreWidth, device_peer};
+use efa_gda::doorbell::DoorbellMode;
+use efa_gda::queue::{StoreWidth, device_peer, outstanding};
+use efa_gda::{NotClosed, Queue};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
 use crate::counter::CounterOfQueue;
-use crate::domain::Parts;
-use crate::driven::{Abort, Driven, HOST, Launch, NotClosed, Processor};
+use crate::domain::{Opened, Parts};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::open;
+use crate::processor::{self, HOST};
 use crate::region;
 use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
 
-pub(crate) static QUEUES: Table<Driven, OpenQueue> = Table::new("mapped queue", 3 << 32);
+pub(crate) static QUEUES: Table<Queue, OpenQueue> = Table::new("mapped queue", 3 << 32);
 
 pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
 pub(crate) const COUNTERS: u32 = 1 << 1;
@@ -27,6 +27,12 @@ pub(crate) const RELAYED: u32 = 1 << 2;
 
 /// More bytes than any raw address has.
 const MAX_ADDRESS: usize = 4096;
+
+/// Ends the waits of a queue (true), or lets waits run again. It is called while another thread holds the queue's lock.
+type Abort = Box<dyn Fn(bool) + Send + Sync>;
+
+/// A launch that uses a queue: the guard that keeps a GPU's queue mapped. The host's memory needs none.
+pub(crate) type Launch = Option<Box<dyn Send>>;
 
 /// What a call uses while another one holds the queue's lock, and what is dropped after the queue.
 pub(crate) struct OpenQueue {
@@ -78,12 +84,12 @@ impl MappedAttr {
     }
 
     /// Converts a value of `enum efa_gda_doorbell_mode`.
-    pub(crate) fn doorbell_choice(&self) -> Result<DoorbellChoice, Fault> {
+    fn doorbell_mode(&self) -> Result<Option<DoorbellMode>, Fault> {
         Ok(match self.doorbell {
-            0 => DoorbellChoice::Auto,
-            1 => DoorbellMode::Direct.into(),
-            2 => DoorbellMode::Record.into(),
-            3 => DoorbellMode::Staged.into(),
+            0 => None,
+            1 => Some(DoorbellMode::Direct),
+            2 => Some(DoorbellMode::Record),
+            3 => Some(DoorbellMode::Staged),
             other => {
                 return Err(Fault::argument(format_args!(
                     "doorbell {other} is unknown; expected 0 to 3, a value of enum efa_gda_doorbell_mode"
@@ -93,7 +99,7 @@ impl MappedAttr {
     }
 
     /// Converts a value of `enum efa_gda_store_width`.
-    pub(crate) fn store_width(&self) -> Result<StoreWidth, Fault> {
+    fn store_width(&self) -> Result<StoreWidth, Fault> {
         match self.store_width {
             0 => Ok(StoreWidth::Auto),
             8 => Ok(StoreWidth::Eight),
@@ -166,7 +172,7 @@ impl OpenQueue {
 /// Calls `body` with an open queue, whose lock it holds.
 pub(crate) fn with<T>(
     handle: Handle,
-    body: impl FnOnce(&OpenQueue, &mut Driven) -> Result<T, Fault>,
+    body: impl FnOnce(&OpenQueue, &mut Queue) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     QUEUES.with(handle, |driven, open| body(open, driven))
 }
@@ -213,12 +219,9 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Faul
             "flags {unknown:#x} are unknown; enum efa_gda_mapped_flags has the known ones"
         )));
     }
-    let (doorbell, width) = (attr.doorbell_choice()?, attr.store_width()?);
     let counter = CounterOfQueue::of(attr.counter, attr.counted)?;
-    let processor = Processor::open(attr.gpu)?;
-    processor.refuse_mode(doorbell)?;
-    let driven = open::open(&parts, processor, attr, (doorbell, width), counter.as_ref())?;
-    let abort = driven.abort();
+    let queue = open_on(&parts, attr, counter.as_ref())?;
+    let abort = abort(&queue);
     let open = OpenQueue {
         abort,
         launches: Mutex::default(),
@@ -226,7 +229,92 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Faul
         _counter: counter,
         _parts: parts,
     };
-    Ok(QUEUES.insert(driven, open))
+    Ok(QUEUES.insert(queue, open))
+}
+
+fn open_on(parts: &Parts, attr: &MappedAttr, counter: Option<&CounterOfQueue>) -> Result<Queue, Fault> {
+    let mut options = processor::options(attr.gpu, attr.doorbell_mode()?)?.store_width(attr.store_width()?);
+    if attr.has(REQUEST_TABLE) {
+        options = options.request_table();
+    }
+    if attr.has(COUNTERS) {
+        options = options.counters();
+    }
+    if let Some(of) = counter {
+        options = options.counter(of.counter(), of.counted);
+    }
+    let stated = |entries: u32| (entries != 0).then_some(entries);
+    if let Some(peers) = stated(attr.peers) {
+        options = options.peers(peers as usize);
+    }
+    if let Some(entries) = stated(attr.requests) {
+        options = options.requests(entries);
+    }
+    if let Some(entries) = stated(attr.receives) {
+        options = options.receives(entries);
+    }
+    if let Some(entries) = stated(attr.completions) {
+        options = options.completions(entries);
+    }
+    let opened = match &parts.layer {
+        Opened::Fabric { domain, info, .. } => Queue::on_domain(domain, info, &options),
+        Opened::Verbs { domain, wide_entries: false } => Queue::on_protection_domain(domain, &options),
+        Opened::Verbs { domain, wide_entries: true } => {
+            Queue::on_protection_domain(domain, &options.wide_entries())
+        }
+    };
+    opened.map_err(processor::with_hint)
+}
+
+fn abort(queue: &Queue) -> Abort {
+    #[cfg(feature = "cuda")]
+    if let Some(queue) = queue.on_gpu() {
+        let flag = queue.abort_flag();
+        return Box::new(move |raise| if raise { flag.raise() } else { flag.lower() });
+    }
+    let flag = queue.mapped().abort_flag();
+    Box::new(move |raise| if raise { flag.raise() } else { flag.lower() })
+}
+
+/// Begins a launch, which keeps a GPU's queue mapped.
+pub(crate) fn begin_launch(queue: &Queue) -> Launch {
+    #[cfg(feature = "cuda")]
+    return queue.begin_launch().map(|guard| Box::new(guard) as _);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = queue;
+        None
+    }
+}
+
+/// Returns the queue's geometry and limits, with `size` 0.
+pub(crate) fn describe(queue: &Queue) -> MappedInfo {
+    // The host's processor stores 8 bytes at a time.
+    let (store_bytes, relayed) = (8, 0);
+    #[cfg(feature = "cuda")]
+    let (store_bytes, relayed) = queue.on_gpu().map_or((store_bytes, relayed), |queue| {
+        (queue.store_bytes(), queue.relayed().map_or(0, |_| RELAYED))
+    });
+    let queue = queue.mapped();
+    let (exposure, limits) = (queue.exposure(), queue.limits());
+    let completions = queue.endpoint().and_then(|endpoint| endpoint.send_completions().device());
+    MappedInfo {
+        size: 0,
+        entry_size: exposure.sq.entry_size.bytes() as u32,
+        num_entries: exposure.sq.num_entries,
+        max_batch: exposure.sq.max_batch,
+        completion_size: exposure.cq.entry_size,
+        completions: exposure.cq.num_entries,
+        receives: limits.receives,
+        qpn: queue.number().get().into(),
+        doorbell: doorbell_number(queue.doorbell_mode()),
+        completions_in_gpu: completions.is_some().into(),
+        max_inline: limits.inline_send as u32,
+        max_rdma_size: limits.rdma,
+        max_msg_size: limits.message,
+        store_bytes,
+        flags: flags_of(&queue.state()) | relayed,
+    }
 }
 
 /// See `efa_gda.h`.
@@ -236,7 +324,7 @@ pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Faul
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut MappedInfo) -> c_int {
     call(|| {
-        let value = with(queue, |_, driven| Ok(driven.describe()))?;
+        let value = with(queue, |_, queue| Ok(describe(queue)))?;
         // SAFETY: the caller guarantees a struct with its size.
         unsafe { write_struct(info, "the queue's info", value) }
     })
@@ -254,7 +342,7 @@ pub unsafe extern "C" fn efa_gda_mapped_address(
 ) -> c_int {
     call(|| {
         refuse_null(length, "the pointer to the length")?;
-        let bytes = with(queue, |_, driven| driven.address())?;
+        let bytes = with(queue, |_, queue| Ok(queue.address()?))?;
         // SAFETY: it is not null, and the caller guarantees that it is readable and writable.
         let capacity = unsafe { length.replace(bytes.len()) };
         refuse_null(address, "the buffer for the address")?;
@@ -292,7 +380,7 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
         }
         // SAFETY: it is not null, and the caller guarantees the length.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
-        let inserted = with(queue, |_, driven| driven.insert_peer(bytes))?;
+        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(bytes)?))?;
         Ok(device_peer(inserted))
     };
     // SAFETY: the caller guarantees that it is null or writable.
@@ -304,26 +392,55 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
 pub extern "C" fn efa_gda_mapped_retain(queue: Handle, region: Handle) -> c_int {
     call(|| {
         let region = region::region(region)?;
-        with(queue, |_, driven| driven.retain(&region))
+        with(queue, |_, queue| Ok(queue.retain(&region).map(drop)?))
     })
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
-    call(|| release(queue, Driven::close))
+    call(|| release(queue, close))
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
-    call(|| release(queue, Driven::destroy))
+    call(|| release(queue, destroy))
+}
+
+/// Closes a queue. One that cannot be closed stays as it is: a call that fails changes nothing.
+fn close(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
+    let seen = match queue.snapshot() {
+        Ok(seen) => seen,
+        Err(error) => return Err((error.into(), Some(queue))),
+    };
+    let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
+    let unrung = outstanding(seen.reserved(), seen.doorbell_index());
+    let refused = match seen.in_flight() {
+        _ if seen.is_locked() && !poisoned => Some(Fault::abandoned()),
+        in_flight @ 1.. => Some(Fault::in_flight(in_flight, poisoned)),
+        0 if unrung != 0 && !poisoned => Some(Fault::unrung(unrung)),
+        0 => None,
+    };
+    match refused {
+        Some(fault) => Err((fault, Some(queue))),
+        None => queue.close().map_err(not_closed),
+    }
+}
+
+/// Destroys a queue.
+pub(crate) fn destroy(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
+    queue.destroy().map_err(not_closed)
+}
+
+fn not_closed(error: NotClosed) -> (Fault, Option<Queue>) {
+    (error.error.into(), error.queue.map(|queue| *queue))
 }
 
 /// Closes or destroys a queue that no launch uses. Removes its handle, unless the queue is handed back.
 pub(crate) fn release(
     handle: Handle,
-    how: impl FnOnce(Driven) -> Result<(), NotClosed>,
+    how: impl FnOnce(Queue) -> Result<(), (Fault, Option<Queue>)>,
 ) -> Result<(), Fault> {
     QUEUES.close(handle, |driven, open| {
         if let Err(fault) = open.refuse_in_launch() {

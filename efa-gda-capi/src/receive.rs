@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use efa_gda::queue::{Arrival, PostedReceives, ReceiveError, Received, Receives};
+use efa_gda::queue::{Arrival, PostedReceives, Received, Receives};
 use efa_gda::wire::UNKNOWN_ADDRESS_HANDLE;
 
 use crate::error::Fault;
@@ -91,13 +91,13 @@ pub unsafe extern "C" fn efa_gda_mapped_post_receives(
             .stride(receives.stride)
             .count(receives.count)
             .timeout(bound(receives.timeout_ns));
-        let (before, result) = with(queue, |open, driven| {
+        let (before, result) = with(queue, |open, queue| {
             open.refuse_in_launch()?;
-            let before = driven.state()?.receive.posted;
-            let result = driven.post_receives(&receives);
+            let before = queue.state()?.receive.posted;
+            let result = queue.post_receives(&receives);
             // A call that found too few free slots has posted some.
-            let after = driven.state().map_or(before, |state| state.receive.posted);
-            Ok((before, result.map_err(|fault| (fault, after.wrapping_sub(before)))))
+            let after = queue.state().map_or(before, |state| state.receive.posted);
+            Ok((before, result.map_err(|error| (error.into(), after.wrapping_sub(before)))))
         })?;
         let (count, result) = match result {
             Ok(PostedReceives { count, .. }) => (count, Ok(())),
@@ -137,9 +137,9 @@ pub unsafe extern "C" fn efa_gda_mapped_receive(
         if capacity == 0 {
             return Err(Fault::argument("capacity is 0: expected an array of 1 element or more"));
         }
-        let taken = with(queue, |open, driven| {
+        let taken = with(queue, |open, queue| {
             open.refuse_in_launch()?;
-            driven.receive(capacity as usize, bound(timeout_ns))
+            Ok(queue.receive_many(capacity as usize, bound(timeout_ns))?)
         })?;
         // SAFETY: at most `capacity` were taken, and the caller guarantees as many elements.
         unsafe {
@@ -150,19 +150,4 @@ pub unsafe extern "C" fn efa_gda_mapped_receive(
         }
         Ok(())
     })
-}
-
-impl From<ReceiveError> for Fault {
-    fn from(error: ReceiveError) -> Self {
-        use crate::error::Code;
-        let code = match &error {
-            ReceiveError::Timeout => Code::Timeout,
-            ReceiveError::Full { .. } => Code::Timeout,
-            ReceiveError::Lost { .. } => Code::Lost,
-            ReceiveError::NoReceiveQueue | ReceiveError::NotOnHost { .. } => Code::Unsupported,
-            ReceiveError::Device(_) => Code::Device,
-            _ => Code::Argument,
-        };
-        Self::error(code, error)
-    }
 }

@@ -81,9 +81,10 @@ pub unsafe extern "C" fn efa_gda_mapped_execute(queue: Handle, work: *const Work
         // SAFETY: the caller guarantees a struct with its size.
         let work = unsafe { read_struct(work, "the work") }?;
         let work = work.request(&region::region(work.local)?)?;
-        with(queue, |open, driven| {
+        with(queue, |open, queue| {
             open.refuse_in_launch()?;
-            driven.execute(&work)
+            queue.execute(&work)?;
+            Ok(())
         })
     })
 }
@@ -92,9 +93,10 @@ pub unsafe extern "C" fn efa_gda_mapped_execute(queue: Handle, work: *const Work
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
     call(|| {
-        with(queue, |open, driven| {
+        with(queue, |open, queue| {
             open.refuse_in_launch()?;
-            driven.quiet(bound(timeout_ns))
+            queue.quiet(bound(timeout_ns))?;
+            Ok(())
         })
     })
 }

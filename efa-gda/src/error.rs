@@ -63,15 +63,17 @@ impl Error {
         Self { kind: ErrorKind::Unsupported, cause: text.into() }
     }
 
+    pub(crate) fn argument(text: &str) -> Self {
+        Self { kind: ErrorKind::Argument, cause: text.into() }
+    }
+
+    pub(crate) fn busy(text: String) -> Self {
+        Self { kind: ErrorKind::Busy, cause: text.into() }
+    }
+
     pub(crate) fn out_of_memory(bytes: usize) -> Self {
         let text = format!("{bytes} bytes cannot be allocated: free memory, or ask for less");
         Self { kind: ErrorKind::OutOfMemory, cause: text.into() }
-    }
-
-    /// A region's memory is the caller's.
-    pub(crate) fn foreign_memory() -> Self {
-        let text = "the region does not own its memory: use the caller's own pointer to it";
-        Self { kind: ErrorKind::Argument, cause: text.into() }
     }
 
     /// This error of libfabric, with that of rdma-core.

@@ -91,4 +91,4 @@ mod readable;
 pub use efa_gda_wire as wire;
 pub use error::{Error, ErrorKind, Result};
 pub use error_chain::error_chain;
-pub use open::{Options, Queue, Source};
+pub use open::{Counter, NotClosed, Options, Queue, Source};

@@ -13,14 +13,17 @@ use efa_gda_wire::{LocalKey, Peer};
 use crate::doorbell::DoorbellChoice;
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{Bindings, Domain, Fabric, GdaOps, Info, Library, Query};
+#[cfg(feature = "cuda")]
+use crate::error_chain;
+use crate::fabric::{Bindings, CompletionCounter, Domain, Fabric, GdaOps, Info, Library, Query};
 #[cfg(feature = "cuda")]
 use crate::gpu::{Gpu, GpuMemory};
 #[cfg(feature = "cuda")]
-use crate::gpu_queue::{GpuQueue, LaunchGuard};
-use crate::memory::{Access, Buffer};
+use crate::gpu_queue::{GpuCloseError, GpuQueue, LaunchGuard};
+use crate::memory::{Access, Buffer, CountedOperations};
 use crate::queue::{
-    MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
+    CloseError, MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, StoreWidth, WorkReport,
+    WorkRequest,
 };
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
@@ -30,6 +33,12 @@ const PEERS: usize = 64;
 /// Entries of each ring of a queue pair of rdma-core, unless the options state another number.
 #[cfg(feature = "verbs")]
 const ENTRIES: u32 = 256;
+
+/// Entries of a completion queue on which nothing completes.
+const UNUSED: usize = 64;
+#[cfg(feature = "verbs")]
+const OTHER_COUNTER: &str =
+    "the counter and the queue are of different libraries; open the counter on the queue's domain";
 
 /// The library that opens a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +61,24 @@ pub struct Options {
     doorbell: Option<DoorbellMode>,
     wide_entries: bool,
     request_table: bool,
+    counters: bool,
+    store_width: StoreWidth,
     peers: Option<usize>,
+    requests: Option<u32>,
+    receives: Option<u32>,
+    completions: Option<u32>,
+    counter: Option<(Counter, CountedOperations)>,
+}
+
+/// A completion counter of the library that opens the queue.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Counter {
+    /// Opened with libfabric.
+    Libfabric(CompletionCounter),
+    /// Opened with rdma-core.
+    #[cfg(feature = "verbs")]
+    RdmaCore(verbs::CompletionCounter),
 }
 
 impl Options {
@@ -95,6 +121,43 @@ impl Options {
     /// Gives the queue a request table ([`MappedQueue::with_request_table`]).
     pub fn request_table(mut self) -> Self {
         self.request_table = true;
+        self
+    }
+
+    /// Makes device code use completion counters in place of the completion queue ([`MappedQueue::with_counters`]). The queue
+    /// then takes no receives. Not with rdma-core.
+    pub fn counters(mut self) -> Self {
+        self.counters = true;
+        self
+    }
+
+    /// Attaches `counter`, which then counts completions of `counted`.
+    pub fn counter(mut self, counter: Counter, counted: CountedOperations) -> Self {
+        self.counter = Some((counter, counted));
+        self
+    }
+
+    /// Sets the width of the stores that write entries ([`MappedQueue::with_store_width`]).
+    pub fn store_width(mut self, width: StoreWidth) -> Self {
+        self.store_width = width;
+        self
+    }
+
+    /// Sets the entries of the send queue. Only with rdma-core: libfabric's `fi_info` sets its depth.
+    pub fn requests(mut self, entries: u32) -> Self {
+        self.requests = Some(entries);
+        self
+    }
+
+    /// Sets the entries of the receive queue, as [`Self::requests`].
+    pub fn receives(mut self, entries: u32) -> Self {
+        self.receives = Some(entries);
+        self
+    }
+
+    /// Sets the entries of the completion queue. By default as many as both rings have together, which is the least.
+    pub fn completions(mut self, entries: u32) -> Self {
+        self.completions = Some(entries);
         self
     }
 
@@ -217,12 +280,36 @@ impl Queue {
     /// # Errors
     /// [`Error`].
     pub fn on_domain(domain: &Domain, info: &Info, options: &Options) -> Result<Self> {
+        if options.requests.is_some() || options.receives.is_some() {
+            return Err(Error::argument(
+                "requests and receives are not set on a domain of libfabric, whose fi_info sets the depth of the rings",
+            ));
+        }
         let ops = domain.gda_ops()?;
         let processor = Processor::open(options)?;
         let addresses = domain.address_vector(options.peers.unwrap_or(PEERS))?;
-        let completions = processor.completion_queue(&ops, info.completions())?;
-        let endpoint = domain.endpoint(info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
-        let queue = MappedQueue::new(endpoint, &ops)?;
+        let least = info.completions() * if options.counters { 2 } else { 1 };
+        let completions = processor
+            .completion_queue(&ops, options.completions.map_or(least, |entries| entries as usize))?;
+        // With counters, nothing reads the completion queue, so receives cannot complete there.
+        let receives = if options.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
+        let bindings = Bindings {
+            address_vector: &addresses,
+            send_completions: &completions,
+            receive_completions: &receives,
+        };
+        let mut endpoint = domain.endpoint(info)?.bind(bindings)?;
+        match &options.counter {
+            Some((Counter::Libfabric(counter), counted)) => endpoint.bind_counter(counter, *counted)?,
+            #[cfg(feature = "verbs")]
+            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
+            None => {}
+        }
+        if options.counters {
+            endpoint.bind_counter(&processor.counter(&ops)?, CountedOperations::TRANSMIT)?;
+        }
+        let queue = MappedQueue::new(endpoint.enable()?, &ops)?;
+        let queue = if options.counters { queue.with_counters()? } else { queue };
         Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)
     }
 
@@ -245,15 +332,29 @@ impl Queue {
     /// [`Error`].
     #[cfg(feature = "verbs")]
     pub fn on_protection_domain(domain: &ProtectionDomain, options: &Options) -> Result<Self> {
+        if options.counters {
+            return Err(Error::unsupported(
+                "a queue of rdma-core cannot use completion counters in place of its completion queue; open it without \
+                 counters, or with libfabric",
+            ));
+        }
         let context = domain.context();
         let processor = Processor::open(options)?;
-        let completions = verbs::CompletionQueue::create(context, 2 * ENTRIES)?;
+        let (requests, receives) = (options.requests.unwrap_or(ENTRIES), options.receives.unwrap_or(ENTRIES));
+        let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
+        let least = rounded(requests).saturating_add(rounded(receives));
+        let completions = verbs::CompletionQueue::create(context, options.completions.unwrap_or(least))?;
         let of_pair = QueuePairOptions::new()
-            .send_entries(ENTRIES)
-            .receive_entries(ENTRIES)
+            .send_entries(requests)
+            .receive_entries(receives)
             .entry_size(if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 })
             .unsolicited_writes(context.attributes().has(Capability::UnsolicitedWriteReceive));
-        let pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &of_pair)?;
+        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &of_pair)?;
+        match &options.counter {
+            Some((Counter::RdmaCore(counter), counted)) => pair.attach(counter, *counted)?,
+            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
+            None => {}
+        }
         // An adapter drops messages of senders that do not know the key. The highest bit is the kernel's.
         let key = RandomState::new().build_hasher().finish() as u32 >> 1;
         let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(key))?)?;
@@ -266,6 +367,7 @@ impl Queue {
         domain: OpenDomain,
         options: &Options,
     ) -> Result<Self> {
+        let queue = queue.with_store_width(options.store_width);
         let mut queue = if options.request_table { queue.with_request_table()? } else { queue };
         let (driven, refused) = match processor {
             Processor::Host => {
@@ -424,6 +526,27 @@ impl Queue {
         }
     }
 
+    /// Returns a copy of the struct that kernels work on, also while they run.
+    ///
+    /// # Errors
+    /// Those of the GPU.
+    pub fn state(&self) -> Result<efa_gda_queue> {
+        match &self.driven {
+            Driven::Host(queue) => Ok(queue.state()),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => Ok(queue.state()?),
+        }
+    }
+
+    /// Returns the queue on the GPU, if one drives it.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(&self) -> Option<&GpuQueue> {
+        match &self.driven {
+            Driven::Host(_) => None,
+            Driven::Gpu(queue) => Some(queue),
+        }
+    }
+
     /// Returns the address of the struct that kernels of the processor receive, for a launch of the caller's. The launch
     /// must have ended before the next call that posts, and before the queue is dropped; for a GPU, while
     /// [`Self::begin_launch`]'s guard exists, these are refused, and a drop leaks the queue.
@@ -442,6 +565,71 @@ impl Queue {
             Driven::Host(_) => None,
             Driven::Gpu(queue) => Some(queue.begin_launch()),
         }
+    }
+
+    /// Closes the queue, and reports what a drop cannot: requests in flight, and entries without a doorbell.
+    ///
+    /// # Errors
+    /// [`NotClosed`]. A queue that is handed back may no longer be mapped into its GPU.
+    pub fn close(self) -> Result<(), NotClosed> {
+        let Self { driven, domain, refused } = self;
+        let closed = match driven {
+            Driven::Host(queue) => queue.close().map_err(CloseError::into_parts),
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => {
+                return queue.close().map_err(|error| NotClosed::of(error, domain, refused));
+            }
+        };
+        closed.map_err(|(error, queue)| {
+            let queue = queue.map(|queue| Box::new(Self { driven: Driven::Host(queue), domain, refused }));
+            NotClosed { error, queue }
+        })
+    }
+
+    /// Closes the queue even if requests are in flight, which are flushed.
+    ///
+    /// # Errors
+    /// [`NotClosed`], with the queue if kernels may still use it.
+    pub fn destroy(self) -> Result<(), NotClosed> {
+        let Self { driven, domain, refused } = self;
+        match driven {
+            Driven::Host(queue) => {
+                drop(refused);
+                let destroyed = queue.destroy();
+                drop(domain);
+                destroyed.map_err(|error| NotClosed { error: error.into(), queue: None })
+            }
+            #[cfg(feature = "cuda")]
+            Driven::Gpu(queue) => queue.destroy().map_err(|error| NotClosed::of(error, domain, refused)),
+        }
+    }
+}
+
+/// Why a queue was not closed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotClosed {
+    /// The cause.
+    pub error: Error,
+    /// The queue, unless its endpoint could not be destroyed.
+    pub queue: Option<Box<Queue>>,
+}
+
+#[cfg(feature = "cuda")]
+impl NotClosed {
+    fn of(error: GpuCloseError, domain: OpenDomain, refused: Vec<String>) -> Self {
+        let (error, driven) = match error {
+            GpuCloseError::Unmapped(error) => {
+                let (error, queue) = error.into_parts();
+                (error, queue.map(Driven::Host))
+            }
+            error => {
+                let text = error_chain(&error).to_string();
+                (Error::busy(text), error.into_queue().map(Driven::Gpu))
+            }
+        };
+        Self { error, queue: driven.map(|driven| Box::new(Queue { driven, domain, refused })) }
     }
 }
 
@@ -468,6 +656,15 @@ impl Processor {
             Self::Host => Ok(ops.domain().completion_queue(entries)?),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => Ok(gpu.completion_queue(ops, entries)?.0),
+        }
+    }
+
+    /// Opens a completion counter, in the GPU's memory where that is possible.
+    fn counter(&self, ops: &GdaOps) -> Result<CompletionCounter> {
+        match self {
+            Self::Host => Ok(ops.cntr_open_host()?),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(gpu) => Ok(gpu.completion_counter(ops)?.0),
         }
     }
 }

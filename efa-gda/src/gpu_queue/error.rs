@@ -111,6 +111,18 @@ pub enum GpuCloseError {
     },
 }
 
+impl GpuCloseError {
+    /// Returns the queue, if it is handed back, still mapped.
+    pub(crate) fn into_queue(self) -> Option<Box<GpuQueue>> {
+        match self {
+            Self::Unmapped(_) => None,
+            Self::Unrung { queue, .. } | Self::InLaunch { queue, .. } | Self::Running { queue, .. } => {
+                Some(queue)
+            }
+        }
+    }
+}
+
 impl From<GpuQueueError> for crate::Error {
     fn from(error: GpuQueueError) -> Self {
         let kind = match error {

@@ -2,13 +2,15 @@
 
 use efa_gda_wire::LocalKey;
 
-use super::QueueError;
 use crate::Error;
 use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RegionOrdering, RemoteRegion};
 #[cfg(feature = "verbs")]
 use crate::memory::OutOfBounds;
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, QueuePair, Ready};
+
+/// Why a region cannot be written or read.
+const FOREIGN: &str = "the region does not own its memory: use the caller's own pointer to it";
 
 /// Registered memory that requests and receives name: a handle of a memory region of libfabric or of rdma-core.
 #[derive(Clone, Debug)]
@@ -88,7 +90,7 @@ impl Region {
     ///
     /// # Errors
     /// The region, while another handle of it exists. The inner result is that of the deregistration.
-    pub fn try_close(self) -> Result<Result<(), QueueError>, Self> {
+    pub fn try_close(self) -> Result<Result<(), Error>, Self> {
         match self {
             Self::Libfabric(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Libfabric),
             #[cfg(feature = "verbs")]
@@ -123,7 +125,7 @@ impl Region {
         if let Some(memory) = self.gpu_memory() {
             return Ok(memory.write(offset, bytes)?);
         }
-        let buffer = self.buffer().ok_or_else(Error::foreign_memory)?;
+        let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
         Ok(buffer.write(offset, bytes)?)
     }
 
@@ -136,7 +138,7 @@ impl Region {
         if let Some(memory) = self.gpu_memory() {
             return Ok(memory.read(offset, bytes)?);
         }
-        let buffer = self.buffer().ok_or_else(Error::foreign_memory)?;
+        let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
         Ok(buffer.read(offset, bytes)?)
     }
 

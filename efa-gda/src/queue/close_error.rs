@@ -1,6 +1,7 @@
 //! Why a queue is not closed, and what to do then.
 
 use super::{MappedQueue, QueueError};
+use crate::Error;
 
 /// Why a queue was not closed, or not in order.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,19 @@ pub enum CloseError {
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]
     Destroy(QueueError),
+}
+
+impl CloseError {
+    /// Returns the error, and the queue if it is handed back.
+    pub(crate) fn into_parts(self) -> (Error, Option<Box<MappedQueue>>) {
+        let text = self.to_string();
+        match self {
+            Self::Busy { queue, .. } | Self::Abandoned { queue } | Self::Unrung { queue, .. } => {
+                (Error::busy(text), Some(queue))
+            }
+            Self::Destroy(error) => (error.into(), None),
+        }
+    }
 }
 
 /// What to do about requests in flight. Waiting does not help a poisoned queue.
