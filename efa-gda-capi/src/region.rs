@@ -1,7 +1,7 @@
 //! Regions: memory of the caller that is registered with a domain.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -107,28 +107,18 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         if gpu < 0 {
             return Err(Fault::argument(format_args!("GPU {gpu}: expected 0 or more")));
         }
-        if address == 0 {
-            return Err(Fault::null("the memory"));
-        }
         // SAFETY: the caller guarantees a negative number or an open descriptor.
         let dmabuf = unsafe { duplicated(dmabuf, offset) }?;
+        // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
+        let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
+        let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
         let (region, is_dmabuf) = match &parts.layer {
             Opened::Fabric { domain, .. } => {
-                // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
-                let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
-                let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
                 let (region, how) = fabric::MemoryRegion::register_device(domain, memory, access)?;
                 (Region::Libfabric(region), how == Registration::Dmabuf)
             }
             Opened::Verbs { domain, .. } => {
-                let dmabuf = dmabuf.map_err(|why| Fault::new(Code::Unsupported, format_args!(
-                    "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
-                )))?;
-                let Dmabuf { file, offset } = &dmabuf;
-                let file = file.as_fd();
-                let region =
-                    verbs::MemoryRegion::register_dmabuf(domain, file, *offset, length, address, access)?;
-                (Region::RdmaCore(region), true)
+                (Region::RdmaCore(verbs::MemoryRegion::register_device(domain, memory, access)?), true)
             }
         };
         Ok(REGIONS.insert(OpenRegion { region, is_dmabuf, parts }, ()))

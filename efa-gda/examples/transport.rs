@@ -13,9 +13,9 @@ use std::error::Error;
 use std::io::{Read, Write, stderr, stdin, stdout};
 use std::process::{Command, ExitCode, Stdio};
 
-use efa_gda::queue::{MappedQueue, device_peer};
-use efa_gda::verbs::{self, CompletionQueues, ProtectionDomain, QueuePair};
-use efa_gda::wire::QueueKey;
+use efa_gda::memory::RemoteRegion;
+use efa_gda::queue::device_peer;
+use efa_gda::{Queue, Source};
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
 use processor::Processor;
 
@@ -84,50 +84,46 @@ fn exchange<const N: usize>(from: &mut impl Read, to: &mut impl Write, bytes: [u
 }
 
 fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> {
-    let library = verbs::Library::load()?;
-    library.exposes_queues()?;
-    let context = library.adapter(None)?;
-    let domain = ProtectionDomain::allocate(&context)?;
-    let completions = verbs::CompletionQueue::create(&context, 512)?;
-    // 256 entries in each ring.
-    let pair = QueuePair::create(&domain, CompletionQueues::shared(&completions), &Default::default())?;
-    let pair = pair.activate(QueueKey::new(std::process::id()))?;
-    // Each warp waits for its own requests.
-    let mut queue = MappedQueue::over_verbs(pair)?.with_request_table()?;
-
     let processor = Processor::open()?;
+    // Each warp waits for its own requests.
+    let mut queue = Queue::open(&processor.options().source(Source::RdmaCore).request_table())?;
+
     let tensor = |rank: u8| (0..TENSOR / 4).map(move |i| (i % 1000) as f32 + f32::from(rank) * 0.5);
     let mut bytes: Vec<u8> = tensor(rank).flat_map(f32::to_ne_bytes).collect();
     bytes.resize(STATUS, 0);
     bytes.extend((0..WARPS).flat_map(|_| EFA_GDA_NOT_RUN.to_ne_bytes()));
-    let memory = processor.register(&domain, &bytes)?;
+    let memory = processor.allocate(&queue, bytes.len())?;
+    memory.write(0, &bytes)?;
 
     // The peer needs the queue's address, and where it writes.
+    let RemoteRegion { address, key, .. } = memory.remote();
     let mut card = [0; 44];
     card[..32].copy_from_slice(&queue.address()?);
-    card[32..40].copy_from_slice(&memory.region.address().to_ne_bytes());
-    card[40..].copy_from_slice(&memory.region.remote_key().get().to_ne_bytes());
+    card[32..40].copy_from_slice(&address.to_ne_bytes());
+    card[40..].copy_from_slice(&key.get().to_ne_bytes());
     let theirs = exchange(from, to, card)?;
     let peer = queue.insert_peer(&theirs[..32])?;
     // An adapter refuses requests of a sender that it does not know, so both must have inserted each other.
     exchange(from, to, [rank])?;
 
-    let reduce = Reduce {
-        queue: queue.as_ptr().as_ptr(),
-        peer: device_peer(peer),
-        memory: memory.region.address(),
-        remote: u64::from_ne_bytes(theirs[32..40].try_into()?),
-        rkey: u32::from_ne_bytes(theirs[40..].try_into()?),
-        lkey: queue.retain(&memory.region)?.get(),
-        warps: WARPS as u32,
-        part_bytes: PART as u32,
-        timeout_ns: 10_000_000_000,
-    };
-    let queue = processor.run(queue, reduce)?;
+    let lkey = queue.retain(&memory)?.get();
+    processor.run(
+        &queue,
+        Reduce {
+            queue: queue.device_address(),
+            peer: device_peer(peer),
+            memory: address,
+            remote: u64::from_ne_bytes(theirs[32..40].try_into()?),
+            rkey: u32::from_ne_bytes(theirs[40..].try_into()?),
+            lkey,
+            warps: WARPS as u32,
+            part_bytes: PART as u32,
+            timeout_ns: 10_000_000_000,
+        },
+    )?;
     // Neither rank closes its queue while the other one's requests are in flight.
     exchange(from, to, [rank])?;
-    memory.read(&mut bytes)?;
-    queue.close()?;
+    memory.read(0, &mut bytes)?;
 
     let (sums, ended) = (bytes[2 * TENSOR..3 * TENSOR].as_chunks().0, bytes[STATUS..].as_chunks().0);
     for (warp, status) in ended.iter().map(|word| u32::from_ne_bytes(*word)).enumerate() {

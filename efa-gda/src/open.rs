@@ -437,23 +437,20 @@ impl Queue {
     /// Allocates zeroed memory of the GPU that drives the queue, and registers it for `access`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the host drives the queue, or rdma-core opened it; other errors of the GPU and of the
-    /// registration.
+    /// [`ErrorKind::Unsupported`] if the host drives the queue, or the memory has no dmabuf, which rdma-core needs; other
+    /// errors of the GPU and of the registration.
     #[cfg(feature = "cuda")]
     pub fn allocate_on_gpu(&self, bytes: usize, access: Access) -> Result<Region> {
-        match (&self.driven, &self.domain) {
-            (Driven::Host(_), _) => {
-                Err(Error::unsupported("the host drives the queue: open it with Options::gpu"))
-            }
-            (Driven::Gpu(queue), OpenDomain::Libfabric(domain)) => {
-                let (region, _) = GpuMemory::zeroed(queue.gpu(), bytes)?.register(domain, access)?;
-                Ok((&region).into())
-            }
+        let Some(queue) = self.on_gpu() else {
+            return Err(Error::unsupported("the host drives the queue: open it with Options::gpu"));
+        };
+        let memory = GpuMemory::zeroed(queue.gpu(), bytes)?;
+        match &self.domain {
+            OpenDomain::Libfabric(domain) => Ok((&memory.register(domain, access)?.0).into()),
             #[cfg(feature = "verbs")]
-            _ => Err(Error::unsupported(
-                "a queue of rdma-core does not allocate memory of a GPU: register it as a dmabuf \
-                 (verbs::MemoryRegion::register_dmabuf), or open the queue with libfabric",
-            )),
+            OpenDomain::RdmaCore(domain) => {
+                Ok((&verbs::MemoryRegion::register_device(domain, memory.into(), access)?).into())
+            }
         }
     }
 

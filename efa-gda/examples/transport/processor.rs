@@ -6,30 +6,17 @@ use std::process::Command;
 #[cfg(feature = "cuda")]
 use cudarc::driver::{CudaContext, DeviceRepr, LaunchConfig, PushKernelArg};
 #[cfg(feature = "cuda")]
-use efa_gda::doorbell::{DoorbellChoice, DoorbellProxy};
-#[cfg(feature = "cuda")]
-use efa_gda::gpu::{Gpu, GpuMemory, compile_source};
-#[cfg(feature = "cuda")]
-use efa_gda::gpu_queue::GpuQueue;
-use efa_gda::memory::{Access, Buffer};
-use efa_gda::queue::MappedQueue;
-use efa_gda::verbs::{MemoryRegion, ProtectionDomain};
+use efa_gda::gpu::{Gpu, compile_source};
+use efa_gda::memory::Access;
+use efa_gda::queue::Region;
+use efa_gda::{Options, Queue};
 
 use super::{BLOCKS, Reduce, Result, THREADS};
 
 pub(crate) enum Processor {
     Host(libloading::Library),
-    /// A GPU, and the host thread that rings or relays completions for it if it cannot map a part of the queue.
     #[cfg(feature = "cuda")]
-    Gpu(Gpu, DoorbellProxy),
-}
-
-/// Registered memory of the processor.
-pub(crate) struct Memory {
-    pub(crate) region: MemoryRegion,
-    /// Declared after the region, which is deregistered first.
-    #[cfg(feature = "cuda")]
-    gpu: Option<GpuMemory>,
+    Gpu,
 }
 
 #[cfg(feature = "cuda")]
@@ -40,48 +27,44 @@ impl Processor {
     pub(crate) fn open() -> Result<Self> {
         #[cfg(feature = "cuda")]
         if Gpu::count().is_ok_and(|gpus| gpus > 0) {
-            return Ok(Self::Gpu(Gpu::open(0)?, DoorbellProxy::start()?));
+            return Ok(Self::Gpu);
         }
         Ok(Self::Host(host_kernel()?))
+    }
+
+    /// What a queue for this processor is opened with.
+    pub(crate) fn options(&self) -> Options {
+        match self {
+            Self::Host(_) => Options::new(),
+            #[cfg(feature = "cuda")]
+            Self::Gpu => Options::new().gpu(0),
+        }
     }
 
     pub(crate) fn name(&self) -> Result<String> {
         match self {
             Self::Host(_) => Ok("the host executor".to_owned()),
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu, _) => Ok(gpu.name()?),
+            Self::Gpu => Ok(Gpu::open(0)?.name()?),
         }
     }
 
-    /// Registers memory that holds `bytes`.
-    pub(crate) fn register(&self, domain: &ProtectionDomain, bytes: &[u8]) -> Result<Memory> {
+    /// Allocates registered memory of the processor.
+    pub(crate) fn allocate(&self, queue: &Queue, bytes: usize) -> Result<Region> {
         let access = Access::WRITE | Access::REMOTE_WRITE;
         match self {
-            Self::Host(_) => {
-                let buffer = Buffer::zeroed(bytes.len()).ok_or("the memory cannot be allocated")?;
-                buffer.write(0, bytes)?;
-                let region = MemoryRegion::register(domain, buffer, access)?;
-                Ok(Memory {
-                    region,
-                    #[cfg(feature = "cuda")]
-                    gpu: None,
-                })
-            }
+            Self::Host(_) => Ok(queue.allocate(bytes, access)?),
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu, _) => {
-                use std::os::fd::AsFd;
-                let memory = GpuMemory::zeroed(gpu, bytes.len())?;
-                memory.write(0, bytes)?;
-                let (file, address) = (memory.dmabuf()?, memory.device_address());
-                let file = file.as_fd();
-                let region = MemoryRegion::register_dmabuf(domain, file, 0, bytes.len(), address, access)?;
-                Ok(Memory { region, gpu: Some(memory) })
-            }
+            Self::Gpu => Ok(queue.allocate_on_gpu(bytes, access)?),
         }
     }
 
-    /// Runs the kernel and waits for it. Its waits have a bound, so it ends. Returns the queue.
-    pub(crate) fn run(&self, queue: MappedQueue, reduce: Reduce) -> Result<MappedQueue> {
+    /// Runs the kernel and waits for it. Its waits have a bound, so it ends.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_variables, reason = "only a GPU needs a guard of the queue")
+    )]
+    pub(crate) fn run(&self, queue: &Queue, reduce: Reduce) -> Result<()> {
         match self {
             Self::Host(library) => {
                 // SAFETY: the type is the function's in reduce.cu.
@@ -97,21 +80,19 @@ impl Processor {
                         (0..BLOCKS).map(|number| scope.spawn(move || block(number))).collect();
                     blocks.into_iter().all(|block| block.join().unwrap_or(false))
                 })
-                .then_some(queue)
+                .then_some(())
                 .ok_or_else(|| "a block of the kernel could not start".into())
             }
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu, proxy) => {
-                let context = CudaContext::new(gpu.ordinal())?;
+            Self::Gpu => {
+                let context = CudaContext::new(0)?;
                 let (major, minor) = context.compute_capability()?;
                 let source = include_str!("reduce.cu");
                 let image = compile_source("reduce.cu", source, &format!("sm_{major}{minor}"))?;
                 let kernel =
                     context.load_module(cudarc::nvrtc::Ptx::from_binary(image))?.load_function("reduce")?;
                 let stream = context.new_stream()?;
-                let (queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, proxy)?;
-                let launch = queue.begin_launch();
-                let reduce = Reduce { queue: queue.device_address(), ..reduce };
+                let _launch = queue.begin_launch();
                 let config = LaunchConfig {
                     grid_dim: (BLOCKS, 1, 1),
                     block_dim: (THREADS, 1, 1),
@@ -119,21 +100,9 @@ impl Processor {
                 };
                 // SAFETY: the struct is the kernel's argument; the queue and the memory outlive the kernel.
                 unsafe { stream.launch_builder(&kernel).arg(&reduce).launch(config) }?;
-                stream.synchronize()?;
-                drop(launch);
-                Ok(queue.unmap()?)
+                Ok(stream.synchronize()?)
             }
         }
-    }
-}
-
-impl Memory {
-    pub(crate) fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if let Some(gpu) = &self.gpu {
-            return Ok(gpu.read(0, bytes)?);
-        }
-        Ok(self.region.buffer().ok_or("the region owns no memory")?.read(0, bytes)?)
     }
 }
 

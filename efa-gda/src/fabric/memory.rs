@@ -1,6 +1,5 @@
 //! Memory regions: host memory that a region owns, GPU memory, and memory of the caller.
 
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use efa_gda_wire::RemoteKey;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, table_op};
 use super::{Domain, EFA_DIRECT};
-use crate::memory::{Access, Buffer, DeviceMemory, Owner, RegionOrdering, RemoteRegion, in_bounds};
+use crate::memory::{Access, Buffer, DeviceMemory, RegionMemory, RegionOrdering, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
 const REGISTER: &str = "fi_mr_reg";
@@ -39,26 +38,6 @@ unsafe impl Sync for RegionInner {}
 struct RegionParents {
     memory: RegionMemory,
     domain: Domain,
-}
-
-/// The memory of a region, with what keeps it allocated.
-enum RegionMemory {
-    /// Host memory that the region owns.
-    Buffer(Buffer),
-    /// GPU memory, with the value that keeps it allocated.
-    Device { ordinal: i32, owner: Owner },
-    /// Memory of the caller.
-    Foreign,
-}
-
-impl fmt::Debug for RegionMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Buffer(buffer) => buffer.fmt(f),
-            Self::Device { ordinal, .. } => write!(f, "of GPU {ordinal}"),
-            Self::Foreign => f.write_str("the caller's"),
-        }
-    }
 }
 
 impl InContext for RegionParents {
@@ -199,26 +178,17 @@ impl MemoryRegion {
 
     /// The host memory that the region owns, if it does.
     pub fn buffer(&self) -> Option<&Buffer> {
-        match &self.0.object.parents().memory {
-            RegionMemory::Buffer(buffer) => Some(buffer),
-            _ => None,
-        }
+        self.0.object.parents().memory.buffer()
     }
 
     /// The CUDA ordinal of the GPU whose memory this is. None for host memory.
     pub(crate) fn device(&self) -> Option<i32> {
-        match &self.0.object.parents().memory {
-            RegionMemory::Device { ordinal, .. } => Some(*ordinal),
-            _ => None,
-        }
+        self.0.object.parents().memory.device()
     }
 
     /// The value that keeps GPU memory allocated, where it is a `T`.
     pub fn owner<T: std::any::Any>(&self) -> Option<&T> {
-        match &self.0.object.parents().memory {
-            RegionMemory::Device { owner, .. } => owner.downcast_ref(),
-            _ => None,
-        }
+        self.0.object.parents().memory.owner()
     }
 
     /// The key with which peers access the region (`fi_mr_key`).

@@ -56,5 +56,5 @@ pub use counter::{CountedOperations, CounterMemory};
 pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
 pub(crate) use device::{Owner, Reader};
 pub use region::{Limits, OutOfBounds, RemoteRegion};
-pub(crate) use region::{REGION_IN_USE_HINT, in_bounds};
+pub(crate) use region::{REGION_IN_USE_HINT, RegionMemory, in_bounds};
 pub(crate) use retained::RetainedRegions;

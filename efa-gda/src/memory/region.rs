@@ -1,8 +1,11 @@
 //! Byte ranges of regions: bounds, a peer's region, and how much one request moves.
 
+use std::fmt;
 use std::ops::Range;
 
 use efa_gda_wire::{RemoteKey, RemoteMemory};
+
+use super::{Buffer, Owner};
 
 /// A byte range that does not lie in its buffer or region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +31,57 @@ pub(crate) fn in_bounds(offset: u64, length: u64, region: u64) -> Result<Range<u
     match offset.checked_add(length) {
         Some(end) if end <= region => Ok(offset as usize..end as usize),
         _ => Err(OutOfBounds { offset, length, region }),
+    }
+}
+
+/// The memory of a registered region, with what keeps it allocated.
+pub(crate) enum RegionMemory {
+    /// Host memory that the region owns.
+    Buffer(Buffer),
+    /// GPU memory, with the value that keeps it allocated.
+    Device { ordinal: i32, owner: Owner },
+    /// Host memory of the caller.
+    Foreign,
+    /// A dmabuf of the caller, which does not say whose memory it is.
+    #[cfg(feature = "verbs")]
+    Dmabuf,
+}
+
+impl RegionMemory {
+    /// The host memory that the region owns.
+    pub(crate) fn buffer(&self) -> Option<&Buffer> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The CUDA ordinal of the GPU whose memory it is, if that is known.
+    pub(crate) fn device(&self) -> Option<i32> {
+        match self {
+            Self::Device { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        }
+    }
+
+    /// The value that keeps GPU memory allocated, if it is a `T`.
+    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
+        match self {
+            Self::Device { owner, .. } => owner.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for RegionMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer(buffer) => buffer.fmt(f),
+            Self::Device { ordinal, .. } => write!(f, "of GPU {ordinal}"),
+            Self::Foreign => f.write_str("the caller's"),
+            #[cfg(feature = "verbs")]
+            Self::Dmabuf => f.write_str("of a dmabuf"),
+        }
     }
 }
 

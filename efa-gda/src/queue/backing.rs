@@ -148,7 +148,7 @@ impl Region {
         match self {
             Self::Libfabric(region) => region.gpu_memory(),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(_) => None,
+            Self::RdmaCore(region) => region.owner(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Region {
         match self {
             Self::Libfabric(region) => region.device(),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(_) => None,
+            Self::RdmaCore(region) => region.device(),
         }
     }
 }

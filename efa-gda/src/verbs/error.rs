@@ -96,6 +96,11 @@ pub enum Error {
         /// The number of other handles.
         holders: usize,
     },
+    /// GPU memory has no dmabuf, as which alone rdma-core takes it.
+    NoDmabuf {
+        /// Why it has none.
+        why: String,
+    },
     /// A byte range does not lie in its memory region.
     OutOfBounds(OutOfBounds),
     /// The rings that the queue pair exposes break a rule.
@@ -147,6 +152,7 @@ impl Error {
             Self::Busy { .. } => {
                 "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
             }
+            Self::NoDmabuf { .. } => "open the queue with libfabric, or use memory of the host",
             Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
         }
@@ -227,6 +233,10 @@ impl fmt::Display for Error {
             Self::Busy { what, holders } => {
                 write!(f, "the {what} was not closed: {holders} other handle(s) use it")?
             }
+            Self::NoDmabuf { why } => write!(
+                f,
+                "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
+            )?,
             Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
@@ -264,7 +274,7 @@ impl From<Error> for crate::Error {
         use Error::*;
         let kind = match &error {
             Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
-            FunctionMissing(_) | AdapterLacks { .. } => crate::ErrorKind::Unsupported,
+            FunctionMissing(_) | AdapterLacks { .. } | NoDmabuf { .. } => crate::ErrorKind::Unsupported,
             Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => crate::ErrorKind::Argument,
             Exposure(_) => crate::ErrorKind::Exposure,
             Busy { .. } => crate::ErrorKind::Busy,

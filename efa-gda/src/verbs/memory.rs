@@ -1,6 +1,6 @@
 //! Memory regions: host memory that a region owns, memory of the caller, and dmabufs.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::context::Capability;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, function, pointer};
 use super::{Library, ProtectionDomain};
-use crate::memory::{Access, Buffer, RegionOrdering, RemoteRegion, in_bounds};
+use crate::memory::{Access, Buffer, DeviceMemory, RegionMemory, RegionOrdering, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
 /// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
@@ -27,13 +27,11 @@ struct Inner {
     access: Access,
     local_key: LocalKey,
     remote_key: RemoteKey,
-    on_host: bool,
 }
 
 #[derive(Debug)]
 struct Parents {
-    /// The host memory that the region owns, if it does.
-    buffer: Option<Buffer>,
+    memory: RegionMemory,
     domain: ProtectionDomain,
 }
 
@@ -73,7 +71,7 @@ impl MemoryRegion {
         // The region owns the buffer until it is deregistered.
         let (start, length) = (buffer.as_ptr(), buffer.len());
         // SAFETY: the buffer owns the memory, and the region owns the buffer.
-        unsafe { Self::host(domain, start, length, access, Some(buffer)) }
+        unsafe { Self::host(domain, start, length, access, RegionMemory::Buffer(buffer)) }
     }
 
     /// Registers memory that the caller owns.
@@ -92,17 +90,17 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::host(domain, start.as_ptr(), length, access, None) }
+        unsafe { Self::host(domain, start.as_ptr(), length, access, RegionMemory::Foreign) }
     }
 
     /// # Safety
-    /// As for [`Self::register_foreign`], unless `buffer` holds the memory.
+    /// As for [`Self::register_foreign`], unless `memory` holds the bytes.
     unsafe fn host(
         domain: &ProtectionDomain,
         start: *mut u8,
         length: usize,
         access: Access,
-        buffer: Option<Buffer>,
+        memory: RegionMemory,
     ) -> Result<Self> {
         require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_mr)?;
@@ -110,7 +108,7 @@ impl MemoryRegion {
         let raw = unsafe { register(domain.raw(), start.cast(), length, bits(access) as i32) };
         let raw = pointer("ibv_reg_mr", raw)?;
         // SAFETY: the region was just registered, and no other handle to it exists.
-        unsafe { Self::adopt(raw, domain, start as u64, length, access, Some(buffer)) }
+        unsafe { Self::adopt(raw, domain, start as u64, length, access, memory) }
     }
 
     /// Registers `length` bytes of a dmabuf from `offset`. Entries name the first byte as `address`, which for
@@ -126,6 +124,27 @@ impl MemoryRegion {
         address: u64,
         access: Access,
     ) -> Result<Self> {
+        Self::dmabuf(domain, (dmabuf, offset), (address, length), access, RegionMemory::Dmabuf)
+    }
+
+    /// Registers GPU memory as its dmabuf. The region keeps the memory allocated.
+    ///
+    /// # Errors
+    /// [`Error::NoDmabuf`]; those of [`Self::register_dmabuf`].
+    pub fn register_device(domain: &ProtectionDomain, memory: DeviceMemory, access: Access) -> Result<Self> {
+        let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
+        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { why })?;
+        let (file, range) = ((dmabuf.file.as_fd(), dmabuf.offset), (address.as_ptr() as u64, length));
+        Self::dmabuf(domain, file, range, access, RegionMemory::Device { ordinal, owner })
+    }
+
+    fn dmabuf(
+        domain: &ProtectionDomain,
+        (dmabuf, offset): (BorrowedFd<'_>, u64),
+        (address, length): (u64, usize),
+        access: Access,
+        memory: RegionMemory,
+    ) -> Result<Self> {
         require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_dmabuf_mr)?;
         let (fd, access_bits) = (dmabuf.as_raw_fd(), bits(access) as i32);
@@ -133,10 +152,10 @@ impl MemoryRegion {
         let raw = unsafe { register(domain.raw(), offset, length, address, fd, access_bits) };
         let raw = pointer("ibv_reg_dmabuf_mr", raw)?;
         // SAFETY: the region was just registered, and no other handle to it exists.
-        unsafe { Self::adopt(raw, domain, address, length, access, None) }
+        unsafe { Self::adopt(raw, domain, address, length, access, memory) }
     }
 
-    /// Takes ownership of a region. `host` is Some for host memory, with the buffer where the region owns it.
+    /// Takes ownership of a region.
     ///
     /// # Safety
     /// `raw` must be a live region of the domain that no other code deregisters.
@@ -146,10 +165,9 @@ impl MemoryRegion {
         address: u64,
         length: usize,
         access: Access,
-        host: Option<Option<Buffer>>,
+        memory: RegionMemory,
     ) -> Result<Self> {
-        let on_host = host.is_some();
-        let parents = Parents { buffer: host.flatten(), domain: domain.clone() };
+        let parents = Parents { memory, domain: domain.clone() };
         // SAFETY: the caller guarantees it, as this function requires. From here on an error deregisters it.
         let object = unsafe { Object::adopt(raw, parents) };
         // SAFETY: libibverbs fills in the keys before it returns a region.
@@ -160,7 +178,7 @@ impl MemoryRegion {
             bits: 24,
         })?;
         let remote_key = RemoteKey::new(rkey);
-        Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key, on_host })))
+        Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key })))
     }
 
     /// Deregisters the memory and reports the result. Where it fails, a buffer that the region owns stays
@@ -212,13 +230,25 @@ impl MemoryRegion {
 
     /// The host memory that the region owns, if it does.
     pub fn buffer(&self) -> Option<&Buffer> {
-        self.0.object.parents().buffer.as_ref()
+        self.0.object.parents().memory.buffer()
     }
 
     /// Whether the host reads the region's bytes at its address. False for a dmabuf, of which this is not
     /// known.
     pub(crate) fn on_host(&self) -> bool {
-        self.0.on_host
+        matches!(self.0.object.parents().memory, RegionMemory::Buffer(_) | RegionMemory::Foreign)
+    }
+
+    /// The CUDA ordinal of the GPU whose memory it is, if that is known.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Option<i32> {
+        self.0.object.parents().memory.device()
+    }
+
+    /// The value that keeps GPU memory allocated, where it is a `T`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
+        self.0.object.parents().memory.owner()
     }
 
     /// The key with which entries name the region as local memory (`ibv_mr::lkey`).
