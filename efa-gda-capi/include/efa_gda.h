@@ -95,7 +95,7 @@ enum efa_gda_error {
   EFA_GDA_ERROR_DEVICE = -9,
   /* A request completed with an error. */
   EFA_GDA_ERROR_COMPLETION = -10,
-  /* A defect of this library. */
+  /* This process has no more memory or threads, or a defect of this library. */
   EFA_GDA_ERROR_INTERNAL = -11,
   /* Nothing was received, or the receive queue stayed full, within the bound. Nothing is poisoned: call again. */
   EFA_GDA_ERROR_TIMEOUT = -12,

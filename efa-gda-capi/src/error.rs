@@ -147,7 +147,7 @@ impl From<efa_gda::Error> for Fault {
             Gpu => Code::Gpu,
             #[cfg(feature = "cuda")]
             GpuLost => Code::GpuLost,
-            OutOfMemory => Code::Internal,
+            OutOfMemory | Internal => Code::Internal,
             _ => Code::Fabric,
         };
         Self::new(code, error)

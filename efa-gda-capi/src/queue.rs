@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::doorbell::DoorbellMode;
-use efa_gda::queue::{StoreWidth, device_peer, outstanding};
+use efa_gda::queue::{StoreWidth, device_peer};
 use efa_gda::{NotClosed, Queue};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
@@ -243,19 +243,11 @@ fn open_on(parts: &Parts, attr: &MappedAttr, counter: Option<&CounterOfQueue>) -
     if let Some(of) = counter {
         options = options.counter(of.counter(), of.counted);
     }
-    let stated = |entries: u32| (entries != 0).then_some(entries);
-    if let Some(peers) = stated(attr.peers) {
-        options = options.peers(peers as usize);
-    }
-    if let Some(entries) = stated(attr.requests) {
-        options = options.requests(entries);
-    }
-    if let Some(entries) = stated(attr.receives) {
-        options = options.receives(entries);
-    }
-    if let Some(entries) = stated(attr.completions) {
-        options = options.completions(entries);
-    }
+    let options = options
+        .peers(attr.peers as usize)
+        .requests(attr.requests)
+        .receives(attr.receives)
+        .completions(attr.completions);
     let opened = match &parts.layer {
         Opened::Fabric { domain, info, .. } => Queue::on_domain(domain, info, &options),
         Opened::Verbs { domain, wide_entries: false } => Queue::on_protection_domain(domain, &options),
@@ -408,19 +400,18 @@ pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
     call(|| release(queue, destroy))
 }
 
-/// Closes a queue. One that cannot be closed stays as it is: a call that fails changes nothing.
+/// As [`Queue::close`], with the names of C functions in the reasons.
 fn close(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
     let seen = match queue.snapshot() {
         Ok(seen) => seen,
         Err(error) => return Err((error.into(), Some(queue))),
     };
     let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
-    let unrung = outstanding(seen.reserved(), seen.doorbell_index());
-    let refused = match seen.in_flight() {
-        _ if seen.is_locked() && !poisoned => Some(Fault::abandoned()),
-        in_flight @ 1.. => Some(Fault::in_flight(in_flight, poisoned)),
-        0 if unrung != 0 && !poisoned => Some(Fault::unrung(unrung)),
-        0 => None,
+    let refused = match (seen.in_flight(), seen.unrung()) {
+        _ if seen.is_locked() => Some(Fault::abandoned()),
+        (requests @ 1.., _) => Some(Fault::in_flight(requests, poisoned)),
+        (0, entries @ 1..) if !poisoned => Some(Fault::unrung(entries)),
+        (0, _) => None,
     };
     match refused {
         Some(fault) => Err((fault, Some(queue))),

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The options that the command line names.
 fn options() -> Result<Options, String> {
     std::env::args().skip(1).try_fold(Options::new(), |options, word| match &*word {
+        #[cfg(feature = "cuda")]
         "gpu" => Ok(options.gpu(0)),
         "rdma-core" => Ok(options.source(Source::RdmaCore)),
         "record" => Ok(options.doorbell(DoorbellMode::Record)),

@@ -44,6 +44,8 @@ pub enum ErrorKind {
     Gpu,
     /// The GPU's context is lost with everything in it.
     GpuLost,
+    /// This process could not start a thread, or lanes of the host executor.
+    Internal,
     /// A call of libfabric or rdma-core failed otherwise.
     Other,
 }

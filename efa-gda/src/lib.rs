@@ -25,7 +25,7 @@
 //! need; it has no stability promise.
 //!
 //! # Errors
-//! The text of an error does not contain the texts of its sources. [`error_chain`] joins them.
+//! The text of [`Error`] contains those of its causes. That of a module's error does not; [`error_chain`] joins them.
 //!
 //! # An RDMA write, from beginning to end
 //! [`Queue::open`] opens an adapter, a queue of it, and what the queue needs. `examples/put.rs`, which stands below, writes

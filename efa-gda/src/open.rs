@@ -15,11 +15,13 @@ use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "cuda")]
 use crate::error_chain;
-use crate::fabric::{Bindings, CompletionCounter, Domain, Fabric, GdaOps, Info, Library, Query};
+use crate::fabric::{
+    Bindings, CompletionCounter, CompletionQueue, Domain, Fabric, GdaOps, Info, Library, Query,
+};
 #[cfg(feature = "cuda")]
 use crate::gpu::{Gpu, GpuMemory};
 #[cfg(feature = "cuda")]
-use crate::gpu_queue::{GpuCloseError, GpuQueue, LaunchGuard};
+use crate::gpu_queue::{GpuCloseError, GpuQueue, LaunchGuard, Placement};
 use crate::memory::{Access, Buffer, CountedOperations};
 use crate::queue::{
     CloseError, MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, StoreWidth, WorkReport,
@@ -87,7 +89,8 @@ impl Options {
         Self::default()
     }
 
-    /// Sets the library that opens the queue. By default libfabric, and rdma-core if libfabric shows no adapter.
+    /// Sets the library that opens the queue. By default libfabric, and rdma-core if libfabric shows no adapter, or none
+    /// that exposes queues.
     pub fn source(mut self, source: Source) -> Self {
         self.source = Some(source);
         self
@@ -131,7 +134,8 @@ impl Options {
         self
     }
 
-    /// Attaches `counter`, which then counts completions of `counted`.
+    /// Attaches `counter`, which then counts completions of `counted`. It must be of the domain that [`Queue::on_domain`] or
+    /// [`Queue::on_protection_domain`] gets: [`Queue::open`] opens a domain that has no counter.
     pub fn counter(mut self, counter: Counter, counted: CountedOperations) -> Self {
         self.counter = Some((counter, counted));
         self
@@ -143,21 +147,23 @@ impl Options {
         self
     }
 
-    /// Sets the entries of the send queue. Only with rdma-core: libfabric's `fi_info` sets its depth.
+    /// Sets the entries of the send queue. 0 leaves the choice to the library, as everywhere
+    /// below. Only with rdma-core: libfabric's `fi_info` sets its depth.
     pub fn requests(mut self, entries: u32) -> Self {
-        self.requests = Some(entries);
+        self.requests = (entries != 0).then_some(entries);
         self
     }
 
     /// Sets the entries of the receive queue, as [`Self::requests`].
     pub fn receives(mut self, entries: u32) -> Self {
-        self.receives = Some(entries);
+        self.receives = (entries != 0).then_some(entries);
         self
     }
 
-    /// Sets the entries of the completion queue. By default as many as both rings have together, which is the least.
+    /// Sets the entries of the completion queue. By default as many as both rings have together, which is the least, and
+    /// twice as many with [`Self::counters`].
     pub fn completions(mut self, entries: u32) -> Self {
-        self.completions = Some(entries);
+        self.completions = (entries != 0).then_some(entries);
         self
     }
 
@@ -171,7 +177,7 @@ impl Options {
 
     /// Sets the number of peers that the queue is made for. More may be inserted; libfabric then grows its table.
     pub fn peers(mut self, peers: usize) -> Self {
-        self.peers = Some(peers);
+        self.peers = (peers != 0).then_some(peers);
         self
     }
 }
@@ -242,36 +248,19 @@ impl Queue {
     /// [`Error`]; if the options name no [`Source`], that of libfabric, with rdma-core's after it.
     pub fn open(options: &Options) -> Result<Self> {
         match options.source {
-            Some(Source::Libfabric) => Self::open_libfabric(options),
+            Some(Source::Libfabric) => Libfabric::open(options)?.queue(options),
             Some(Source::RdmaCore) => Self::open_rdma_core(options),
-            None => Self::open_libfabric(options).or_else(|first| match first.kind() {
-                ErrorKind::NoAdapter | ErrorKind::Unsupported => {
+            None => match Libfabric::open(options) {
+                Ok(opened) => opened.queue(options),
+                Err(first) if [ErrorKind::NoAdapter, ErrorKind::Unsupported].contains(&first.kind()) => {
                     let mut queue =
                         Self::open_rdma_core(options).map_err(|second| first.and_rdma_core(&second))?;
                     queue.refused.insert(0, format!("libfabric: {first}"));
                     Ok(queue)
                 }
-                _ => Err(first),
-            }),
+                Err(first) => Err(first),
+            },
         }
-    }
-
-    fn open_libfabric(options: &Options) -> Result<Self> {
-        let library = Library::load()?;
-        let mut query = Query::new().wide_entries(options.wide_entries);
-        if let Some(adapter) = &options.adapter {
-            query = query.adapter(adapter);
-        }
-        let (info, refused) = match options.for_gpu().then(|| query.clone().gpu_memory(true).first(&library))
-        {
-            Some(Ok(info)) => (info, None),
-            // The GPU can post requests of memory of the host.
-            Some(Err(why)) => (query.first(&library)?, Some(format!("memory of the GPU: {why}"))),
-            None => (query.first(&library)?, None),
-        };
-        let mut queue = Self::on_domain(&Fabric::open(&library, &info)?.domain(&info)?, &info, options)?;
-        queue.refused.extend(refused);
-        Ok(queue)
     }
 
     /// Opens a queue on a domain of libfabric, such as one that a transport lends. The options' source, adapter and size
@@ -288,9 +277,10 @@ impl Queue {
         let ops = domain.gda_ops()?;
         let processor = Processor::open(options)?;
         let addresses = domain.address_vector(options.peers.unwrap_or(PEERS))?;
-        let least = info.completions() * if options.counters { 2 } else { 1 };
-        let completions = processor
-            .completion_queue(&ops, options.completions.map_or(least, |entries| entries as usize))?;
+        let entries = info.completions() * if options.counters { 2 } else { 1 };
+        let entries = options.completions.map_or(entries, |entries| entries as usize);
+        let (completions, why) = processor.completion_queue(&ops, entries)?;
+        let mut refused: Vec<String> = why.into_iter().collect();
         // With counters, nothing reads the completion queue, so receives cannot complete there.
         let receives = if options.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
         let bindings = Bindings {
@@ -306,11 +296,15 @@ impl Queue {
             None => {}
         }
         if options.counters {
-            endpoint.bind_counter(&processor.counter(&ops)?, CountedOperations::TRANSMIT)?;
+            let (counter, why) = processor.counter(&ops)?;
+            refused.extend(why);
+            endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
         }
         let queue = MappedQueue::new(endpoint.enable()?, &ops)?;
         let queue = if options.counters { queue.with_counters()? } else { queue };
-        Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)
+        let mut queue = Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)?;
+        queue.refused.extend(refused);
+        Ok(queue)
     }
 
     #[cfg(feature = "verbs")]
@@ -371,7 +365,7 @@ impl Queue {
         let mut queue = if options.request_table { queue.with_request_table()? } else { queue };
         let (driven, refused) = match processor {
             Processor::Host => {
-                // The host's own doorbell always works.
+                // The host's own doorbell always works. A queue for which a proxy rings keeps the proxy alive.
                 if let Some(mode @ (DoorbellMode::Record | DoorbellMode::Staged)) = options.doorbell {
                     queue.set_doorbell(mode, &DoorbellProxy::start()?)?;
                 }
@@ -379,6 +373,7 @@ impl Queue {
             }
             #[cfg(feature = "cuda")]
             Processor::Gpu(gpu) => {
+                // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
                 let choice = options.doorbell.map_or(DoorbellChoice::Auto, DoorbellChoice::from);
                 let (queue, refused) =
                     GpuQueue::with_doorbell(queue, &gpu, choice, &DoorbellProxy::start()?)?;
@@ -426,11 +421,9 @@ impl Queue {
     pub fn allocate(&self, bytes: usize, access: Access) -> Result<Region> {
         let buffer = Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes))?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok((&domain.register(buffer, access)?).into()),
+            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?.into()),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => {
-                Ok((&verbs::MemoryRegion::register(domain, buffer, access)?).into())
-            }
+            OpenDomain::RdmaCore(domain) => Ok(verbs::MemoryRegion::register(domain, buffer, access)?.into()),
         }
     }
 
@@ -446,10 +439,10 @@ impl Queue {
         };
         let memory = GpuMemory::zeroed(queue.gpu(), bytes)?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok((&memory.register(domain, access)?.0).into()),
+            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0.into()),
             #[cfg(feature = "verbs")]
             OpenDomain::RdmaCore(domain) => {
-                Ok((&verbs::MemoryRegion::register_device(domain, memory.into(), access)?).into())
+                Ok(verbs::MemoryRegion::register_device(domain, memory.into(), access)?.into())
             }
         }
     }
@@ -564,11 +557,15 @@ impl Queue {
         }
     }
 
-    /// Closes the queue, and reports what a drop cannot: requests in flight, and entries without a doorbell.
+    /// Closes the queue, and reports what a drop cannot: requests in flight, and entries without a doorbell. Then the queue
+    /// is handed back as it was.
     ///
     /// # Errors
-    /// [`NotClosed`]. A queue that is handed back may no longer be mapped into its GPU.
+    /// [`NotClosed`].
     pub fn close(self) -> Result<(), NotClosed> {
+        if let Err(error) = self.refuse_unfinished() {
+            return Err(NotClosed { error, queue: Some(Box::new(self)) });
+        }
         let Self { driven, domain, refused } = self;
         let closed = match driven {
             Driven::Host(queue) => queue.close().map_err(CloseError::into_parts),
@@ -583,6 +580,32 @@ impl Queue {
         })
     }
 
+    /// Refuses to close a queue whose requests are not all known to be done.
+    fn refuse_unfinished(&self) -> Result<()> {
+        let seen = self.snapshot()?;
+        let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
+        let why = match (seen.in_flight(), seen.unrung()) {
+            _ if seen.is_locked() => {
+                "a kernel that owned it returned without closing its Sender, or failed while it had the lock of a shared \
+                 queue, so that what it posted is not known: destroy the queue, which flushes its requests"
+                    .to_owned()
+            }
+            (requests @ 1.., _) if poisoned => {
+                format!("{requests} request(s) of it have not completed, and it is poisoned: destroy it")
+            }
+            (requests @ 1.., _) => format!(
+                "{requests} request(s) of it were rung and have not completed: wait for them with quiet, or destroy the \
+                 queue, which flushes them"
+            ),
+            (0, entries @ 1..) if !poisoned => format!(
+                "it has entries that were posted and never rung for ({entries}): quiet rings for them and waits; \
+                 destroying the queue drops them"
+            ),
+            (0, _) => return Ok(()),
+        };
+        Err(Error::busy(format!("the queue was not closed, because {why}")))
+    }
+
     /// Closes the queue even if requests are in flight, which are flushed.
     ///
     /// # Errors
@@ -591,14 +614,46 @@ impl Queue {
         let Self { driven, domain, refused } = self;
         match driven {
             Driven::Host(queue) => {
-                drop(refused);
-                let destroyed = queue.destroy();
-                drop(domain);
-                destroyed.map_err(|error| NotClosed { error: error.into(), queue: None })
+                // The domain is closed after the queue.
+                let _parts = (domain, refused);
+                queue.destroy().map_err(|error| NotClosed { error: error.into(), queue: None })
             }
             #[cfg(feature = "cuda")]
             Driven::Gpu(queue) => queue.destroy().map_err(|error| NotClosed::of(error, domain, refused)),
         }
+    }
+}
+
+/// A domain of libfabric that exposes queues.
+struct Libfabric {
+    domain: Domain,
+    info: Info,
+    refused: Option<String>,
+}
+
+impl Libfabric {
+    fn open(options: &Options) -> Result<Self> {
+        let library = Library::load()?;
+        let mut query = Query::new().wide_entries(options.wide_entries);
+        if let Some(adapter) = &options.adapter {
+            query = query.adapter(adapter);
+        }
+        let (info, refused) = match options.for_gpu().then(|| query.clone().gpu_memory(true).first(&library))
+        {
+            Some(Ok(info)) => (info, None),
+            // The GPU can post requests of memory of the host.
+            Some(Err(why)) => (query.first(&library)?, Some(format!("memory of the GPU: {why}"))),
+            None => (query.first(&library)?, None),
+        };
+        let domain = Fabric::open(&library, &info)?.domain(&info)?;
+        domain.gda_ops()?;
+        Ok(Self { domain, info, refused })
+    }
+
+    fn queue(self, options: &Options) -> Result<Queue> {
+        let mut queue = Queue::on_domain(&self.domain, &self.info, options)?;
+        queue.refused.extend(self.refused);
+        Ok(queue)
     }
 }
 
@@ -611,6 +666,12 @@ pub struct NotClosed {
     pub error: Error,
     /// The queue, unless its endpoint could not be destroyed.
     pub queue: Option<Box<Queue>>,
+}
+
+impl From<NotClosed> for Error {
+    fn from(not_closed: NotClosed) -> Self {
+        not_closed.error
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -647,21 +708,36 @@ impl Processor {
         Ok(Self::Host)
     }
 
-    /// Opens a completion queue, in the GPU's memory where that is possible.
-    fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<crate::fabric::CompletionQueue> {
+    /// Opens a completion queue, in the GPU's memory where that is possible. Returns why it is not there.
+    fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<(CompletionQueue, Option<String>)> {
         match self {
-            Self::Host => Ok(ops.domain().completion_queue(entries)?),
+            Self::Host => Ok((ops.domain().completion_queue(entries)?, None)),
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => Ok(gpu.completion_queue(ops, entries)?.0),
+            Self::Gpu(gpu) => {
+                let (queue, placement) = gpu.completion_queue(ops, entries)?;
+                Ok((queue, refusal("completions", placement)))
+            }
         }
     }
 
-    /// Opens a completion counter, in the GPU's memory where that is possible.
-    fn counter(&self, ops: &GdaOps) -> Result<CompletionCounter> {
+    /// As [`Self::completion_queue`], for a completion counter.
+    fn counter(&self, ops: &GdaOps) -> Result<(CompletionCounter, Option<String>)> {
         match self {
-            Self::Host => Ok(ops.cntr_open_host()?),
+            Self::Host => Ok((ops.cntr_open_host()?, None)),
             #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => Ok(gpu.completion_counter(ops)?.0),
+            Self::Gpu(gpu) => {
+                let (counter, placement) = gpu.completion_counter(ops)?;
+                Ok((counter, refusal("a completion counter", placement)))
+            }
         }
+    }
+}
+
+/// Returns why an object is not in the GPU's memory.
+#[cfg(feature = "cuda")]
+fn refusal(what: &str, placement: Placement) -> Option<String> {
+    match placement {
+        Placement::Gpu => None,
+        Placement::Host { why } => Some(format!("{what} in the GPU's memory: {why}")),
     }
 }

@@ -11,7 +11,7 @@ use efa_gda::doorbell::DoorbellMode;
 use efa_gda::memory::{Access, RemoteRegion};
 use efa_gda::queue::{Receives, Region, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use efa_gda::{ErrorKind, Options, Queue, Source};
+use efa_gda::{ErrorKind, NotClosed, Options, Queue, Source};
 use efa_gda_test_support::soft::{assert_no_violations, with_soft_adapter};
 
 const BYTES: usize = 100_000;
@@ -130,5 +130,40 @@ fn messages_arrive_and_parts_may_be_dropped_in_any_order() {
         target.read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"message");
         assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_queue_with_requests_in_flight_is_handed_back_by_close_and_destroyed() {
+    with_soft_adapter(&[], |adapter| {
+        let (mut queue, peer, source, target) = opened(&Options::new().requests(0).completions(0).peers(0));
+        adapter.hold(true);
+        let write = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
+        let timed_out = queue.execute(&write).unwrap_err();
+        assert!(matches!(timed_out.kind(), ErrorKind::Device(_)), "{timed_out}");
+        let NotClosed { error, queue, .. } = queue.close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("1 request(s) of it have not completed"), "{error}");
+        let queue = queue.unwrap();
+        assert_eq!(queue.snapshot().unwrap().in_flight(), 1);
+        queue.destroy().unwrap();
+        adapter.hold(false);
+        let idle = Queue::open(&Options::new()).unwrap();
+        idle.close().unwrap();
+    });
+}
+
+#[test]
+fn a_queue_with_counters_puts_and_takes_no_receives() {
+    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", "207.0")], |_| {
+        let mut queue = puts(&Options::new().counters());
+        let receives = queue.allocate(64, Access::RECEIVE).unwrap();
+        let refused = queue.post_receives(&Receives::new(&receives)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        queue.close().unwrap();
+        let table = Queue::open(&Options::new().counters().request_table()).unwrap_err();
+        assert_eq!(table.kind(), ErrorKind::Unsupported, "{table}");
+        let depth = Queue::open(&Options::new().requests(64)).unwrap_err();
+        assert_eq!(depth.kind(), ErrorKind::Argument, "{depth}");
     });
 }

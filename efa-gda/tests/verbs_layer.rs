@@ -429,7 +429,7 @@ fn a_region_of_another_protection_domain_has_no_key_for_a_queue() {
     let error = queue.execute(&WorkRequest::write(peer, &foreign, foreign.remote())).unwrap_err();
     assert!(matches!(error, WorkError::Region { side: "local", .. }), "{error}");
     foreign.close().expect("the queue does not hold the region");
-    queue.retain(&MemoryRegion::register(&own, buffer(), Access::ALL).unwrap()).unwrap();
+    queue.retain(MemoryRegion::register(&own, buffer(), Access::ALL).unwrap()).unwrap();
 }
 
 #[test]

@@ -350,7 +350,7 @@ fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
 
 impl From<ProxyError> for crate::Error {
     fn from(error: ProxyError) -> Self {
-        Self::new(crate::ErrorKind::Other, error)
+        Self::new(crate::ErrorKind::Internal, error)
     }
 }
 

@@ -319,7 +319,9 @@ impl From<Error> for crate::Error {
             | OperationUnavailable { .. }
             | NotBuiltIn(_)
             | AdapterLacks(_)
+            | NoDmabuf { .. }
             | DeviceMemory { .. } => crate::ErrorKind::Unsupported,
+            OutOfMemory { .. } => crate::ErrorKind::OutOfMemory,
             Busy { .. } => crate::ErrorKind::Busy,
             OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
                 crate::ErrorKind::Argument

@@ -129,6 +129,7 @@ impl From<GpuQueueError> for crate::Error {
             GpuQueueError::Gpu(error) => return error.into(),
             GpuQueueError::Work(error) => return error.into(),
             GpuQueueError::Receive(error) => return error.into(),
+            GpuQueueError::Doorbell(error) => return error.into(),
             GpuQueueError::ReceivesNotMapped { .. } => crate::ErrorKind::Unsupported,
             GpuQueueError::InLaunch { .. } => crate::ErrorKind::Busy,
             _ => crate::ErrorKind::Gpu,

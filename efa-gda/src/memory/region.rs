@@ -1,4 +1,4 @@
-//! Byte ranges of regions: bounds, a peer's region, and how much one request moves.
+//! Regions: their memory, bounds of byte ranges, a peer's region, and how much one request moves.
 
 use std::fmt;
 use std::ops::Range;

@@ -5,6 +5,8 @@ use efa_gda_wire::LocalKey;
 use crate::Error;
 use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RegionOrdering, RemoteRegion};
 #[cfg(feature = "verbs")]
+use crate::leak;
+#[cfg(feature = "verbs")]
 use crate::memory::OutOfBounds;
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, QueuePair, Ready};
@@ -21,6 +23,19 @@ pub enum Region {
     /// Registered with rdma-core.
     #[cfg(feature = "verbs")]
     RdmaCore(verbs::MemoryRegion),
+}
+
+impl From<fabric::MemoryRegion> for Region {
+    fn from(region: fabric::MemoryRegion) -> Self {
+        Self::Libfabric(region)
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl From<verbs::MemoryRegion> for Region {
+    fn from(region: verbs::MemoryRegion) -> Self {
+        Self::RdmaCore(region)
+    }
 }
 
 impl From<&fabric::MemoryRegion> for Region {
@@ -119,7 +134,8 @@ impl Region {
     /// Copies `bytes` to `offset` of the memory that the region owns.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its memory; errors of the GPU.
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its
+    /// memory; errors of the GPU.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         #[cfg(feature = "cuda")]
         if let Some(memory) = self.gpu_memory() {
@@ -215,8 +231,9 @@ impl Backing {
             (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => endpoint.retain(region),
             #[cfg(feature = "verbs")]
             (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.retain(region),
+            // Never freed under the adapter.
             #[cfg(feature = "verbs")]
-            _ => {}
+            (_, region) => leak::leak(region),
         }
     }
 
@@ -229,8 +246,9 @@ impl Backing {
             }
             #[cfg(feature = "verbs")]
             (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.receive_posted(id, region),
+            // Never freed under the adapter.
             #[cfg(feature = "verbs")]
-            _ => {}
+            (_, region) => leak::leak(region),
         }
     }
 

@@ -107,7 +107,13 @@ impl MappedQueue {
 
 impl From<DoorbellError> for crate::Error {
     fn from(error: DoorbellError) -> Self {
-        Self::new(crate::ErrorKind::Unsupported, error)
+        let kind = match &error {
+            DoorbellError::InUse(_) | DoorbellError::Unrung(_) => crate::ErrorKind::Busy,
+            DoorbellError::Poisoned(error) => crate::ErrorKind::Device(*error),
+            DoorbellError::DoorbellProxy(RegisterError::NoMemory { .. }) => crate::ErrorKind::OutOfMemory,
+            DoorbellError::DoorbellProxy(_) => crate::ErrorKind::Unsupported,
+        };
+        Self::new(kind, error)
     }
 }
 

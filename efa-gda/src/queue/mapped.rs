@@ -150,6 +150,13 @@ unsafe impl Send for MappedQueue {}
 // SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
 unsafe impl Sync for MappedQueue {}
 
+/// The other fields may be sent and shared by themselves.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<(Backing, Option<Counters>, Option<Arc<Registration>>, Option<Buffer>, Exposure, AbortFlag)>(
+    );
+};
+
 impl MappedQueue {
     /// Maps an endpoint for code on this host's CPU. `ops` must be those of the endpoint's domain.
     ///

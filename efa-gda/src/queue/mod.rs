@@ -69,7 +69,7 @@ pub use counters::CountersError;
 pub use doorbell_mode::DoorbellError;
 pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
 pub use queue_error::QueueError;
-pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
+pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveError, ReceiveId, Received, Receives};
 pub use requests::RequestTableError;
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;

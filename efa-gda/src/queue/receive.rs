@@ -93,14 +93,14 @@ pub struct Received {
     /// Immediate data.
     pub immediate: Option<u32>,
     /// The sender.
-    pub source: Source,
+    pub source: MessageSource,
     /// The sender's operation.
     pub arrival: Arrival,
 }
 
 /// A sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
+pub struct MessageSource {
     /// This adapter's address handle of the sender, if it has one.
     pub address_handle: Option<AddressHandle>,
     /// The sender's queue pair.
@@ -372,7 +372,7 @@ impl MappedQueue {
             status: completion.status,
             length: info.length,
             immediate: info.immediate,
-            source: Source { address_handle: handle, queue_pair: info.source_queue_pair },
+            source: MessageSource { address_handle: handle, queue_pair: info.source_queue_pair },
             arrival: match OperationCode::from_number(completion.operation_code.into()) {
                 Some(OperationCode::Send) => Arrival::Message,
                 Some(OperationCode::Write) => Arrival::Write,

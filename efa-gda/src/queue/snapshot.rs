@@ -12,7 +12,7 @@ use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
-use super::mapped::is_locked;
+use super::mapped::{is_locked, unrung_entries};
 use super::{MappedQueue, outstanding};
 use crate::error_chain::error_chain;
 use crate::exposure::Exposure;
@@ -92,6 +92,11 @@ impl Snapshot {
     /// Returns the number of completed requests, modulo 2^32.
     pub fn completed(&self) -> u32 {
         self.state.completion.completed
+    }
+
+    /// Returns the number of entries that were posted and whose doorbell was not rung. No group may own the ticket lock.
+    pub fn unrung(&self) -> u32 {
+        unrung_entries(&self.state)
     }
 
     /// Returns the number of requests in flight at [`Snapshot::doorbell_index`]. It is too low while a group that has

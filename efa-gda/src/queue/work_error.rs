@@ -205,7 +205,7 @@ impl From<WorkError> for crate::Error {
             }
             WorkError::Device { error, .. } => crate::ErrorKind::Device(*error),
             WorkError::Unsupported { .. } => crate::ErrorKind::Unsupported,
-            WorkError::Launch(_) => crate::ErrorKind::Other,
+            WorkError::Launch(_) => crate::ErrorKind::Internal,
             _ => crate::ErrorKind::Argument,
         };
         Self::new(kind, error)

@@ -1,4 +1,4 @@
-//! Memory regions: host memory that a region owns, memory of the caller, and dmabufs.
+//! Memory regions: memory of the host or of a GPU that a region owns, memory of the caller, and dmabufs.
 
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::memory::{Access, Buffer, DeviceMemory, RegionMemory, RegionOrdering, 
 use crate::ownership::into_sole_owner;
 
 /// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
-/// dropped. A buffer that the region owns is freed after that.
+/// dropped. Memory that the region owns is freed after that.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<Inner>);
 
@@ -181,7 +181,7 @@ impl MemoryRegion {
         Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key })))
     }
 
-    /// Deregisters the memory and reports the result. Where it fails, a buffer that the region owns stays
+    /// Deregisters the memory and reports the result. Where it fails, memory that the region owns stays
     /// allocated until the process ends.
     ///
     /// # Errors
@@ -233,8 +233,8 @@ impl MemoryRegion {
         self.0.object.parents().memory.buffer()
     }
 
-    /// Whether the host reads the region's bytes at its address. False for a dmabuf, of which this is not
-    /// known.
+    /// Whether the host reads the region's bytes at its address. False for memory of a GPU, and for a
+    /// dmabuf, of which this is not known.
     pub(crate) fn on_host(&self) -> bool {
         matches!(self.0.object.parents().memory, RegionMemory::Buffer(_) | RegionMemory::Foreign)
     }

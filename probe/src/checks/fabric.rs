@@ -104,7 +104,7 @@ impl Layer for Libfabric {
                 Who::Pod,
             )
         });
-        Ok(Region::from(&registered?))
+        Ok(registered?.into())
     }
 
     fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<Region, Outcomes> {
@@ -112,7 +112,7 @@ impl Layer for Libfabric {
         let registered = memory.register(domain, access);
         let (region, how) = registered.map_err(gpu_memory::refusal)?;
         tracing::info!("memory of the GPU was registered: {how}");
-        Ok(Region::from(&region))
+        Ok(region.into())
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {

@@ -79,7 +79,7 @@ impl Layer for Verbs {
                 Who::Pod,
             )
         });
-        Ok(Region::from(&registered?))
+        Ok(registered?.into())
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {

@@ -8,7 +8,7 @@ use efa_gda::fabric::{
     RemoteRegion,
 };
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{MappedQueue, Region, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, QueueError, Region, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 use super::counter_cause::{self, Cause, Facts, SWITCH};
@@ -158,7 +158,10 @@ fn one_success_and_one_error(
         Some((other, receiver)) => (Some(registered(other)?), introduce(&queue, receiver)),
         None => (None, queue.address().and_then(|address| queue.insert_peer(&address))),
     };
-    let peer = peer.map_err(|error| Uncompared::Unexpected(text(error)))?;
+    let peer = peer.map_err(|error| match error {
+        QueueError::Fabric(error) => Uncompared::Refused(error),
+        error => Uncompared::Unexpected(text(error)),
+    })?;
     let right = target.as_ref().unwrap_or(&source).remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let write = |to| WorkRequest::write(peer, &source, to).timeout(wait);
