@@ -287,7 +287,7 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
 fn a_queue_with_counters_refuses_receives() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
-        let error = counting(&side).0.post_receives(&Receives::new(&side.region(&[0; 64]))).unwrap_err();
+        let error = counting(&side).0.post_receives(&Receives::new(side.region(&[0; 64]))).unwrap_err();
         assert!(matches!(error, ReceiveError::NoReceiveQueue), "{error}");
     });
 }

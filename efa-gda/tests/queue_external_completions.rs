@@ -83,7 +83,7 @@ fn the_host_refuses_to_poll_completions_in_gpu_memory() {
         let (mut first, second) = (with_completions_in_gpu_memory(&side), side.queue());
         let put = WorkRequest::write(
             introduce(&first, &second),
-            &side.region(&[1; 64]),
+            side.region(&[1; 64]),
             side.region(&[0; 64]).remote(),
         );
         let load =
