@@ -4,6 +4,7 @@
 # Mooncake of PyPI.
 # docs/softefa.md lists what each shows. Sourced by realstack.sh, whose functions and variables it uses.
 
+# shellcheck disable=SC2034 # realstack.sh reads it
 NOT_RUN=
 
 # About 145 MB of downloads. NIXL 1.5 needs a libfabric that is newer than sid's.
@@ -96,6 +97,7 @@ transfer() {
 wheels() {
   local messages libs folder=$SCRATCH/nixl
   if ! messages=$(venv wheels --no-deps "${WHEELS[@]}" 2>&1); then
+    # shellcheck disable=SC2034 # realstack.sh reads it
     NOT_RUN="NIXL and Mooncake, because pip could not install ${WHEELS[*]}: ${messages##*$'\n'}"
     return
   fi
@@ -119,6 +121,7 @@ wheels() {
 programs() {
   local reason
   if ! reason=$(fetch_suite sid+programs "${STACK_PACKAGES[@]}" "${PROGRAM_PACKAGES[@]}" 2>&1); then
+    # shellcheck disable=SC2034 # realstack.sh reads it
     NOT_RUN="other people's programs, because $reason"
     return
   fi
