@@ -1,5 +1,9 @@
 //! A queue in one call: the library that opens it, the processor that drives it and the doorbell are values.
 
+mod close;
+mod options;
+mod processor;
+
 #[cfg(feature = "verbs")]
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
@@ -13,22 +17,21 @@ use efa_gda_wire::{LocalKey, Peer};
 use crate::doorbell::DoorbellChoice;
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::{Bindings, Domain, Fabric, Info, Library, Query};
 #[cfg(feature = "cuda")]
-use crate::error_chain;
-use crate::fabric::{
-    Bindings, CompletionCounter, CompletionQueue, Domain, Fabric, GdaOps, Info, Library, Query,
-};
+use crate::gpu::GpuMemory;
 #[cfg(feature = "cuda")]
-use crate::gpu::{Gpu, GpuMemory};
-#[cfg(feature = "cuda")]
-use crate::gpu_queue::{GpuCloseError, GpuQueue, LaunchGuard, Placement};
+use crate::gpu_queue::{GpuQueue, LaunchGuard};
 use crate::memory::{Access, Buffer, CountedOperations};
 use crate::queue::{
-    CloseError, MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, StoreWidth, WorkReport,
-    WorkRequest,
+    MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
 };
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
+
+pub use close::NotClosed;
+pub use options::{Counter, Options, Source};
+use processor::Processor;
 
 /// Peers that a queue's address vector is made for, unless [`Options::peers`] states another number.
 const PEERS: usize = 64;
@@ -41,146 +44,6 @@ const UNUSED: usize = 64;
 #[cfg(feature = "verbs")]
 const OTHER_COUNTER: &str =
     "the counter and the queue are of different libraries; open the counter on the queue's domain";
-
-/// The library that opens a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Source {
-    /// libfabric's provider `efa`, on the fabric `efa-direct`.
-    Libfabric,
-    /// rdma-core alone: libibverbs and libefa (feature `verbs`).
-    RdmaCore,
-}
-
-/// What a queue is opened with. What is not set is chosen when the queue is opened.
-#[derive(Clone, Debug, Default)]
-#[must_use = "Queue::open opens a queue with them"]
-pub struct Options {
-    source: Option<Source>,
-    adapter: Option<String>,
-    #[cfg(feature = "cuda")]
-    gpu: Option<usize>,
-    doorbell: Option<DoorbellMode>,
-    wide_entries: bool,
-    request_table: bool,
-    counters: bool,
-    store_width: StoreWidth,
-    peers: Option<usize>,
-    requests: Option<u32>,
-    receives: Option<u32>,
-    completions: Option<u32>,
-    counter: Option<(Counter, CountedOperations)>,
-}
-
-/// A completion counter of the library that opens the queue.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Counter {
-    /// Opened with libfabric.
-    Libfabric(CompletionCounter),
-    /// Opened with rdma-core.
-    #[cfg(feature = "verbs")]
-    RdmaCore(verbs::CompletionCounter),
-}
-
-impl Options {
-    /// The first usable adapter, driven by this host's CPU.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the library that opens the queue. By default libfabric, and rdma-core if libfabric shows no adapter, or none
-    /// that exposes queues.
-    pub fn source(mut self, source: Source) -> Self {
-        self.source = Some(source);
-        self
-    }
-
-    /// Sets the adapter, by the name of its device (`rdmap79s0`) or of libfabric's domain.
-    pub fn adapter(mut self, name: impl Into<String>) -> Self {
-        self.adapter = Some(name.into());
-        self
-    }
-
-    /// Makes the GPU with this CUDA ordinal drive the queue.
-    #[cfg(feature = "cuda")]
-    pub fn gpu(mut self, ordinal: usize) -> Self {
-        self.gpu = Some(ordinal);
-        self
-    }
-
-    /// Sets the doorbell mode. By default the first one that works, beginning with [`DoorbellMode::Direct`].
-    pub fn doorbell(mut self, mode: DoorbellMode) -> Self {
-        self.doorbell = Some(mode);
-        self
-    }
-
-    /// Asks for entries of 128 bytes, which carry up to 80 bytes inline.
-    pub fn wide_entries(mut self) -> Self {
-        self.wide_entries = true;
-        self
-    }
-
-    /// Gives the queue a request table ([`MappedQueue::with_request_table`]).
-    pub fn request_table(mut self) -> Self {
-        self.request_table = true;
-        self
-    }
-
-    /// Makes device code use completion counters in place of the completion queue ([`MappedQueue::with_counters`]). The queue
-    /// then takes no receives. Not with rdma-core.
-    pub fn counters(mut self) -> Self {
-        self.counters = true;
-        self
-    }
-
-    /// Attaches `counter`, which then counts completions of `counted`. It must be of the domain that [`Queue::on_domain`] or
-    /// [`Queue::on_protection_domain`] gets: [`Queue::open`] opens a domain that has no counter.
-    pub fn counter(mut self, counter: Counter, counted: CountedOperations) -> Self {
-        self.counter = Some((counter, counted));
-        self
-    }
-
-    /// Sets the width of the stores that write entries ([`MappedQueue::with_store_width`]).
-    pub fn store_width(mut self, width: StoreWidth) -> Self {
-        self.store_width = width;
-        self
-    }
-
-    /// Sets the entries of the send queue. 0 leaves the choice to the library, as everywhere
-    /// below. Only with rdma-core: libfabric's `fi_info` sets its depth.
-    pub fn requests(mut self, entries: u32) -> Self {
-        self.requests = (entries != 0).then_some(entries);
-        self
-    }
-
-    /// Sets the entries of the receive queue, as [`Self::requests`].
-    pub fn receives(mut self, entries: u32) -> Self {
-        self.receives = (entries != 0).then_some(entries);
-        self
-    }
-
-    /// Sets the entries of the completion queue. By default as many as both rings have together, which is the least, and
-    /// twice as many with [`Self::counters`].
-    pub fn completions(mut self, entries: u32) -> Self {
-        self.completions = (entries != 0).then_some(entries);
-        self
-    }
-
-    /// Whether a GPU drives the queue.
-    fn for_gpu(&self) -> bool {
-        #[cfg(feature = "cuda")]
-        return self.gpu.is_some();
-        #[cfg(not(feature = "cuda"))]
-        false
-    }
-
-    /// Sets the number of peers that the queue is made for. More may be inserted; libfabric then grows its table.
-    pub fn peers(mut self, peers: usize) -> Self {
-        self.peers = (peers != 0).then_some(peers);
-        self
-    }
-}
 
 /// A queue of an EFA adapter, open and mapped, with everything that it needs. Whether libfabric or rdma-core opened it,
 /// and whether this host's CPU or a GPU drives it, are values of [`Options`].
@@ -556,72 +419,6 @@ impl Queue {
             Driven::Gpu(queue) => Some(queue.begin_launch()),
         }
     }
-
-    /// Closes the queue, and reports what a drop cannot: requests in flight, and entries without a doorbell. Then the queue
-    /// is handed back as it was.
-    ///
-    /// # Errors
-    /// [`NotClosed`].
-    pub fn close(self) -> Result<(), NotClosed> {
-        if let Err(error) = self.refuse_unfinished() {
-            return Err(NotClosed { error, queue: Some(Box::new(self)) });
-        }
-        let Self { driven, domain, refused } = self;
-        let closed = match driven {
-            Driven::Host(queue) => queue.close().map_err(CloseError::into_parts),
-            #[cfg(feature = "cuda")]
-            Driven::Gpu(queue) => {
-                return queue.close().map_err(|error| NotClosed::of(error, domain, refused));
-            }
-        };
-        closed.map_err(|(error, queue)| {
-            let queue = queue.map(|queue| Box::new(Self { driven: Driven::Host(queue), domain, refused }));
-            NotClosed { error, queue }
-        })
-    }
-
-    /// Refuses to close a queue whose requests are not all known to be done.
-    fn refuse_unfinished(&self) -> Result<()> {
-        let seen = self.snapshot()?;
-        let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
-        let why = match (seen.in_flight(), seen.unrung()) {
-            _ if seen.is_locked() => {
-                "a kernel that owned it returned without closing its Sender, or failed while it had the lock of a shared \
-                 queue, so that what it posted is not known: destroy the queue, which flushes its requests"
-                    .to_owned()
-            }
-            (requests @ 1.., _) if poisoned => {
-                format!("{requests} request(s) of it have not completed, and it is poisoned: destroy it")
-            }
-            (requests @ 1.., _) => format!(
-                "{requests} request(s) of it were rung and have not completed: wait for them with quiet, or destroy the \
-                 queue, which flushes them"
-            ),
-            (0, entries @ 1..) if !poisoned => format!(
-                "it has entries that were posted and never rung for ({entries}): quiet rings for them and waits; \
-                 destroying the queue drops them"
-            ),
-            (0, _) => return Ok(()),
-        };
-        Err(Error::busy(format!("the queue was not closed, because {why}")))
-    }
-
-    /// Closes the queue even if requests are in flight, which are flushed.
-    ///
-    /// # Errors
-    /// [`NotClosed`], with the queue if kernels may still use it.
-    pub fn destroy(self) -> Result<(), NotClosed> {
-        let Self { driven, domain, refused } = self;
-        match driven {
-            Driven::Host(queue) => {
-                // The domain is closed after the queue.
-                let _parts = (domain, refused);
-                queue.destroy().map_err(|error| NotClosed { error: error.into(), queue: None })
-            }
-            #[cfg(feature = "cuda")]
-            Driven::Gpu(queue) => queue.destroy().map_err(|error| NotClosed::of(error, domain, refused)),
-        }
-    }
 }
 
 /// A domain of libfabric that exposes queues.
@@ -654,90 +451,5 @@ impl Libfabric {
         let mut queue = Queue::on_domain(&self.domain, &self.info, options)?;
         queue.refused.extend(self.refused);
         Ok(queue)
-    }
-}
-
-/// Why a queue was not closed.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-#[non_exhaustive]
-pub struct NotClosed {
-    /// The cause.
-    pub error: Error,
-    /// The queue, unless its endpoint could not be destroyed.
-    pub queue: Option<Box<Queue>>,
-}
-
-impl From<NotClosed> for Error {
-    fn from(not_closed: NotClosed) -> Self {
-        not_closed.error
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl NotClosed {
-    fn of(error: GpuCloseError, domain: OpenDomain, refused: Vec<String>) -> Self {
-        let (error, driven) = match error {
-            GpuCloseError::Unmapped(error) => {
-                let (error, queue) = error.into_parts();
-                (error, queue.map(Driven::Host))
-            }
-            error => {
-                let text = error_chain(&error).to_string();
-                (Error::busy(text), error.into_queue().map(Driven::Gpu))
-            }
-        };
-        Self { error, queue: driven.map(|driven| Box::new(Queue { driven, domain, refused })) }
-    }
-}
-
-/// The processor that will drive a queue.
-enum Processor {
-    Host,
-    #[cfg(feature = "cuda")]
-    Gpu(Gpu),
-}
-
-impl Processor {
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, clippy::unnecessary_wraps, reason = "no GPU"))]
-    fn open(options: &Options) -> Result<Self> {
-        #[cfg(feature = "cuda")]
-        if let Some(ordinal) = options.gpu {
-            return Ok(Self::Gpu(Gpu::open(ordinal)?));
-        }
-        Ok(Self::Host)
-    }
-
-    /// Opens a completion queue, in the GPU's memory where that is possible. Returns why it is not there.
-    fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<(CompletionQueue, Option<String>)> {
-        match self {
-            Self::Host => Ok((ops.domain().completion_queue(entries)?, None)),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => {
-                let (queue, placement) = gpu.completion_queue(ops, entries)?;
-                Ok((queue, refusal("completions", placement)))
-            }
-        }
-    }
-
-    /// As [`Self::completion_queue`], for a completion counter.
-    fn counter(&self, ops: &GdaOps) -> Result<(CompletionCounter, Option<String>)> {
-        match self {
-            Self::Host => Ok((ops.cntr_open_host()?, None)),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => {
-                let (counter, placement) = gpu.completion_counter(ops)?;
-                Ok((counter, refusal("a completion counter", placement)))
-            }
-        }
-    }
-}
-
-/// Returns why an object is not in the GPU's memory.
-#[cfg(feature = "cuda")]
-fn refusal(what: &str, placement: Placement) -> Option<String> {
-    match placement {
-        Placement::Gpu => None,
-        Placement::Host { why } => Some(format!("{what} in the GPU's memory: {why}")),
     }
 }

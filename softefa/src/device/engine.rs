@@ -25,9 +25,9 @@
 //!
 //! A thread acquires its locks in this order: `Network::engine`, `Network::changing`, the network's, [`Port::engine`],
 //! send state, the list of counters, receive state, completion queue, that of a counter or of a region's late writes
-//! (`relaxed.rs`), events (`events.rs`) and what a frontend's [`super::SendEvent`] locks, reports (`shared.rs`). Of those after the network's, the engine finds only
-//! these held by another thread: that of a completion queue or counter, by a call that changes nothing else, and
-//! reports.
+//! (`relaxed.rs`), events (`events.rs`) and what a frontend's [`super::SendEvent`] locks, reports
+//! (`shared.rs`). Of those after the network's, the engine finds only these held by another thread: that of a completion
+//! queue or counter, by a call that changes nothing else, and reports.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue counts as the engine. `ring_memory.rs` states why the orders

@@ -9,10 +9,10 @@
 //! | `queue_key`, `rnr_retry` | a control thread, under the network's write lock: relaxed | the engine: relaxed | the network's lock |
 //! | `send.state`, `receive.state` | the engine; a control thread that flushes, under the network's write lock | the same | the network's lock; the mutexes are never waited for |
 //!
-//! The state advances from idle to ready to error, and a reset makes it idle again. The engine sets the error state if it reports a violation of the
-//! send or receive queue; a violation of a completion queue changes no state. It then flushes: at the end of the queue
-//! pair's round if the violation was found in that round, else in the queue pair's next round. In the error state, the
-//! engine also flushes what is posted later.
+//! The state advances from idle to ready to error, and a reset makes it idle again. The engine sets the error state if
+//! it reports a violation of the send or receive queue; a violation of a completion queue changes no state. It then
+//! flushes: at the end of the queue pair's round if the violation was found in that round, else in the queue pair's next
+//! round. In the error state, the engine also flushes what is posted later.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

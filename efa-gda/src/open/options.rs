@@ -1,0 +1,148 @@
+//! What a queue is opened with.
+
+use crate::doorbell::DoorbellMode;
+use crate::fabric::CompletionCounter;
+use crate::memory::CountedOperations;
+use crate::queue::StoreWidth;
+#[cfg(feature = "verbs")]
+use crate::verbs;
+
+/// The library that opens a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// libfabric's provider `efa`, on the fabric `efa-direct`.
+    Libfabric,
+    /// rdma-core alone: libibverbs and libefa (feature `verbs`).
+    RdmaCore,
+}
+
+/// What a queue is opened with. What is not set is chosen when the queue is opened.
+#[derive(Clone, Debug, Default)]
+#[must_use = "Queue::open opens a queue with them"]
+pub struct Options {
+    pub(super) source: Option<Source>,
+    pub(super) adapter: Option<String>,
+    #[cfg(feature = "cuda")]
+    pub(super) gpu: Option<usize>,
+    pub(super) doorbell: Option<DoorbellMode>,
+    pub(super) wide_entries: bool,
+    pub(super) request_table: bool,
+    pub(super) counters: bool,
+    pub(super) store_width: StoreWidth,
+    pub(super) peers: Option<usize>,
+    pub(super) requests: Option<u32>,
+    pub(super) receives: Option<u32>,
+    pub(super) completions: Option<u32>,
+    pub(super) counter: Option<(Counter, CountedOperations)>,
+}
+
+/// A completion counter of the library that opens the queue.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Counter {
+    /// Opened with libfabric.
+    Libfabric(CompletionCounter),
+    /// Opened with rdma-core.
+    #[cfg(feature = "verbs")]
+    RdmaCore(verbs::CompletionCounter),
+}
+
+impl Options {
+    /// The first usable adapter, driven by this host's CPU.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the library that opens the queue. By default libfabric, and rdma-core if libfabric shows no adapter, or
+    /// none that exposes queues.
+    pub fn source(mut self, source: Source) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Sets the adapter, by the name of its device (`rdmap79s0`) or of libfabric's domain.
+    pub fn adapter(mut self, name: impl Into<String>) -> Self {
+        self.adapter = Some(name.into());
+        self
+    }
+
+    /// Makes the GPU with this CUDA ordinal drive the queue.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(mut self, ordinal: usize) -> Self {
+        self.gpu = Some(ordinal);
+        self
+    }
+
+    /// Sets the doorbell mode. By default the first one that works, beginning with [`DoorbellMode::Direct`].
+    pub fn doorbell(mut self, mode: DoorbellMode) -> Self {
+        self.doorbell = Some(mode);
+        self
+    }
+
+    /// Asks for entries of 128 bytes, which carry up to 80 bytes inline.
+    pub fn wide_entries(mut self) -> Self {
+        self.wide_entries = true;
+        self
+    }
+
+    /// Gives the queue a request table ([`crate::queue::MappedQueue::with_request_table`]).
+    pub fn request_table(mut self) -> Self {
+        self.request_table = true;
+        self
+    }
+
+    /// Makes device code use completion counters in place of the completion queue ([`crate::queue::MappedQueue::with_counters`]). The
+    /// queue then takes no receives. Not with rdma-core.
+    pub fn counters(mut self) -> Self {
+        self.counters = true;
+        self
+    }
+
+    /// Attaches `counter`, which then counts completions of `counted`. It must be of the domain that
+    /// [`super::Queue::on_domain`] or [`super::Queue::on_protection_domain`] gets: [`super::Queue::open`] opens a domain that has no counter.
+    pub fn counter(mut self, counter: Counter, counted: CountedOperations) -> Self {
+        self.counter = Some((counter, counted));
+        self
+    }
+
+    /// Sets the width of the stores that write entries ([`crate::queue::MappedQueue::with_store_width`]).
+    pub fn store_width(mut self, width: StoreWidth) -> Self {
+        self.store_width = width;
+        self
+    }
+
+    /// Sets the entries of the send queue. 0 leaves the choice to the library, as everywhere
+    /// below. Only with rdma-core: libfabric's `fi_info` sets its depth.
+    pub fn requests(mut self, entries: u32) -> Self {
+        self.requests = (entries != 0).then_some(entries);
+        self
+    }
+
+    /// Sets the entries of the receive queue, as [`Self::requests`].
+    pub fn receives(mut self, entries: u32) -> Self {
+        self.receives = (entries != 0).then_some(entries);
+        self
+    }
+
+    /// Sets the entries of the completion queue. By default as many as both rings have together, which is the
+    /// least, and twice as many with [`Self::counters`].
+    pub fn completions(mut self, entries: u32) -> Self {
+        self.completions = (entries != 0).then_some(entries);
+        self
+    }
+
+    /// Sets the number of peers that the queue is made for. More may be inserted; libfabric then grows its table.
+    pub fn peers(mut self, peers: usize) -> Self {
+        self.peers = (peers != 0).then_some(peers);
+        self
+    }
+
+    /// Whether a GPU drives the queue.
+    pub(super) fn for_gpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.gpu.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+}
