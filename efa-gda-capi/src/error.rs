@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::fmt::Display;
 
-use efa_gda::{ErrorKind, fabric, verbs};
+use efa_gda::{ErrorKind, verbs};
 
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,39 +70,6 @@ impl Fault {
         self
     }
 
-    /// A queue is not closed because requests are in flight.
-    pub(crate) fn in_flight(requests: u32, poisoned: bool) -> Self {
-        let hint = match poisoned {
-            false => {
-                "wait for them with efa_gda_mapped_wait, or destroy the queue with efa_gda_mapped_destroy"
-            }
-            true => "the queue is poisoned; destroy it with efa_gda_mapped_destroy",
-        };
-        let text = format_args!(
-            "the queue was not closed, because {requests} request(s) of it were rung and have not completed: {hint}"
-        );
-        Self::new(Code::Busy, text)
-    }
-
-    /// A queue is not closed because entries would be lost.
-    pub(crate) fn unrung(entries: u32) -> Self {
-        let text = format_args!(
-            "the queue was not closed, because it has entries that were posted and never rung for ({entries}): \
-             efa_gda_mapped_wait rings for them and waits; efa_gda_mapped_destroy drops them"
-        );
-        Self::new(Code::Busy, text)
-    }
-
-    /// A queue is not closed because a kernel left it open.
-    pub(crate) fn abandoned() -> Self {
-        Self::new(
-            Code::Busy,
-            "the queue was not closed, because a kernel that owned it returned without closing its Sender, or failed \
-             while it had the lock of a shared queue, so that what it posted is not known: destroy the queue with \
-             efa_gda_mapped_destroy",
-        )
-    }
-
     pub(crate) fn code(&self) -> Code {
         self.code
     }
@@ -134,9 +101,9 @@ impl From<efa_gda::Error> for Fault {
     fn from(error: efa_gda::Error) -> Self {
         use ErrorKind::*;
         let code = match error.kind() {
-            Argument => Code::Argument,
-            NoAdapter => Code::NoAdapter,
-            Unsupported => Code::Unsupported,
+            Argument | TooLong { .. } => Code::Argument,
+            NoLibrary | NoAdapter | NoDirectFabric => Code::NoAdapter,
+            Unsupported | WithoutOption(_) | Unavailable(_) => Code::Unsupported,
             Exposure => Code::Exposure,
             Busy => Code::Busy,
             TimedOut => Code::Timeout,
@@ -154,12 +121,6 @@ impl From<efa_gda::Error> for Fault {
     }
 }
 
-impl From<fabric::Error> for Fault {
-    fn from(error: fabric::Error) -> Self {
-        efa_gda::Error::from(error).into()
-    }
-}
-
 impl From<verbs::Error> for Fault {
     fn from(error: verbs::Error) -> Self {
         efa_gda::Error::from(error).into()
@@ -171,8 +132,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
     use std::sync::mpsc::{Sender, channel};
-
-    use efa_gda::queue::{CountersError, QueueError};
 
     use super::*;
 
@@ -190,15 +149,6 @@ mod tests {
     thread_local! {
         static BEFORE: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
         static AFTER: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
-    }
-
-    #[test]
-    fn a_completion_queue_that_is_too_small_is_a_bad_argument_with_and_without_counters() {
-        let counted = CountersError::ShallowCompletionQueue { completions: 8, requests: 8 };
-        let polled = QueueError::ShallowCompletionQueue { completions: 8, requests: 8, receives: 8 };
-        for error in [counted.into(), polled] {
-            assert_eq!(Fault::from(efa_gda::Error::from(error)).code(), Code::Argument);
-        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use efa_gda::ErrorKind;
 use efa_gda::fabric::{Domain, Info, Library, Query};
 use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
@@ -209,7 +210,7 @@ fn info(address: Option<&[u8]>, gpu_memory: bool) -> Result<Info, Fault> {
     let library = Library::load()?;
     let found = match Query::new().gpu_memory(gpu_memory).find(&library) {
         // A provider without FI_HMEM registers GPU memory as a dmabuf all the same.
-        Err(efa_gda::fabric::Error::OptionNotAvailable { .. }) => Query::new().find(&library)?,
+        Err(error) if matches!(error.kind(), ErrorKind::WithoutOption(_)) => Query::new().find(&library)?,
         found => found?,
     };
     let names = || found.iter().map(|info| info.domain_name()).collect::<Vec<_>>().join(", ");

@@ -53,7 +53,7 @@ pub(crate) fn counter(ops: &GdaOps, gpu: i32) -> Result<CompletionCounter, Fault
         None => Ok(ops.cntr_open_host()?),
         #[cfg(feature = "cuda")]
         Some(ordinal) => {
-            let gpu = efa_gda::gpu::Gpu::open(ordinal).map_err(efa_gda::Error::from);
+            let gpu = efa_gda::gpu::Gpu::open(ordinal);
             Ok(gpu.map_err(with_hint)?.completion_counter(ops)?.0)
         }
         #[cfg(not(feature = "cuda"))]

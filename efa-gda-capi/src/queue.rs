@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::doorbell::DoorbellMode;
 use efa_gda::queue::{StoreWidth, device_peer};
-use efa_gda::{NotClosed, Queue};
+use efa_gda::{Queue, Refused};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
 use crate::counter::CounterOfQueue;
@@ -400,23 +400,9 @@ pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
     call(|| release(queue, destroy))
 }
 
-/// As [`Queue::close`], with the names of C functions in the reasons.
+/// Closes a queue.
 fn close(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
-    let seen = match queue.snapshot() {
-        Ok(seen) => seen,
-        Err(error) => return Err((error.into(), Some(queue))),
-    };
-    let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
-    let refused = match (seen.in_flight(), seen.unrung()) {
-        _ if seen.is_locked() => Some(Fault::abandoned()),
-        (requests @ 1.., _) => Some(Fault::in_flight(requests, poisoned)),
-        (0, entries @ 1..) if !poisoned => Some(Fault::unrung(entries)),
-        (0, _) => None,
-    };
-    match refused {
-        Some(fault) => Err((fault, Some(queue))),
-        None => queue.close().map_err(not_closed),
-    }
+    queue.close().map_err(not_closed)
 }
 
 /// Destroys a queue.
@@ -424,7 +410,7 @@ pub(crate) fn destroy(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
     queue.destroy().map_err(not_closed)
 }
 
-fn not_closed(error: NotClosed) -> (Fault, Option<Queue>) {
+fn not_closed(error: Refused<Queue>) -> (Fault, Option<Queue>) {
     (error.error.into(), error.queue.map(|queue| *queue))
 }
 

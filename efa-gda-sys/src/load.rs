@@ -34,20 +34,13 @@ pub const OLDEST_SUPPORTED: u32 = fi::fi_version(1, 17);
 #[non_exhaustive]
 pub enum LoadError {
     /// No file could be opened as libfabric.
-    #[error(
-        "libfabric cannot be loaded: {}; install it (Debian: libfabric1) or set {LIBFABRIC_PATH} to its file",
-        .attempts.join("; ")
-    )]
+    #[error("libfabric cannot be loaded: {}", .attempts.join("; "))]
     NotFound {
         /// The loader's message for each file that was tried.
         attempts: Vec<String>,
     },
     /// The file that `LIBFABRIC_PATH` names cannot be used.
-    #[error(
-        "{LIBFABRIC_PATH}={} names no libfabric that can be loaded: {reason}; set it to the file of libfabric 1.17 or \
-         newer (libfabric.so.1), or unset it to load the one that the loader finds",
-        .path.display()
-    )]
+    #[error("{LIBFABRIC_PATH}={} names no libfabric that can be loaded: {reason}", .path.display())]
     Named {
         /// The variable's value.
         path: PathBuf,
@@ -55,7 +48,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The loaded file lacks a function.
-    #[error("{path} does not export {symbol}@{version}: libfabric 1.17 or newer is needed")]
+    #[error("{path} does not export {symbol}@{version}")]
     MissingSymbol {
         /// The library's file.
         path: PathBuf,
@@ -65,13 +58,27 @@ pub enum LoadError {
         version: &'static str,
     },
     /// The library is older than [`OLDEST_SUPPORTED`].
-    #[error("{path} is libfabric {}.{}; 1.17 or newer is needed", .version >> 16, .version & 0xffff)]
+    #[error("{path} is libfabric {}.{}", .version >> 16, .version & 0xffff)]
     TooOld {
         /// The library's file.
         path: PathBuf,
         /// Its version, as `fi_version()` packs it.
         version: u32,
     },
+}
+
+impl LoadError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "install it (Debian: libfabric1) or set LIBFABRIC_PATH to its file",
+            Self::Named { .. } => {
+                "set it to the file of libfabric 1.17 or newer (libfabric.so.1), or unset it to load the one that the \
+                 loader finds"
+            }
+            Self::MissingSymbol { .. } | Self::TooOld { .. } => "libfabric 1.17 or newer is needed",
+        }
+    }
 }
 
 impl LoadError {

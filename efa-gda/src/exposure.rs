@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 use efa_gda_sys::fi;
 use efa_gda_wire::{COMPLETION_BYTES, DEEPEST_WORK_QUEUE, EntrySize, RequestIdWidth};
 
+use crate::{Error, ErrorKind, Result};
+
 /// Alignment of a ring's first byte, in bytes: that of the widest access to a ring, a store of 16 bytes.
 const BUFFER_ALIGNMENT: usize = 16;
 
@@ -68,14 +70,11 @@ impl From<fi::fi_efa_cq_attr> for RawCompletionQueue {
     }
 }
 
-/// The queue that an [`ExposureError`] is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Queue {
-    /// The send queue.
+/// The queue that an error is about.
+#[derive(Clone, Copy)]
+enum Queue {
     Send,
-    /// The receive queue.
     Receive,
-    /// The completion queue.
     Completion,
 }
 
@@ -89,101 +88,19 @@ impl fmt::Display for Queue {
     }
 }
 
-/// A rule that the exposed numbers break. The queue must not be mapped or rung, because the provider or the adapter
-/// contradicts what this library knows of EFA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExposureError {
-    /// The buffer is null.
-    #[error(
-        "the {queue}'s buffer is null; an address was expected: query an enabled endpoint, and give a \
-         completion queue in external memory an address"
-    )]
-    NullBuffer {
-        /// The queue.
-        queue: Queue,
-    },
-    /// The buffer is not aligned for the stores of entries.
-    #[error(
-        "the {queue}'s buffer is at {address:#x}; a multiple of {BUFFER_ALIGNMENT} was expected: report it \
-         with the provider's version"
-    )]
-    UnalignedBuffer {
-        /// The queue.
-        queue: Queue,
-        /// Its address.
-        address: usize,
-    },
-    /// The doorbell is null.
-    #[error(
-        "the {queue}'s doorbell is null; an address was expected, because an enabled endpoint has one: report it with \
-         the provider's version (if your code made the query: query after fi_enable)"
-    )]
-    NullDoorbell {
-        /// The queue.
-        queue: Queue,
-    },
-    /// The doorbell is not aligned to 4 bytes.
-    #[error(
-        "the {queue}'s doorbell is at {address:#x}; a multiple of 4 was expected: report it with the \
-         provider's version"
-    )]
-    UnalignedDoorbell {
-        /// The queue.
-        queue: Queue,
-        /// Its address.
-        address: usize,
-    },
-    /// The queue has no entries.
-    #[error(
-        "the {queue} has 0 entries; a power of two was expected: set its depth when the endpoint is opened"
-    )]
-    NoEntries {
-        /// The queue.
-        queue: Queue,
-    },
-    /// The number of entries is not a power of two, as slots and phases need.
-    #[error(
-        "the {queue} has {num_entries} entries; a power of two was expected, because the provider rounds up: report it \
-         with the provider's version"
-    )]
-    DepthNotPowerOfTwo {
-        /// The queue.
-        queue: Queue,
-        /// Number of entries.
-        num_entries: u32,
-    },
-    /// The queue is deeper than 16-bit doorbells allow.
-    #[error(
-        "the {queue} has {num_entries} entries; at most {DEEPEST_WORK_QUEUE} were expected, because doorbells \
-         have 16 bits: ask for fewer"
-    )]
-    TooDeep {
-        /// The queue.
-        queue: Queue,
-        /// Number of entries.
-        num_entries: u32,
-    },
-    /// The entries have a size that this version cannot write or read.
-    #[error("entries of the {queue} have {entry_size} bytes; {expected} were expected: use a newer efa-gda")]
-    EntrySize {
-        /// The queue.
-        queue: Queue,
-        /// Bytes of an entry.
-        entry_size: u32,
-        /// The sizes that this version knows.
-        expected: &'static str,
-    },
-    /// `max_batch` is 0, so no entry could be posted.
-    #[error(
-        "the {queue}'s max_batch is 0; at least 1 entry between two doorbells was expected: use a provider \
-         that sets the field"
-    )]
-    NoBatch {
-        /// The queue.
-        queue: Queue,
-    },
+/// The error of a rule that the exposed numbers break. The queue must not be mapped or rung, because the provider or the
+/// adapter contradicts what this library knows of EFA.
+fn broken(text: String, hint: &'static str) -> Error {
+    Error::new(ErrorKind::Exposure, text).with_hint(hint)
 }
+
+/// Entries of a size that this version cannot write or read.
+fn entry_size(queue: Queue, bytes: u32, expected: &str) -> Error {
+    Error::unsupported(format!("entries of the {queue} have {bytes} bytes; {expected} were expected"))
+        .with_hint("use a newer efa-gda")
+}
+
+const REPORT: &str = "report it with the provider's version";
 
 /// A checked send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,12 +171,8 @@ impl Exposure {
     /// Checks raw numbers, those of the send queue first.
     ///
     /// # Errors
-    /// [`ExposureError`] with the first rule that they break.
-    pub fn new(
-        send: RawWorkQueue,
-        receive: RawWorkQueue,
-        completion: RawCompletionQueue,
-    ) -> Result<Self, ExposureError> {
+    /// [`ErrorKind::Exposure`], or [`ErrorKind::Unsupported`] for the size of entries, with the first rule that they break.
+    pub fn new(send: RawWorkQueue, receive: RawWorkQueue, completion: RawCompletionQueue) -> Result<Self> {
         Ok(Self {
             sq: SendQueue::new(send)?,
             rq: ReceiveQueue::new(receive)?,
@@ -272,11 +185,11 @@ impl SendQueue {
     /// Checks raw numbers.
     ///
     /// # Errors
-    /// [`ExposureError`] with the first rule that they break.
-    pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
+    /// [`ErrorKind::Exposure`], or [`ErrorKind::Unsupported`] for the size of entries, with the first rule that they break.
+    pub fn new(raw: RawWorkQueue) -> Result<Self> {
         let queue = Queue::Send;
-        let wrong = ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected: "64 or 128" };
-        let entry_size = EntrySize::try_from(raw.entry_size).map_err(|_| wrong)?;
+        let bytes = EntrySize::try_from(raw.entry_size);
+        let entry_size = bytes.map_err(|_| entry_size(queue, raw.entry_size, "64 or 128"))?;
         let wide_ids = u32::from(raw.caps) & fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID != 0;
         Ok(Self {
             num_entries: work_depth(queue, raw.num_entries)?,
@@ -298,11 +211,11 @@ impl ReceiveQueue {
     /// Checks raw numbers.
     ///
     /// # Errors
-    /// [`ExposureError`] with the first rule that they break.
-    pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
+    /// [`ErrorKind::Exposure`], or [`ErrorKind::Unsupported`] for the size of entries, with the first rule that they break.
+    pub fn new(raw: RawWorkQueue) -> Result<Self> {
         let queue = Queue::Receive;
         if raw.entry_size as usize != efa_gda_wire::RX_DESCRIPTOR_BYTES {
-            return Err(ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected: "16" });
+            return Err(entry_size(queue, raw.entry_size, "16"));
         }
         Ok(Self {
             num_entries: work_depth(queue, raw.num_entries)?,
@@ -318,13 +231,12 @@ impl CompletionRing {
     /// for each; adapters use 32 in practice.
     ///
     /// # Errors
-    /// [`ExposureError`] with the first rule that they break.
-    pub fn new(raw: RawCompletionQueue) -> Result<Self, ExposureError> {
+    /// [`ErrorKind::Exposure`], or [`ErrorKind::Unsupported`] for the size of entries, with the first rule that they break.
+    pub fn new(raw: RawCompletionQueue) -> Result<Self> {
         let queue = Queue::Completion;
         let fits = (16..=COMPLETION_BYTES as u32).contains(&raw.entry_size);
         if !fits || !raw.entry_size.is_power_of_two() {
-            let expected = "16 or 32";
-            return Err(ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected });
+            return Err(entry_size(queue, raw.entry_size, "16 or 32"));
         }
         let bell = (!raw.doorbell.is_null()).then(|| doorbell(queue, raw.doorbell)).transpose()?;
         Ok(Self {
@@ -341,37 +253,74 @@ impl CompletionRing {
     }
 }
 
-fn depth(queue: Queue, num_entries: u32) -> Result<u32, ExposureError> {
+fn depth(queue: Queue, num_entries: u32) -> Result<u32> {
     match num_entries {
-        0 => Err(ExposureError::NoEntries { queue }),
-        depth if !depth.is_power_of_two() => Err(ExposureError::DepthNotPowerOfTwo { queue, num_entries }),
+        0 => Err(broken(
+            format!("the {queue} has 0 entries; a power of two was expected"),
+            "set its depth when the endpoint is opened",
+        )),
+        // Slots and phases need a power of two.
+        depth if !depth.is_power_of_two() => Err(broken(
+            format!(
+                "the {queue} has {depth} entries; a power of two was expected, because the provider rounds up"
+            ),
+            REPORT,
+        )),
         depth => Ok(depth),
     }
 }
 
-fn work_depth(queue: Queue, num_entries: u32) -> Result<u32, ExposureError> {
+fn work_depth(queue: Queue, num_entries: u32) -> Result<u32> {
     match depth(queue, num_entries)? {
-        depth if depth > DEEPEST_WORK_QUEUE => Err(ExposureError::TooDeep { queue, num_entries }),
+        depth if depth > DEEPEST_WORK_QUEUE => Err(broken(
+            format!(
+                "the {queue} has {depth} entries; at most {DEEPEST_WORK_QUEUE} were expected, because doorbells \
+                 have 16 bits"
+            ),
+            "ask for fewer",
+        )),
         depth => Ok(depth),
     }
 }
 
-fn batch(queue: Queue, max_batch: u32) -> Result<u32, ExposureError> {
-    if max_batch == 0 { Err(ExposureError::NoBatch { queue }) } else { Ok(max_batch) }
+fn batch(queue: Queue, max_batch: u32) -> Result<u32> {
+    match max_batch {
+        0 => Err(broken(
+            format!("the {queue}'s max_batch is 0; at least 1 entry between two doorbells was expected"),
+            "use a provider that sets the field",
+        )),
+        window => Ok(window),
+    }
 }
 
-fn buffer(queue: Queue, address: *mut u8) -> Result<NonNull<u8>, ExposureError> {
-    let buffer = NonNull::new(address).ok_or(ExposureError::NullBuffer { queue })?;
-    if !address.addr().is_multiple_of(BUFFER_ALIGNMENT) {
-        return Err(ExposureError::UnalignedBuffer { queue, address: address.addr() });
+fn buffer(queue: Queue, address: *mut u8) -> Result<NonNull<u8>> {
+    let buffer = NonNull::new(address).ok_or_else(|| {
+        let text = format!("the {queue}'s buffer is null; an address was expected");
+        broken(text, "query an enabled endpoint, and give a completion queue in external memory an address")
+    })?;
+    match address.addr() {
+        aligned if aligned.is_multiple_of(BUFFER_ALIGNMENT) => Ok(buffer),
+        address => Err(broken(
+            format!("the {queue}'s buffer is at {address:#x}; a multiple of {BUFFER_ALIGNMENT} was expected"),
+            REPORT,
+        )),
     }
-    Ok(buffer)
 }
 
-fn doorbell(queue: Queue, address: *mut u32) -> Result<NonNull<u32>, ExposureError> {
-    let doorbell = NonNull::new(address).ok_or(ExposureError::NullDoorbell { queue })?;
-    if !address.addr().is_multiple_of(4) {
-        return Err(ExposureError::UnalignedDoorbell { queue, address: address.addr() });
+fn doorbell(queue: Queue, address: *mut u32) -> Result<NonNull<u32>> {
+    let doorbell = NonNull::new(address).ok_or_else(|| {
+        broken(
+            format!(
+                "the {queue}'s doorbell is null; an address was expected, because an enabled endpoint has one"
+            ),
+            "report it with the provider's version (if your code made the query: query after fi_enable)",
+        )
+    })?;
+    match address.addr() {
+        aligned if aligned.is_multiple_of(4) => Ok(doorbell),
+        address => Err(broken(
+            format!("the {queue}'s doorbell is at {address:#x}; a multiple of 4 was expected"),
+            REPORT,
+        )),
     }
-    Ok(doorbell)
 }

@@ -89,6 +89,6 @@ mod polling;
 mod readable;
 
 pub use efa_gda_wire as wire;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Progress, Refused, Result};
 pub use error_chain::error_chain;
-pub use open::{Counter, NotClosed, Options, Queue, Source};
+pub use open::{Counter, Options, Queue, Source};

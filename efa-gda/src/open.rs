@@ -29,7 +29,6 @@ use crate::queue::{
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
 
-pub use close::NotClosed;
 pub use options::{Counter, Options, Source};
 use processor::Processor;
 
@@ -115,7 +114,17 @@ impl Queue {
             Some(Source::RdmaCore) => Self::open_rdma_core(options),
             None => match Libfabric::open(options) {
                 Ok(opened) => opened.queue(options),
-                Err(first) if [ErrorKind::NoAdapter, ErrorKind::Unsupported].contains(&first.kind()) => {
+                Err(first)
+                    if matches!(
+                        first.kind(),
+                        ErrorKind::NoLibrary
+                            | ErrorKind::NoAdapter
+                            | ErrorKind::NoDirectFabric
+                            | ErrorKind::WithoutOption(_)
+                            | ErrorKind::Unavailable(_)
+                            | ErrorKind::Unsupported
+                    ) =>
+                {
                     let mut queue =
                         Self::open_rdma_core(options).map_err(|second| first.and_rdma_core(&second))?;
                     queue.refused.insert(0, format!("libfabric: {first}"));
@@ -315,7 +324,7 @@ impl Queue {
     /// # Errors
     /// Those of [`MappedQueue::address`].
     pub fn address(&self) -> Result<Vec<u8>> {
-        Ok(self.mapped().address()?)
+        self.mapped().address()
     }
 
     /// As [`MappedQueue::insert_peer`].
@@ -323,7 +332,7 @@ impl Queue {
     /// # Errors
     /// [`ErrorKind::Argument`] for an address of another length; other errors of the library.
     pub fn insert_peer(&self, address: &[u8]) -> Result<Peer> {
-        Ok(self.mapped().insert_peer(address)?)
+        self.mapped().insert_peer(address)
     }
 
     /// Executes a work request on the processor that drives the queue, and waits for all of its completions.

@@ -4,6 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::Error;
+
 /// The endpoints that complete on a queue, and whether a poller claimed it. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Polling(Arc<Mutex<State>>);
@@ -28,6 +30,25 @@ pub(crate) enum Unclaimable {
     Shared(usize),
     /// Endpoints that were closed completed on it.
     Used,
+}
+
+/// Of a completion queue that a mapped queue claims.
+impl From<Unclaimable> for Error {
+    fn from(why: Unclaimable) -> Self {
+        match why {
+            Unclaimable::Taken => Self::busy("the completion queue already has a reader (another mapped queue)")
+                .with_hint("open a completion queue for this endpoint, and bind the endpoint to it"),
+            Unclaimable::Shared(endpoints) => Self::busy(format!(
+                "{endpoints} endpoints complete on the completion queue, and a mapped queue would read the completions of \
+                 all"
+            ))
+            .with_hint("open a completion queue for this endpoint alone"),
+            Unclaimable::Used => Self::busy(
+                "an endpoint that was closed completed on the completion queue, which may hold its completions",
+            )
+            .with_hint("open a completion queue for this endpoint"),
+        }
+    }
 }
 
 /// An endpoint that completes on a queue, until this value is dropped.

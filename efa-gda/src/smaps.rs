@@ -6,8 +6,9 @@
 //! is VM_PFNMAP, pages without a struct page. The kernel driver of EFA maps its BARs with `io_remap_pfn_range`, which
 //! sets both.
 
-use std::io;
 use std::ops::Range;
+
+use crate::{Error, Result};
 
 /// The kind of memory behind a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,47 +30,28 @@ pub struct Mapping {
     pub writable: bool,
 }
 
-/// Why the kind of a range cannot be determined.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MappingError {
-    /// The file cannot be read.
-    #[error("/proc/self/smaps cannot be read; mount /proc in this container")]
-    Unreadable(#[from] io::Error),
-    /// The range is not mapped, or has a gap.
-    #[error(
-        "the mappings of this process do not cover all of {start:#x} to {end:#x}; keep the range mapped",
-        start = .0.start, end = .0.end
-    )]
-    Unmapped(Range<usize>),
-    /// The range spans mappings of different kinds.
-    #[error(
-        "{start:#x} to {end:#x} is partly device memory and partly not; pass a range of one kind",
-        start = .0.start, end = .0.end
-    )]
-    Mixed(Range<usize>),
-    /// The kernel did not print `VmFlags` for the mapping.
-    #[error("/proc/self/smaps has no VmFlags for {start:#x}; Linux 3.8 or newer prints them", start = .0.start)]
-    NoFlags(Range<usize>),
-}
-
 /// Returns the properties of the mappings that cover `range`.
 ///
 /// # Errors
-/// [`MappingError`] if the kernel does not report them.
-pub(crate) fn mapping_of(range: Range<usize>) -> Result<Mapping, MappingError> {
-    find(&std::fs::read_to_string("/proc/self/smaps")?, range)
+/// [`ErrorKind::Argument`](crate::ErrorKind) for a range that is not mapped, or of two kinds; `Unsupported` if the kernel does
+/// not report the kind.
+pub(crate) fn mapping_of(range: Range<usize>) -> Result<Mapping> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").map_err(|error| {
+        let text = format!("/proc/self/smaps cannot be read; mount /proc in this container: {error}");
+        Error::unsupported(text)
+    })?;
+    find(&smaps, range)
 }
 
 /// [`mapping_of`] over the text of an smaps file.
-fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
+fn find(smaps: &str, range: Range<usize>) -> Result<Mapping> {
     let mut result: Option<Mapping> = None;
     let mut covered = range.start;
     let mut current: Option<(Range<usize>, &str)> = None;
     for line in smaps.lines() {
         if let Some(header) = header(line) {
             if current.is_some() {
-                return Err(MappingError::NoFlags(range));
+                return Err(no_flags(&range));
             }
             // Mappings are listed by address, so a gap shows as a jump.
             let wanted = header.0.start <= covered && covered < header.0.end && covered < range.end;
@@ -84,7 +66,7 @@ fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
                 writable: permissions.as_bytes().get(1) == Some(&b'w'),
             };
             result = Some(match result {
-                Some(before) if before.kind != mapping.kind => return Err(MappingError::Mixed(range)),
+                Some(before) if before.kind != mapping.kind => return Err(mixed(&range)),
                 Some(before) => Mapping {
                     kind: mapping.kind,
                     readable: before.readable && mapping.readable,
@@ -97,12 +79,30 @@ fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
         }
     }
     if current.is_some() {
-        return Err(MappingError::NoFlags(range));
+        return Err(no_flags(&range));
     }
     if covered < range.end {
-        return Err(MappingError::Unmapped(range));
+        return Err(unmapped(&range));
     }
-    result.ok_or(MappingError::Unmapped(range))
+    result.ok_or_else(|| unmapped(&range))
+}
+
+fn unmapped(range: &Range<usize>) -> Error {
+    let (start, end) = (range.start, range.end);
+    let text = format!("the mappings of this process do not cover all of {start:#x} to {end:#x}");
+    Error::argument(text).with_hint("keep the range mapped")
+}
+
+fn mixed(range: &Range<usize>) -> Error {
+    let (start, end) = (range.start, range.end);
+    let text = format!("{start:#x} to {end:#x} is partly device memory and partly not");
+    Error::argument(text).with_hint("pass a range of one kind")
+}
+
+fn no_flags(range: &Range<usize>) -> Error {
+    let start = range.start;
+    Error::unsupported(format!("/proc/self/smaps has no VmFlags for {start:#x}"))
+        .with_hint("Linux 3.8 or newer prints them")
 }
 
 /// Parses addresses and permissions of a mapping's first line, `start-end perms …`.
@@ -116,7 +116,10 @@ fn header(line: &str) -> Option<(Range<usize>, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use efa_gda_test_support::assert_error;
+
     use super::*;
+    use crate::ErrorKind;
 
     const SMAPS: &str = "\
 1000-3000 rw-s 00000000 00:01 5 /dev/infiniband/uverbs0
@@ -148,18 +151,18 @@ Size:                  4 kB
 
     #[test]
     fn a_range_of_two_kinds_of_memory_is_refused() {
-        assert!(matches!(find(SMAPS, 0x3000..0x5000), Err(MappingError::Mixed(_))));
+        assert_error!(find(SMAPS, 0x3000..0x5000).unwrap_err(), ErrorKind::Argument, "partly device memory");
     }
 
     #[test]
     fn a_range_that_is_not_mapped_as_a_whole_is_refused() {
-        assert!(matches!(find(SMAPS, 0x5000..0x7000), Err(MappingError::Unmapped(_))));
-        assert!(matches!(find(SMAPS, 0x100..0x200), Err(MappingError::Unmapped(_))));
+        assert_error!(find(SMAPS, 0x5000..0x7000).unwrap_err(), ErrorKind::Argument, "do not cover");
+        assert_error!(find(SMAPS, 0x100..0x200).unwrap_err(), ErrorKind::Argument, "do not cover");
     }
 
     #[test]
     fn a_mapping_without_flags_is_refused() {
-        assert!(matches!(find(SMAPS, 0x8000..0x9000), Err(MappingError::NoFlags(_))));
+        assert_error!(find(SMAPS, 0x8000..0x9000).unwrap_err(), ErrorKind::Unsupported, "VmFlags");
     }
 
     #[test]

@@ -9,15 +9,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{
     CompletionRelay, CompletionRing, DoorbellChoice, DoorbellMode, DoorbellProxy, End, RegisterError,
 };
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, RefusedMode};
-use efa_gda::queue::{Receives, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, RefusedMode};
+use efa_gda::queue::{Receives, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::CompletionStatus;
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::cuda::Driver;
 use support::side::{Pair, bytes_of, introduce, pattern, with_wrong_key};
 use support::{assert_no_violations, with_pretended_gpu};
@@ -204,10 +206,10 @@ fn a_gpu_that_maps_no_completion_queue_posts_past_its_laps_in_every_doorbell_mod
 fn without_a_proxy_the_queue_is_handed_back_and_the_error_names_the_ways_out() {
     refusing(COMPLETIONS, |pair, gpu, _| {
         let error = GpuQueue::new(pair.first, gpu).unwrap_err();
-        assert!(matches!(error.error, GpuQueueError::CompletionsNotMapped(_)), "{:?}", error.error);
+        assert_error!(error.error, ErrorKind::Gpu, "cannot read the completion queue");
         let text = error.error.to_string();
         assert!(text.contains("with_doorbell") && text.contains("with_counters"), "{text}");
-        error.queue.close().unwrap();
+        error.queue.unwrap().close().unwrap();
     });
 }
 
@@ -219,9 +221,7 @@ fn the_error_of_a_request_reaches_the_gpu_with_status_and_request() {
         pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(7)).unwrap();
         let wrong = WorkRequest::write(pair.peer, &source, with_wrong_key(target.remote()));
         let error = pair.first.execute(&wrong).unwrap_err();
-        let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
-            panic!("{error:?}")
-        };
+        let ErrorKind::FailedRequest { status, request } = error.kind() else { panic!("{error:?}") };
         assert_eq!((status, request.get() & 0xffff), (CompletionStatus::RemoteBadAddress, 7));
         pair.first.close().unwrap();
     });
@@ -282,7 +282,8 @@ fn waits_end_with(expected: DeviceError, mut pair: Pair<GpuQueue>, proxy: &Doorb
     proxy.stop().unwrap();
     let put = WorkRequest::write(pair.peer, &source, target.remote()).timeout(Duration::from_secs(600));
     let error = pair.first.execute(&put).unwrap_err();
-    let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+    assert_error!(error, ErrorKind::Device(_));
+    let ErrorKind::Device(error) = error.kind() else { panic!("{error:?}") };
     assert_eq!(error, expected);
     drop(put);
     pair.first.destroy().unwrap();

@@ -8,14 +8,16 @@ mod support;
 use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
-use efa_gda::queue::{ReceiveError, StoreWidth, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, RefusedMode};
+use efa_gda::queue::{StoreWidth, WorkRequest};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_UNSUPPORTED, efa_gda_load_args,
 };
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::load::{Load, drop_under_a_load};
@@ -116,7 +118,7 @@ fn after_a_copy_whose_end_is_unknown_no_later_copy_uses_its_memory() {
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the first copy, success for the second.
         for (copy, result) in [("the failed copy", 900), ("the next copy", 0)] {
             Driver::loaded().set_result(c"cuStreamQuery", result);
-            assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{copy}");
+            assert_eq!(queue.snapshot().unwrap_err().code(), Some(900), "{copy}");
         }
         queue.destroy().unwrap();
     });
@@ -195,9 +197,9 @@ fn a_queue_unmapped_from_a_gpu_waits_for_completions_again() {
                 assert_eq!(on_gpu.execute(&put).unwrap().completed, 9000, "{mode}");
                 first = on_gpu.unmap().unwrap();
                 assert_eq!(first.execute(&put).unwrap().completed, 9000, "{mode}");
-                assert!(
-                    matches!(first.receive_many(1, Duration::from_millis(1)), Err(ReceiveError::Timeout)),
-                    "{mode}"
+                assert_error!(
+                    first.receive_many(1, Duration::from_millis(1)).unwrap_err(),
+                    ErrorKind::TimedOut
                 );
             }
             first.close().unwrap();
@@ -230,12 +232,14 @@ fn a_staging_ring_with_unrung_entries_is_not_unmapped_even_if_snapshots_fail() {
         unsafe { post_without_doorbell(queue.device_address(), &args) };
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the end of the copy stays unknown, so every later snapshot fails.
         Driver::loaded().set_result(c"cuStreamQuery", 900);
-        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        let refused = queue.unmap().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "may still use the queue");
+        let queue = refused.queue.unwrap();
         Driver::loaded().set_result(c"cuStreamQuery", 0);
-        assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900));
-        let GpuCloseError::Unrung { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
-            panic!("unmapped")
-        };
+        assert_eq!(queue.snapshot().unwrap_err().code(), Some(900));
+        let refused = queue.unmap().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "never rung for (1)");
+        let mut queue = refused.queue.unwrap();
         // The queue still rings for its entry.
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
         queue.unmap().unwrap().close().unwrap();

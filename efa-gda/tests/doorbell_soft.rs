@@ -8,11 +8,13 @@ mod support;
 
 use std::time::Duration;
 
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
-use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::efa_gda_queue;
+use efa_gda_test_support::assert_error;
 use support::load::{endless, stopped_during_traffic};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_pair, with_soft_adapter};
@@ -194,15 +196,13 @@ fn a_record_that_moves_backwards_ends_the_work_request_with_bad_record() {
                 efa_gda_test_support::rest();
             }
             let error = pair.first.execute(&blocks.put).unwrap_err();
-            assert!(
-                matches!(error, WorkError::Device { error: DeviceError::BadRecord, .. }),
-                "{mode}: {error:?}"
-            );
+            assert_error!(error, ErrorKind::Device(DeviceError::BadRecord));
             assert_eq!(pair.first.poison(), Some(DeviceError::BadRecord));
-            assert!(matches!(
-                pair.first.set_doorbell(DoorbellMode::Direct, &proxy),
-                Err(DoorbellError::Poisoned(_))
-            ));
+            assert_error!(
+                pair.first.set_doorbell(DoorbellMode::Direct, &proxy).unwrap_err(),
+                ErrorKind::Device(_),
+                "its doorbell mode cannot change"
+            );
             assert_eq!(proxy.counts().entries, 100, "the proxy rang for a refused record");
             pair.first.destroy().unwrap();
         });
@@ -219,7 +219,11 @@ fn a_bad_record_that_a_change_of_mode_finds_puts_the_queue_out_of_service() {
             // SAFETY: the queue lives, and no kernel runs.
             store_record(unsafe { queue.as_ptr().as_ref() }, |index| index.wrapping_sub(1));
             let error = queue.set_doorbell(mode, &proxy).unwrap_err();
-            assert!(matches!(error, DoorbellError::Poisoned(DeviceError::BadRecord)), "{mode}: {error:?}");
+            assert_error!(
+                error,
+                ErrorKind::Device(DeviceError::BadRecord),
+                "its doorbell mode cannot change"
+            );
             assert_eq!(
                 (queue.doorbell_mode(), queue.poison()),
                 (DoorbellMode::Record, Some(DeviceError::BadRecord))
@@ -238,10 +242,7 @@ fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
             let [source, target] = pair.regions(64);
             let put = endless(pair.peer, &source, target.remote());
             let error = stopped_during_traffic(&proxy, || pair.first.execute(&put)).unwrap_err();
-            assert!(
-                matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
-                "{mode}: {error:?}"
-            );
+            assert_error!(error, ErrorKind::Device(DeviceError::ProxyStopped));
             pair.first.destroy().unwrap();
         });
     }

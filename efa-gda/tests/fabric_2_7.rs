@@ -7,11 +7,11 @@ mod support;
 
 use std::ptr::NonNull;
 
-use efa_gda::fabric::{
-    Access, Buffer, Error, Info, Library, MemoryRegion, Query, QueryOption, RegionOrdering,
-};
+use efa_gda::fabric::{Access, Buffer, Info, Library, MemoryRegion, Query, QueryOption, RegionOrdering};
 use efa_gda::queue::WorkRequest;
+use efa_gda::{Error, ErrorKind};
 use efa_gda_sys::fi;
+use efa_gda_test_support::assert_error;
 use support::side::{Side, bytes_of};
 use support::{with_pair, with_soft_adapter};
 
@@ -86,9 +86,6 @@ fn a_completion_queue_has_room_for_each_segment_of_each_receive() {
 fn host_completions_need_libfabric_2_7() {
     with_soft_adapter(&[("SOFTEFA_PROV_VERSION", "206.0")], |_| {
         let error = Query::new().host_completions(true).find(&Library::load().unwrap()).unwrap_err();
-        assert!(
-            matches!(error, Error::OptionNotAvailable { option: QueryOption::HostCompletions, .. }),
-            "{error}"
-        );
+        assert_error!(error, ErrorKind::WithoutOption(QueryOption::HostCompletions));
     });
 }

@@ -1,8 +1,10 @@
 //! The rules for exposed queues, each broken by itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-use efa_gda::exposure::{Exposure, ExposureError, Queue, RawCompletionQueue, RawWorkQueue};
+use efa_gda::exposure::{Exposure, RawCompletionQueue, RawWorkQueue};
 use efa_gda::wire::{EntrySize, RequestIdWidth};
+use efa_gda::{Error, ErrorKind};
+use efa_gda_test_support::assert_error;
 
 /// An address that is never dereferenced.
 fn at<T>(address: usize) -> *mut T {
@@ -28,11 +30,11 @@ fn completion() -> RawCompletionQueue {
     RawCompletionQueue { buffer: at(0x30000), entry_size: 32, num_entries: 512, doorbell: at(0) }
 }
 
-fn send_error(raw: RawWorkQueue) -> ExposureError {
+fn send_error(raw: RawWorkQueue) -> Error {
     Exposure::new(raw, receive(), completion()).unwrap_err()
 }
 
-fn completion_error(raw: RawCompletionQueue) -> ExposureError {
+fn completion_error(raw: RawCompletionQueue) -> Error {
     Exposure::new(send(), receive(), raw).unwrap_err()
 }
 
@@ -67,18 +69,16 @@ fn the_capability_bit_widens_request_ids() {
 
 #[test]
 fn depths_of_zero_and_three_are_refused() {
-    let queue = Queue::Send;
-    assert_eq!(send_error(RawWorkQueue { num_entries: 0, ..send() }), ExposureError::NoEntries { queue });
-    assert_eq!(
-        send_error(RawWorkQueue { num_entries: 3, ..send() }),
-        ExposureError::DepthNotPowerOfTwo { queue, num_entries: 3 }
-    );
+    let none = send_error(RawWorkQueue { num_entries: 0, ..send() });
+    assert_error!(none, ErrorKind::Exposure, "the send queue has 0 entries");
+    let three = send_error(RawWorkQueue { num_entries: 3, ..send() });
+    assert_error!(three, ErrorKind::Exposure, "the send queue has 3 entries; a power of two was expected");
 }
 
 #[test]
 fn a_work_queue_deeper_than_half_the_doorbell_range_is_refused() {
     let deep = RawWorkQueue { num_entries: 65536, ..send() };
-    assert_eq!(send_error(deep), ExposureError::TooDeep { queue: Queue::Send, num_entries: 65536 });
+    assert_error!(send_error(deep), ErrorKind::Exposure, "the send queue has 65536 entries; at most 32768");
     assert!(Exposure::new(RawWorkQueue { num_entries: 32768, ..send() }, receive(), completion()).is_ok());
 }
 
@@ -91,55 +91,47 @@ fn a_completion_queue_may_be_deeper_than_a_work_queue() {
 #[test]
 fn unknown_entry_sizes_are_refused() {
     let wrong = send_error(RawWorkQueue { entry_size: 96, ..send() });
-    assert!(matches!(wrong, ExposureError::EntrySize { queue: Queue::Send, entry_size: 96, .. }));
+    assert_error!(wrong, ErrorKind::Unsupported, "entries of the send queue have 96 bytes");
     let wrong =
         Exposure::new(send(), RawWorkQueue { entry_size: 64, ..receive() }, completion()).unwrap_err();
-    assert!(matches!(wrong, ExposureError::EntrySize { queue: Queue::Receive, entry_size: 64, .. }));
+    assert_error!(wrong, ErrorKind::Unsupported, "entries of the receive queue have 64 bytes");
     for entry_size in [8, 24, 64] {
         let wrong = completion_error(RawCompletionQueue { entry_size, ..completion() });
-        assert!(matches!(wrong, ExposureError::EntrySize { queue: Queue::Completion, .. }));
+        assert_error!(wrong, ErrorKind::Unsupported, "entries of the completion queue");
     }
 }
 
 #[test]
 fn null_buffers_and_doorbells_are_refused() {
-    let queue = Queue::Send;
-    assert_eq!(send_error(RawWorkQueue { buffer: at(0), ..send() }), ExposureError::NullBuffer { queue });
-    assert_eq!(send_error(RawWorkQueue { doorbell: at(0), ..send() }), ExposureError::NullDoorbell { queue });
-    let queue = Queue::Completion;
+    let buffer = send_error(RawWorkQueue { buffer: at(0), ..send() });
+    assert_error!(buffer, ErrorKind::Exposure, "the send queue's buffer is null");
+    let doorbell = send_error(RawWorkQueue { doorbell: at(0), ..send() });
+    assert_error!(doorbell, ErrorKind::Exposure, "the send queue's doorbell is null");
     let null = RawCompletionQueue { buffer: at(0), ..completion() };
-    assert_eq!(completion_error(null), ExposureError::NullBuffer { queue });
+    assert_error!(completion_error(null), ErrorKind::Exposure, "the completion queue's buffer is null");
 }
 
 #[test]
 fn unaligned_addresses_are_refused() {
-    let queue = Queue::Send;
-    assert_eq!(
-        send_error(RawWorkQueue { buffer: at(0x10008), ..send() }),
-        ExposureError::UnalignedBuffer { queue, address: 0x10008 }
-    );
-    assert_eq!(
-        send_error(RawWorkQueue { doorbell: at(0x20002), ..send() }),
-        ExposureError::UnalignedDoorbell { queue, address: 0x20002 }
-    );
-    let queue = Queue::Completion;
-    assert_eq!(
-        completion_error(RawCompletionQueue { doorbell: at(0x20001), ..completion() }),
-        ExposureError::UnalignedDoorbell { queue, address: 0x20001 }
-    );
+    let buffer = send_error(RawWorkQueue { buffer: at(0x10008), ..send() });
+    assert_error!(buffer, ErrorKind::Exposure, "the send queue's buffer is at 0x10008");
+    let doorbell = send_error(RawWorkQueue { doorbell: at(0x20002), ..send() });
+    assert_error!(doorbell, ErrorKind::Exposure, "the send queue's doorbell is at 0x20002");
+    let completions = completion_error(RawCompletionQueue { doorbell: at(0x20001), ..completion() });
+    assert_error!(completions, ErrorKind::Exposure, "the completion queue's doorbell is at 0x20001");
 }
 
 #[test]
 fn a_batch_of_zero_is_refused() {
     let wrong = send_error(RawWorkQueue { max_batch: 0, ..send() });
-    assert_eq!(wrong, ExposureError::NoBatch { queue: Queue::Send });
+    assert_error!(wrong, ErrorKind::Exposure, "the send queue's max_batch is 0");
 }
 
 #[test]
 fn a_receive_queue_of_invalid_depth_is_refused() {
     let wrong =
         Exposure::new(send(), RawWorkQueue { num_entries: 5, ..receive() }, completion()).unwrap_err();
-    assert_eq!(wrong, ExposureError::DepthNotPowerOfTwo { queue: Queue::Receive, num_entries: 5 });
+    assert_error!(wrong, ErrorKind::Exposure, "the receive queue has 5 entries; a power of two");
 }
 
 #[test]

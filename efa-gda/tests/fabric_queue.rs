@@ -6,10 +6,12 @@ mod fabric_fake;
 use std::ptr::{NonNull, null_mut};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Bindings, Buffer, Domain, Error, MemoryRegion};
-use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
+use efa_gda::fabric::{Access, Bindings, Buffer, Domain, MemoryRegion};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{DecodedRequest, Operation, Peer, RequestIdWidth};
+use efa_gda::{Error, ErrorKind};
+use efa_gda_test_support::assert_error;
 use fabric_fake::{DEPTH, Fake};
 
 fn region(domain: &Domain, access: Access) -> MemoryRegion {
@@ -36,7 +38,7 @@ fn with_queue(body: impl FnOnce(&Fake, MappedQueue, MemoryRegion)) {
 }
 
 /// Posts a put that never completes, and returns the error of its timeout.
-fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> WorkError {
+fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> Error {
     let put = WorkRequest::write(peer(queue), region, region.remote()).bytes(64);
     queue.execute(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
 }
@@ -68,10 +70,10 @@ fn two_queues_cannot_poll_one_completion_queue() {
     let bound = || domain.endpoint(&fake.info()).unwrap().bind(Bindings::shared(&addresses, &completions));
     let (first, second) = (bound().unwrap().enable().unwrap(), bound().unwrap().enable().unwrap());
     let error = MappedQueue::new(first, &ops).unwrap_err();
-    assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
+    assert_error!(error, ErrorKind::Busy, "endpoints complete on the completion queue", "2");
     // The failed call closed the first endpoint, whose completions may be in the queue.
     let error = MappedQueue::new(second, &ops).unwrap_err();
-    assert!(matches!(error, QueueError::CompletionQueueUsed), "{error}");
+    assert_error!(error, ErrorKind::Busy, "an endpoint that was closed completed");
 }
 
 #[test]
@@ -85,19 +87,17 @@ fn a_polled_completion_queue_takes_no_other_endpoint() {
     };
     let endpoint = domain.endpoint(&fake.info()).unwrap();
     let error = endpoint.bind(Bindings::shared(addresses, completions)).unwrap_err();
-    assert!(matches!(error, Error::CompletionQueuePolled), "{error}");
+    assert_error!(error, ErrorKind::Busy, "a mapped queue polls the completion queue");
 }
 
 #[test]
 fn a_completion_timeout_poisons_the_queue() {
     with_queue(|fake, mut queue, region| {
         let error = unanswered(&mut queue, &region);
-        let WorkError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
-            panic!("{error:?}");
-        };
+        assert_error!(error, ErrorKind::Device(DeviceError::TimeoutCompletion), "requests in flight: 1");
         assert!(queue.poison().is_some());
         let error = unanswered(&mut queue, &region);
-        assert!(matches!(error, WorkError::Device { error: DeviceError::Poisoned, .. }), "{error}");
+        assert_error!(error, ErrorKind::Device(DeviceError::Poisoned));
         assert_eq!(fake.doorbell(), 1, "a poisoned queue must not ring for further requests");
     });
 }
@@ -107,7 +107,7 @@ fn a_poisoned_queue_retains_its_region_until_its_endpoint_is_destroyed() {
     with_queue(|fake, mut queue, region| {
         unanswered(&mut queue, &region);
         let error = region.close().unwrap_err();
-        assert!(matches!(error, Error::Busy { what: "memory region", .. }), "{error}");
+        assert_error!(error, ErrorKind::Busy, "memory region");
         assert_eq!(closes(fake), [""; 0]);
         queue.destroy().unwrap();
         assert_eq!(closes(fake)[..2], ["close endpoint", "close mr"]);
@@ -118,7 +118,9 @@ fn a_poisoned_queue_retains_its_region_until_its_endpoint_is_destroyed() {
 fn close_returns_a_queue_with_requests_in_flight_to_the_caller() {
     with_queue(|fake, mut queue, region| {
         unanswered(&mut queue, &region);
-        let CloseError::Busy { queue, in_flight: 1 } = queue.close().unwrap_err() else { panic!() };
+        let refused = queue.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "1 request(s) of it were rung");
+        let queue = refused.queue.unwrap();
         assert_eq!(closes(fake), [""; 0]);
         drop(queue);
         assert_eq!(closes(fake)[0], "close endpoint");
@@ -142,7 +144,7 @@ fn a_raised_abort_flag_ends_a_wait() {
         queue.abort_flag().raise();
         let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(64);
         let error = queue.execute(&put.timeout(Duration::from_secs(3600)).lanes(1)).unwrap_err();
-        assert!(matches!(error, WorkError::Device { error: DeviceError::Aborted, .. }), "{error}");
+        assert_error!(error, ErrorKind::Device(DeviceError::Aborted));
         assert!(
             region.close().is_err(),
             "the region of an aborted request may still be in use and must stay registered"
@@ -168,7 +170,7 @@ fn a_put_outside_a_region_is_not_posted() {
         ("remote", WorkRequest::write(peer, &local, short).bytes(50).count(2).stride(51)),
     ] {
         let error = queue.execute(&put).unwrap_err();
-        assert!(matches!(error, WorkError::Region { side: at, .. } if at == side), "{side}: {error}");
+        assert_error!(error, ErrorKind::Argument, &format!("the {side} memory cannot be used"));
     }
     assert_eq!(fake.doorbell(), 0);
 }
@@ -180,7 +182,7 @@ fn a_put_from_a_region_without_the_required_access_is_refused() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::REMOTE_WRITE);
     let error = queue.execute(&WorkRequest::write(peer(&queue), &region, region.remote())).unwrap_err();
-    assert!(matches!(error, WorkError::Access { needs: Access::WRITE, .. }), "{error}");
+    assert_error!(error, ErrorKind::Argument, "was registered for access");
 }
 
 #[test]
@@ -213,6 +215,6 @@ fn inline_bytes_that_the_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
     // SAFETY: mapped until the process ends.
     let region = unsafe { MemoryRegion::register_foreign(&domain, start, 4096, Access::ALL) }.unwrap();
     let put = WorkRequest::inline_send(peer(&queue), &region).bytes(32).stride(64).count(3);
-    assert!(matches!(queue.execute(&put).unwrap_err(), WorkError::Unreadable));
+    assert_error!(queue.execute(&put).unwrap_err(), ErrorKind::Argument, "this CPU cannot read");
     assert_eq!(queue.in_flight(), 0);
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, MemoryRegion, Query};
-use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
+use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Fabric, Library, MemoryRegion, Query};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer};
+use efa_gda::{ErrorKind, Progress, Result};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, EFA_GDA_TIMEOUT_LOCK, efa_gda_put_args};
+use efa_gda_test_support::assert_error;
 use support::side::{
     Pair, Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters, with_wrong_key,
 };
@@ -32,9 +34,11 @@ fn the_query_finds_the_direct_fabric() {
 fn a_query_for_an_unknown_adapter_name_reports_the_adapters_that_exist() {
     with_soft_adapter(&[], |_| {
         let error = Query::new().adapter("absent").find(&Library::load().unwrap()).unwrap_err();
-        let Error::NoSuchAdapter { wanted, found } = error else { panic!("{error:?}") };
-        assert_eq!(wanted, "absent");
-        assert!(!found.is_empty());
+        assert_error!(
+            error,
+            ErrorKind::NoAdapter,
+            "no adapter has the name absent; adapters found: softefa0"
+        );
     });
 }
 
@@ -112,13 +116,13 @@ fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
         let foreign = second.endpoint().unwrap().address_vector().insert(&address).unwrap();
         let error =
             side.domain.gda_ops().unwrap().query_addr(first.endpoint().unwrap(), foreign).unwrap_err();
-        assert!(matches!(error, Error::OtherAddressVector { .. }), "{error}");
+        assert_error!(error, ErrorKind::Argument, "belongs to another address vector");
     });
 }
 
 /// Maps an endpoint whose requests complete on a queue of `entries` entries, and its receives there too unless
 /// `separate`.
-fn mapped_on(side: &Side, entries: usize, separate: bool) -> Result<MappedQueue, QueueError> {
+fn mapped_on(side: &Side, entries: usize, separate: bool) -> Result<MappedQueue> {
     let addresses = side.domain.address_vector(16).unwrap();
     let [completions, others] = [entries, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
     let bindings = Bindings {
@@ -135,10 +139,8 @@ fn a_completion_queue_that_the_two_rings_can_overrun_is_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let error = mapped_on(&side, 4096, false).unwrap_err();
-        let QueueError::ShallowCompletionQueue { completions, requests, receives } = error else {
-            panic!("{error}")
-        };
-        assert_eq!((completions, requests, receives), (4096, 4096, 4096));
+        let text = "has 4096 entries, and up to 8192 may be written before one is read (4096 of the send queue, 4096 of";
+        assert_error!(error, ErrorKind::Argument, text);
         mapped_on(&side, 4096, true).unwrap();
         mapped_on(&side, side.info.completions(), false).unwrap();
     });
@@ -148,10 +150,7 @@ fn a_completion_queue_that_the_two_rings_can_overrun_is_refused() {
 fn a_completion_queue_that_the_send_queue_can_overrun_is_refused() {
     with_soft_adapter(&[], |_| {
         let error = mapped_on(&Side::open(&Query::new()), 2048, true).unwrap_err();
-        assert!(
-            matches!(error, QueueError::ShallowCompletionQueue { requests: 4096, receives: 0, .. }),
-            "{error}"
-        );
+        assert_error!(error, ErrorKind::Argument, "the completion queue has", "4096", "0");
     });
 }
 
@@ -161,7 +160,7 @@ fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
         let [source, target] = pair.regions(65537);
         let put = WorkRequest::write(pair.peer, &source, target.remote()).count(1 << 63);
         let error = pair.first.execute(&put).unwrap_err();
-        assert!(matches!(error, WorkError::TooMany { each: 2, .. }), "{error}");
+        assert_error!(error, ErrorKind::Argument, "more entries than can be counted", "2");
         assert_eq!(pair.first.in_flight(), 0);
     });
 }
@@ -194,7 +193,9 @@ fn close_returns_busy_until_the_queue_is_quiet() {
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("1 request(s) of it were rung"), "{error}");
-        let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
+        let refused = error;
+        assert_error!(refused.error, ErrorKind::Busy, "1 request(s) of it were rung");
+        let mut queue = refused.queue.unwrap();
         adapter.hold(false);
         let report = queue.quiet(Duration::from_secs(30)).unwrap();
         assert_eq!((report.posted, report.completed, queue.in_flight()), (0, 1, 0));
@@ -211,7 +212,8 @@ fn a_put_that_fails_reports_how_many_requests_were_not_posted() {
         // Each request takes two entries.
         let error = queue.execute(&WorkRequest::write(peer, &region, wrong).count(100_000)).unwrap_err();
         let words = error.to_string();
-        let WorkError::Completion { request, posted, unposted, count, .. } = error else { panic!("{words}") };
+        let ErrorKind::FailedRequest { request, .. } = error.kind() else { panic!("{error:?}") };
+        let Progress { posted, unposted, count, .. } = error.progress().unwrap();
         assert!(words.starts_with("request id 1 completed with status 7"), "{words}");
         let next = format!(", transfers not posted: {unposted} of 100000); run gda-probe explain STATUS-7");
         assert!(words.contains(&next), "{words}");
@@ -231,10 +233,12 @@ fn close_refuses_a_queue_with_entries_that_no_doorbell_covered() {
         assert_eq!(queue.in_flight(), 0);
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("never rung for (3)"), "{error}");
-        let CloseError::Unrung { mut queue, entries: 3 } = error else { panic!("{error:?}") };
+        let refused = error;
+        assert_error!(refused.error, ErrorKind::Busy, "never rung for (3)");
+        let mut queue = refused.queue.unwrap();
         let proxy = DoorbellProxy::start().unwrap();
         let error = queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap_err();
-        assert!(matches!(error, DoorbellError::Unrung(3)), "{error:?}");
+        assert_error!(error, ErrorKind::Busy, "never rung for", "3");
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
         blocks.assert_arrived();
         queue.close().unwrap();
@@ -250,11 +254,15 @@ fn a_queue_with_an_unclosed_sender_can_only_be_destroyed() {
         // SAFETY: the queue is open, and no kernel runs.
         unsafe { (*queue.as_ptr().as_ptr()).reserve.word += 1 << 32 };
         let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
-        assert!(matches!(error, WorkError::Device { error: DeviceError::InUse, .. }), "{error:?}");
-        let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
+        assert_error!(error, ErrorKind::Device(DeviceError::InUse));
+        let refused = queue.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "without closing its Sender");
+        let queue = refused.queue.unwrap();
         // SAFETY: as above.
         unsafe { (*queue.as_ptr().as_ptr()).error.poison = EFA_GDA_TIMEOUT_LOCK };
-        let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
+        let refused = queue.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "without closing its Sender");
+        let queue = refused.queue.unwrap();
         queue.destroy().unwrap();
     });
 }
@@ -264,12 +272,9 @@ fn quiet_poisons_the_queue_at_its_time_limit() {
     with_loopback(&[], |mut queue, peer, region, adapter| {
         adapter.hold(true);
         post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
-        let WorkError::Device { error, in_flight: 1, .. } =
-            queue.quiet(Duration::from_millis(1)).unwrap_err()
-        else {
-            panic!("another error");
-        };
-        assert_eq!((error, queue.poison()), (DeviceError::TimeoutCompletion, Some(error)));
+        let error = queue.quiet(Duration::from_millis(1)).unwrap_err();
+        assert_error!(error, ErrorKind::Device(DeviceError::TimeoutCompletion), "requests in flight: 1");
+        assert_eq!(queue.poison(), Some(DeviceError::TimeoutCompletion));
         adapter.hold(false);
         queue.destroy().unwrap();
     });
@@ -285,7 +290,7 @@ fn quiet_returns_the_error_of_a_request_posted_without_a_wait() {
             error.to_string().contains(" (completions read: 1); run gda-probe explain STATUS-7"),
             "{error}"
         );
-        let WorkError::Completion { status, .. } = error else { panic!("{error}") };
+        let ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         queue.quiet(Duration::from_secs(30)).unwrap();
     });

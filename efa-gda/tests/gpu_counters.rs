@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::fabric::{CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, Query};
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
-use efa_gda::queue::{CountersError, MappedQueue, QueueError, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, Placement};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer};
+use efa_gda::{ErrorKind, Result};
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::skip;
 use support::side::{Blocks, Side, bytes_of, gpu_region, introduce, pattern, with_wrong_key};
@@ -39,11 +41,9 @@ fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
     side.counted_queue(counter, CountedOperations::TRANSMIT)
 }
 
-fn refused_for_its_key(put: Result<impl std::fmt::Debug, impl Into<GpuQueueError>>) {
-    let Err(GpuQueueError::Work(WorkError::Completion { status, .. })) = put.map_err(Into::into) else {
-        panic!("not a completion")
-    };
-    assert_eq!(status, CompletionStatus::RemoteBadAddress);
+fn refused_for_its_key(put: Result<impl std::fmt::Debug>) {
+    let error = put.unwrap_err();
+    assert_error!(error, ErrorKind::FailedRequest { status: CompletionStatus::RemoteBadAddress, .. });
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         // Neither libfabric nor a queue on the host reads words that are not mapped into this process.
         assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (None, None));
         let error = counted(&side, &counter).with_counters().unwrap_err();
-        assert!(matches!(error, QueueError::Counters(CountersError::Unreadable(_))), "{error}");
+        assert_error!(error, ErrorKind::Unsupported, "words of the counter cannot be read");
         let short = gpu.memory(&[0; 64]);
         // SAFETY: as above.
         let memory = unsafe { DeviceMemory::new(short, 64, 0, Err("short".into()), Arc::new(())) }.unwrap();

@@ -7,11 +7,12 @@ mod support;
 
 use std::time::Duration;
 
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
-use efa_gda::queue::WorkError;
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::status::DeviceError;
+use efa_gda_test_support::assert_error;
 use support::kernel::Kernel;
 use support::load::{drop_under_a_load, endless, stopped_during_traffic};
 use support::side::{Blocks, Pair, Side, bytes_of};
@@ -63,7 +64,8 @@ fn a_proxy_stopped_during_traffic_ends_a_kernel_wait_with_proxy_stopped() {
             let put = endless(pair.peer, &source, target.remote());
             let (mut first, _) = GpuQueue::with_doorbell(pair.first, gpu, mode.into(), &proxy).unwrap();
             let error = stopped_during_traffic(&proxy, || first.execute(&put)).unwrap_err();
-            let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+            assert_error!(error, ErrorKind::Device(_));
+            let ErrorKind::Device(error) = error.kind() else { panic!("{error:?}") };
             assert_eq!(error, DeviceError::ProxyStopped, "{mode}");
             first.destroy().unwrap();
         }

@@ -8,11 +8,12 @@ mod support;
 use std::time::Duration;
 
 use efa_gda::fabric::{Buffer, Query};
-use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::queue::WorkRequest;
 use efa_gda::smaps::MemoryKind;
 use efa_gda::status::DeviceError;
 use efa_gda::wire::CompletionStatus;
+use efa_gda::{ErrorKind, Progress};
+use efa_gda_test_support::assert_error;
 use support::side::{Blocks, bytes_of, with_wrong_key};
 use support::{with_gpu, with_gpu_pair};
 
@@ -95,7 +96,7 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
         let [source, target] = pair.regions(64);
         let wrong = WorkRequest::write(pair.peer, &source, with_wrong_key(target.remote()));
         let error = pair.first.execute(&wrong).unwrap_err();
-        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
+        let ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -107,9 +108,9 @@ fn a_wait_for_a_stalled_adapter_times_out_and_poisons_the_queue() {
         adapter.hold(true);
         let put = WorkRequest::write(pair.peer, &source, target.remote());
         let error = pair.first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
-        let GpuQueueError::Work(WorkError::Device { error, in_flight, .. }) = error else {
-            panic!("{error:?}")
-        };
+        assert_error!(error, ErrorKind::Device(_));
+        let Progress { in_flight, .. } = error.progress().unwrap();
+        let ErrorKind::Device(error) = error.kind() else { panic!("{error:?}") };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 1));
         assert_eq!(pair.first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
         adapter.hold(false);

@@ -2,10 +2,12 @@
 
 mod kernels_support;
 
+use efa_gda::ErrorKind;
 use efa_gda::executor::host;
 use efa_gda::status::DeviceError;
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::*;
+use efa_gda_test_support::assert_error;
 use kernels_support::{AdapterRecord, Bench, PEER, SECOND, Shape, load, remotes, shared};
 
 fn writes(count: u64) -> efa_gda_put_args {
@@ -310,7 +312,8 @@ fn a_launch_without_lanes_is_refused() {
     let mut queue = host::zeroed_queue();
     let args = efa_gda_put_args { queue: &mut *queue, ..writes(1) };
     // SAFETY: the launch is refused, so no code uses the queue.
-    assert_eq!(unsafe { host::put(&args, 0) }, Err(host::LaunchError::Lanes(0)));
+    let error = unsafe { host::put(&args, 0) }.unwrap_err();
+    assert_error!(error, ErrorKind::Argument, "a block of 0 lanes");
 }
 
 /// An adapter completed more requests than were posted, or fewer than would leave the rest in the ring.

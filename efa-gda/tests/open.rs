@@ -11,7 +11,8 @@ use efa_gda::doorbell::DoorbellMode;
 use efa_gda::memory::{Access, RemoteRegion};
 use efa_gda::queue::{Receives, Region, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use efa_gda::{ErrorKind, NotClosed, Options, Queue, Source};
+use efa_gda::{ErrorKind, Options, Queue, Source};
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::soft::{assert_no_violations, with_soft_adapter};
 
 const BYTES: usize = 100_000;
@@ -141,10 +142,9 @@ fn a_queue_with_requests_in_flight_is_handed_back_by_close_and_destroyed() {
         let write = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
         let timed_out = queue.execute(&write).unwrap_err();
         assert!(matches!(timed_out.kind(), ErrorKind::Device(_)), "{timed_out}");
-        let NotClosed { error, queue, .. } = queue.close().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("1 request(s) of it have not completed"), "{error}");
-        let queue = queue.unwrap();
+        let refused = queue.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "1 request(s) of it were rung and have not completed");
+        let queue = refused.queue.unwrap();
         assert_eq!(queue.snapshot().unwrap().in_flight(), 1);
         queue.destroy().unwrap();
         adapter.hold(false);

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_gda::fabric::{
-    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
+    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, GdaOps, Query,
 };
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
-use efa_gda::queue::{
-    CountersError, MappedQueue, QueueError, ReceiveError, Receives, WorkError, WorkRequest,
-};
+use efa_gda::gpu_queue::{GpuQueue, Placement};
+use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::CompletionStatus;
+use efa_gda::{Error, ErrorKind, Progress};
 use efa_gda_sys::device::efa_gda_counters;
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::cuda::Driver;
 use efa_gda_test_support::until;
 use support::side::{Blocks, Pair, Side, introduce, with_wrong_key};
@@ -85,11 +85,8 @@ fn with_counting(more: &[(&str, &str)], body: impl FnOnce(Pair, CompletionCounte
     });
 }
 
-fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
-    match MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters() {
-        Err(QueueError::Counters(error)) => error,
-        other => panic!("{other:?}"),
-    }
+fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> Error {
+    MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters().unwrap_err()
 }
 
 fn consumed(queue: &MappedQueue) -> u32 {
@@ -123,7 +120,8 @@ fn a_full_ring_and_quiet_wait_for_the_counters() {
         adapter.hold(true);
         let put = WorkRequest::write(pair.peer, &source, target.remote()).count(u64::from(depth) + 1);
         let error = pair.first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
-        let WorkError::Device { in_flight, completed, .. } = error else { panic!("{error:?}") };
+        assert_error!(error, ErrorKind::Device(_));
+        let Progress { in_flight, completed, .. } = error.progress().unwrap();
         assert!(in_flight > 0 && in_flight <= depth && completed == 0, "{error:?}");
         adapter.hold(false);
         pair.first.destroy().unwrap();
@@ -147,7 +145,8 @@ fn the_poster_gets_the_status_of_an_error_even_after_completions_were_overwritte
             assert_eq!(pair.first.execute(&good(count)).unwrap().completed, count);
             posted += count;
             let error = pair.first.execute(&bad).unwrap_err();
-            let WorkError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
+            let ErrorKind::FailedRequest { status, request } = error.kind() else { panic!("{error:?}") };
+            let Progress { completed, .. } = error.progress().unwrap();
             assert_eq!((status, completed), (CompletionStatus::RemoteBadAddress, 1), "after {posted}");
             assert_eq!(request.get() & 0xffff, posted & 0xffff);
             posted += 1;
@@ -170,10 +169,13 @@ fn every_error_among_many_successes_is_counted() {
         for _ in 0..100 {
             match pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(100)) {
                 Ok(_) => {}
-                Err(WorkError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => {
-                    reported += 1
+                Err(error) => {
+                    assert_error!(
+                        error,
+                        ErrorKind::FailedRequest { status: CompletionStatus::RemoteBadAddress, .. }
+                    );
+                    reported += 1;
                 }
-                Err(error) => panic!("{error:?}"),
             }
         }
         let errors = counter.errors().unwrap().unwrap();
@@ -207,13 +209,11 @@ fn a_queue_follows_counters_that_wrap() {
             });
             let put = WorkRequest::write(pair.peer, &source, target.remote());
             let whole = pair.first.execute(&put.clone().count(149_999));
-            let error = pair.first.execute(&put);
+            let error = pair.first.execute(&put).unwrap_err();
             let after = pair.first.execute(&put.count(50_000));
             done.store(true, Ordering::Release);
             assert_eq!(whole.unwrap().completed, 149_999);
-            let WorkError::Completion { request, .. } = error.unwrap_err() else {
-                panic!("the error was not reported")
-            };
+            let ErrorKind::FailedRequest { request, .. } = error.kind() else { panic!("{error:?}") };
             assert_eq!(request.get() & 0xffff, 149_999 & 0xffff);
             assert_eq!(after.unwrap().completed, 50_000);
         });
@@ -229,29 +229,34 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
         let open = || ops(&side).cntr_open_host().unwrap();
         let counter = open();
         let none = refused(&side, endpoint(&side, 8192, &[]));
-        assert!(matches!(none, CountersError::None), "{none}");
+        assert_error!(none, ErrorKind::Unsupported, "no counter that counts exactly");
         let partly = refused(
             &side,
             endpoint(&side, 8192, &[(&counter, CountedOperations::WRITE | CountedOperations::READ)]),
         );
-        assert!(matches!(partly, CountersError::None), "{partly}");
+        assert_error!(partly, ErrorKind::Unsupported, "no counter that counts exactly");
         let receives = (&counter, CountedOperations::TRANSMIT | CountedOperations::RECEIVE);
-        assert!(matches!(refused(&side, endpoint(&side, 8192, &[receives])), CountersError::None));
+        assert_error!(
+            refused(&side, endpoint(&side, 8192, &[receives])),
+            ErrorKind::Unsupported,
+            "no counter that counts exactly"
+        );
         let unplaced = ops(&side).cntr_open().unwrap();
         let foreign = refused(&side, endpoint(&side, 8192, &[(&unplaced, CountedOperations::TRANSMIT)]));
-        assert!(matches!(foreign, CountersError::ForeignWords), "{foreign}");
+        assert_error!(foreign, ErrorKind::Unsupported, "does not own its words");
         let other = endpoint(&side, 8192, &[(&counter, CountedOperations::SEND)]);
         let shared = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
-        assert!(matches!(shared, CountersError::Shared { endpoints: 2 }), "{shared}");
+        assert_error!(shared, ErrorKind::Unsupported, "endpoints: open one for this endpoint alone", "2");
         drop(other);
         let shallow = refused(&side, endpoint(&side, 4096, &[(&counter, CountedOperations::TRANSMIT)]));
-        assert!(
-            matches!(shallow, CountersError::ShallowCompletionQueue { completions: 4096, .. }),
-            "{shallow}"
-        );
+        assert_error!(shallow, ErrorKind::Argument, "with counters it needs twice as many", "4096");
         let one = side.domain.completion_queue(8192).unwrap();
         let same = refused(&side, bound(&side, &one, &one, &[(&counter, CountedOperations::TRANSMIT)]));
-        assert!(matches!(same, CountersError::Receives), "{same}");
+        assert_error!(
+            same,
+            ErrorKind::Unsupported,
+            "receives complete on the completion queue of the requests"
+        );
         let region = side.region(&[7; 64]);
         for (remote, values) in [(region.remote(), [1, 0]), (with_wrong_key(region.remote()), [0, 1])] {
             let used = open();
@@ -259,8 +264,9 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
             let _ = queue.execute(&WorkRequest::write(introduce(&queue, &queue), &region, remote));
             drop(queue);
             let based = refused(&side, endpoint(&side, 8192, &[(&used, CountedOperations::TRANSMIT)]));
-            let CountersError::NotZero { successes, errors } = based else { panic!("{based}") };
-            assert_eq!([successes, errors], values);
+            let [successes, errors] = values;
+            let text = format!("the counter's successes are at {successes} and its errors at {errors}");
+            assert_error!(based, ErrorKind::Unsupported, &text);
         }
         // A counter that is bound once for each kind of operation counts them all.
         let kinds = [
@@ -272,11 +278,12 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
         let unbound = side.domain.endpoint(&side.info).unwrap();
         let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
         let mut unbound = unbound.bind(Bindings::shared(&av, &cq)).unwrap();
-        assert!(matches!(
-            unbound.bind_counter(&counter, CountedOperations::RECEIVE),
-            Err(Error::CounterInUse)
-        ));
-        assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
+        assert_error!(
+            unbound.bind_counter(&counter, CountedOperations::RECEIVE).unwrap_err(),
+            ErrorKind::Busy,
+            "a mapped queue relies on the completion counter"
+        );
+        assert_error!(counter.clone().close().unwrap_err(), ErrorKind::Busy);
         drop(queue);
         counter.close().unwrap();
     });
@@ -288,7 +295,7 @@ fn a_queue_with_counters_refuses_receives() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let error = counting(&side).0.post_receives(&Receives::new(side.region(&[0; 64]))).unwrap_err();
-        assert!(matches!(error, ReceiveError::NoReceiveQueue), "{error}");
+        assert_error!(error, ErrorKind::Unsupported, "the queue takes no receives");
     });
 }
 
@@ -310,9 +317,8 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
         blocks.assert_arrived();
         let bad = WorkRequest::write(peer, &blocks.source, with_wrong_key(blocks.target.remote())).bytes(64);
         let error = first.execute(&bad.timeout(Duration::from_millis(100))).unwrap_err();
-        let GpuQueueError::Work(WorkError::Device { error, in_flight: 1, .. }) = error else {
-            panic!("{error:?}")
-        };
+        assert_error!(error, ErrorKind::Device(_), "requests in flight: 1");
+        let ErrorKind::Device(error) = error.kind() else { panic!("{error:?}") };
         assert_eq!(error, DeviceError::TimeoutCompletion);
         // On a busy machine the adapter executes the request after the wait.
         let counters = || first.snapshot().unwrap().counters;
@@ -346,7 +352,7 @@ fn the_pretended_gpu_uses_counters_in_host_memory() {
                 &WorkRequest::write(peer, &blocks.source, with_wrong_key(blocks.target.remote())).bytes(64),
             )
             .unwrap_err();
-        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
+        let ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         assert_no_violations(adapter);
         first.close().unwrap();
@@ -365,6 +371,6 @@ fn a_queue_that_has_posted_refuses_counters() {
         let region = side.region(&[7; 64]);
         first.execute(&WorkRequest::write(peer, &region, region.remote()).count(10)).unwrap();
         let refused = first.with_counters();
-        assert!(matches!(refused, Err(QueueError::Counters(CountersError::Posted))), "{refused:?}");
+        assert_error!(refused.unwrap_err(), ErrorKind::Unsupported, "has already posted requests");
     });
 }

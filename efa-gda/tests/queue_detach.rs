@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
@@ -132,8 +134,12 @@ fn a_queue_whose_kernels_may_run_is_returned_by_close_and_leaked_by_drop() {
         let queue = queue(gpu, side);
         driver.set_result(c"cuStreamQuery", UNKNOWN);
         let registered = driver.registered();
-        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
-        let GpuCloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
+        let refused = queue.unmap().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "may still use the queue");
+        let queue = refused.queue.unwrap();
+        let refused = queue.destroy().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "may still use the queue");
+        let queue = refused.queue.unwrap();
         drop(queue);
         assert_eq!(driver.registered(), registered);
     });
@@ -152,7 +158,9 @@ fn a_queue_detached_before_its_kernels_ended_aborts_the_waits_of_the_host_too() 
         let (queue, _) =
             GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Record.into(), &proxy).unwrap();
         driver.set_result(c"cuStreamQuery", UNKNOWN);
-        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        let refused = queue.unmap().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "may still use the queue");
+        let queue = refused.queue.unwrap();
         driver.set_result(c"cuStreamQuery", 0);
         let queue = queue.unmap().unwrap();
         assert_eq!(
@@ -183,10 +191,15 @@ fn a_queue_in_a_launch_refuses_host_calls() {
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let put = WorkRequest::write(peer, &source, target.remote());
         let launch = first.begin_launch();
-        assert!(matches!(first.execute(&put), Err(GpuQueueError::InLaunch { launches: 1 })));
-        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(GpuQueueError::InLaunch { launches: 1 })));
+        assert_error!(first.execute(&put).unwrap_err(), ErrorKind::Busy, "launch(es) use the queue", "1");
+        assert_error!(
+            first.quiet(Duration::from_secs(1)).unwrap_err(),
+            ErrorKind::Busy,
+            "launch(es) use the queue",
+            "1"
+        );
         let measured = first.measure_latency(&put, Producer::Warp, 1);
-        assert!(matches!(measured, Err(GpuQueueError::InLaunch { launches: 1 })));
+        assert_error!(measured.unwrap_err(), ErrorKind::Busy, "launch(es) use the queue", "1");
         drop(launch);
         assert_eq!(first.execute(&put).unwrap().completed, 1);
     });
@@ -202,9 +215,9 @@ fn a_queue_with_unrung_entries_stays_mapped() {
         // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
         unsafe { post_without_doorbell(first.device_address(), &args) };
         let registered = driver.registered();
-        let GpuCloseError::Unrung { mut queue, entries: 1 } = first.close().unwrap_err() else {
-            panic!("closed")
-        };
+        let refused = first.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "never rung for (1)");
+        let mut queue = refused.queue.unwrap();
         assert_eq!(driver.registered(), registered);
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
         queue.close().unwrap();
@@ -217,9 +230,9 @@ fn a_queue_in_a_launch_is_not_destroyed_and_is_leaked_by_drop() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         let (launch, registered) = (queue.begin_launch(), driver.registered());
-        let GpuCloseError::InLaunch { queue, launches: 1 } = queue.destroy().unwrap_err() else {
-            panic!("destroyed")
-        };
+        let refused = queue.destroy().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "1 launch(es)");
+        let queue = refused.queue.unwrap();
         drop(queue);
         drop(launch);
         assert_eq!(driver.registered(), registered);
@@ -236,6 +249,6 @@ fn a_load_with_an_incomplete_warp_is_refused_on_a_gpu() {
         let load =
             Load { producer: Producer::Warp, shared: true, blocks: 1, threads: 33, calls: 1, per_call: 1 };
         let measured = GpuQueue::measure_rate(&mut [first], &[put], &load);
-        assert!(matches!(measured, Err(GpuQueueError::Work(WorkError::Unsupported { .. }))), "{measured:?}");
+        assert_error!(measured.unwrap_err(), ErrorKind::Unsupported, "is not possible on this queue");
     });
 }

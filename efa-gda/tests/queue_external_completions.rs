@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use efa_gda::ErrorKind;
 use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{CloseError, MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
+use efa_gda_test_support::assert_error;
 use support::side::{Blocks, Side, introduce};
 use support::{assert_no_violations, with_soft_adapter};
 
@@ -64,14 +66,21 @@ fn with_completions_in_gpu_memory(side: &Side) -> MappedQueue {
 }
 
 #[test]
-fn the_refusal_to_close_a_queue_that_the_host_cannot_poll_names_the_gpus_call() {
+fn a_busy_queue_that_the_host_cannot_poll_is_handed_back_and_quiet_names_the_gpu() {
     with_soft_adapter(&[], |_| {
         let queue = with_completions_in_gpu_memory(&Side::open(&Query::new()));
         // SAFETY: no kernel uses the queue; the word says that one request was rung for.
         unsafe { (*queue.as_ptr().as_ptr()).lock.doorbell_index = 1 };
-        let error = queue.close().unwrap_err();
-        assert!(error.to_string().contains("wait for them with GpuQueue::quiet"), "{error}");
-        let CloseError::Busy { queue, in_flight: 1 } = error else { panic!("{error}") };
+        let refused = queue.close().unwrap_err();
+        assert_error!(
+            refused.error,
+            ErrorKind::Busy,
+            "1 request(s) of it were rung",
+            "wait for them with quiet"
+        );
+        let mut queue = refused.queue.unwrap();
+        let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
+        assert_error!(error, ErrorKind::Unsupported, "map it into that GPU");
         queue.destroy().unwrap();
     });
 }
@@ -95,7 +104,7 @@ fn the_host_refuses_to_poll_completions_in_gpu_memory() {
             queues[0].execute(&put).map(drop),
             queues[0].quiet(Duration::from_secs(1)).map(drop),
         ] {
-            assert!(matches!(refused, Err(WorkError::Unsupported { .. })), "{refused:?}");
+            assert_error!(refused.unwrap_err(), ErrorKind::Unsupported, "is not possible on this queue");
         }
         assert_eq!(adapter.statistics().doorbells, 0);
     });

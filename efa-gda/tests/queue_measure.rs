@@ -5,12 +5,14 @@
 
 mod support;
 
+use efa_gda::ErrorKind;
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer};
+use efa_gda_test_support::assert_error;
 use support::side::{Side, bytes_of, pattern, with_wrong_key};
 use support::{assert_no_violations, with_gpu, with_soft_adapter};
 
@@ -114,7 +116,7 @@ fn a_load_whose_writes_fail_returns_their_status() {
         let wrong = with_wrong_key(target.remote());
         let error =
             MappedQueue::measure_rate(&mut queues, &puts(&peers, &source, wrong), &SHARED).unwrap_err();
-        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -142,7 +144,8 @@ fn loads_that_cannot_be_measured_are_refused() {
         ];
         for (queues, puts, load, case) in cases {
             let measured = MappedQueue::measure_rate(&mut two[..queues], puts, &load);
-            assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{case}");
+            let error = measured.expect_err(case);
+            assert_error!(error, ErrorKind::Unsupported, "is not possible on this queue");
         }
     });
 }

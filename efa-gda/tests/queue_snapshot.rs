@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Error, Query};
-use efa_gda::queue::{CloseError, Contents, WorkError, WorkRequest};
+use efa_gda::fabric::Query;
+use efa_gda::queue::{Contents, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{
     CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, Request,
     RequestId, RequestIdWidth, Segment,
 };
+use efa_gda::{ErrorKind, Progress};
 use efa_gda_sys::device::efa_gda_queue;
+use efa_gda_test_support::assert_error;
 use support::side::Side;
 use support::{with_pair, with_soft_adapter};
 
@@ -136,19 +138,19 @@ fn a_wait_for_an_adapter_that_died_times_out_and_the_queue_can_be_destroyed() {
             .count(3)
             .timeout(Duration::from_millis(50));
         let error = pair.first.execute(&put).unwrap_err();
-        let WorkError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        assert_error!(error, ErrorKind::Device(_));
+        let Progress { in_flight, .. } = error.progress().unwrap();
+        let ErrorKind::Device(error) = error.kind() else { panic!("{error:?}") };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 3));
         drop(put);
         let snapshot = pair.first.snapshot();
         assert_eq!((snapshot.in_flight(), snapshot.poison()), (3, Some(DeviceError::TimeoutCompletion)));
         // Deregistration and `close` are refused while requests are in flight; `destroy` succeeds.
-        assert!(matches!(source.close().unwrap_err(), Error::Busy { .. }));
-        let error = pair.first.close().unwrap_err();
-        assert!(
-            error.to_string().ends_with("the queue is poisoned; destroy it, which flushes them"),
-            "{error}"
-        );
-        let CloseError::Busy { queue, in_flight: 3 } = error else { panic!("not busy") };
+        assert_error!(source.close().unwrap_err(), ErrorKind::Busy);
+        let refused = pair.first.close().unwrap_err();
+        assert_error!(refused.error, ErrorKind::Busy, "3 request(s) of it were rung");
+        assert!(refused.error.hint().starts_with("the queue is poisoned: destroy it"), "{}", refused.error);
+        let queue = refused.queue.unwrap();
         queue.destroy().unwrap();
     });
 }

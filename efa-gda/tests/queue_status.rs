@@ -8,8 +8,9 @@ mod support;
 use std::time::Duration;
 
 use efa_gda::fabric::Query;
-use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 use efa_gda::wire::CompletionStatus;
+use efa_gda::{ErrorKind, Progress};
 use support::side::{Pair, arrived, bytes_of, introduce, with_wrong_key};
 use support::{with_pair, with_soft_adapter};
 
@@ -19,7 +20,7 @@ const PATIENT: Duration = Duration::from_secs(30);
 /// Posts a work request that must fail, and returns its status.
 fn status_of(queue: &mut MappedQueue, put: &WorkRequest) -> CompletionStatus {
     let error = queue.execute(put).unwrap_err();
-    let WorkError::Completion { status, .. } = error else { panic!("{error}") };
+    let ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error:?}") };
     status
 }
 
@@ -84,7 +85,8 @@ fn the_error_of_one_of_several_requests_names_that_request() {
         let [source, target] = pair.regions(64);
         let put = WorkRequest::write(pair.peer, &source, target.remote()).count(3);
         let error = pair.first.execute(&put).unwrap_err();
-        let WorkError::Completion { status, request, completed, .. } = error else { panic!("{error}") };
+        let ErrorKind::FailedRequest { status, request } = error.kind() else { panic!("{error:?}") };
+        let Progress { completed, .. } = error.progress().unwrap();
         assert_eq!((status, request.get(), completed), (CompletionStatus::RemoteAbort, 1, 3));
     });
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
 use efa_gda_test_support::{Need, missing, pattern, skip};
@@ -206,7 +206,7 @@ fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
     gone.close().unwrap();
     let peer = itself(&mut queue);
     let error = queue.execute(&WorkRequest::write(peer, &memory, remote)).unwrap_err();
-    let WorkError::Completion { status, .. } = error else { panic!("{error}") };
+    let efa_gda::ErrorKind::FailedRequest { status, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
@@ -251,7 +251,7 @@ fn a_read_on_an_adapter_without_rdma_read_is_refused() {
     let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
     let peer = itself(&mut queue);
     let error = queue.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap_err();
-    assert!(matches!(error, WorkError::Unsupported { operation: "an RDMA read", .. }), "{error}");
+    efa_gda_test_support::assert_error!(error, efa_gda::ErrorKind::Unsupported, "an RDMA read");
 }
 
 /// Creates a queue with counters attached.

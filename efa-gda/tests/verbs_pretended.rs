@@ -11,17 +11,19 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::exposure::Exposure;
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, Peer, QueueKey,
     QueuePairNumber, RequestId,
 };
 use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
+use efa_gda_test_support::assert_error;
 use efa_gda_test_support::{complete_when_rung, cuda, in_child};
 use verbs_fake::{DEPTH, library, state};
 
@@ -126,9 +128,7 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         assert_eq!(done.unwrap().completed, 2);
         let failed = CompletionStatus::RemoteBadAddress;
         let error = completing(2..3, failed, &exposure, || queue.execute(&write)).unwrap_err();
-        let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
-            panic!("{error:?}")
-        };
+        let ErrorKind::FailedRequest { status, request } = error.kind() else { panic!("{error:?}") };
         assert_eq!((status, request.get() & 0xffff), (CompletionStatus::RemoteBadAddress, 2));
         // SAFETY: no kernel runs.
         let (entry, doorbell) = unsafe { ((*RINGS.send.get())[1], (*RINGS.doorbells.get())[0]) };
@@ -154,7 +154,7 @@ fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
         let proxy = DoorbellProxy::start().unwrap();
         let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
         let error = queue.execute(&send).unwrap_err();
-        assert!(matches!(error, GpuQueueError::Work(WorkError::Unsupported { .. })), "{error:?}");
+        assert_error!(error, ErrorKind::Unsupported);
         queue.unmap().unwrap().close().unwrap();
     });
 }

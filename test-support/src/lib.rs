@@ -27,6 +27,16 @@ pub use child::{Child, in_child};
 pub use process::{Outcome, copy_program, output, run};
 pub use skip::{Need, missing, skip};
 
+/// Asserts the kind of an `efa_gda::Error`, a pattern, and parts of its text.
+#[macro_export]
+macro_rules! assert_error {
+    ($error:expr, $kind:pat $(, $text:expr)* $(,)?) => {{
+        let error = &$error;
+        assert!(matches!(error.kind(), $kind), "{error:?}");
+        $(assert!(error.to_string().contains($text), "{} is not in: {error:?}", $text);)*
+    }};
+}
+
 /// The root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()

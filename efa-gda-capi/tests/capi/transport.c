@@ -304,7 +304,7 @@ static void timeout(void) {
   CHECK(progress.in_flight == 3 && progress.poison == EFA_GDA_TIMEOUT_COMPLETION);
   CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
-  CHECK(strstr(efa_gda_last_error(), "destroy it with efa_gda_mapped_destroy") != NULL);
+  CHECK(strstr(efa_gda_last_error(), "destroy it (in C: efa_gda_mapped_destroy)") != NULL);
   CHECK(strstr(efa_gda_last_error(), "wait") == NULL && strstr(efa_gda_last_error(), "::") == NULL);
   /* The queue stays poisoned. */
   CHECK(efa_gda_mapped_abort(first, 1) == 0 && efa_gda_mapped_abort(first, 0) == 0);

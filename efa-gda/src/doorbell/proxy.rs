@@ -350,7 +350,7 @@ fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
 
 impl From<ProxyError> for crate::Error {
     fn from(error: ProxyError) -> Self {
-        Self::new(crate::ErrorKind::Internal, error)
+        Self::new(crate::ErrorKind::Internal, crate::error_chain(&error).to_string())
     }
 }
 

@@ -288,3 +288,13 @@ impl Drop for Registration {
         self.detach();
     }
 }
+
+impl From<RegisterError> for crate::Error {
+    fn from(error: RegisterError) -> Self {
+        let kind = match error {
+            RegisterError::NoMemory { .. } => crate::ErrorKind::OutOfMemory,
+            _ => crate::ErrorKind::Unsupported,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

@@ -11,8 +11,8 @@
 //! entries, and stores that bypass the device library's rules. `crate::queue::measure` exports the benches.
 
 use efa_gda_sys::device::{efa_gda_put_args, efa_gda_put_result, efa_gda_queue};
-use thiserror::Error;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::status::{DeviceError, outcome};
 
 #[cfg(feature = "test-utils")]
@@ -29,18 +29,6 @@ pub use test_utils::{
 
 /// Most lanes of one block.
 pub(crate) const MAX_LANES: u32 = 1024;
-
-/// Why a block could not start.
-#[derive(Clone, Copy, Debug, Error, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// The number of lanes is 0, or more than 1024.
-    #[error("a block of {0} lanes cannot run; ask for 1 to {MAX_LANES} lanes")]
-    Lanes(u32),
-    /// The lanes' stacks cannot be allocated.
-    #[error("the stacks of the lanes ({0}) cannot be allocated; free memory, or ask for fewer lanes")]
-    Memory(u32),
-}
 
 /// How a put kernel ended, with or without an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,13 +66,13 @@ pub fn zeroed_queue() -> Box<efa_gda_queue> {
 /// `args.result` is ignored.
 ///
 /// # Errors
-/// [`LaunchError`] when the block could not start. Nothing was posted then.
+/// [`ErrorKind::Internal`](crate::ErrorKind::Internal) when the block could not start. Nothing was posted then.
 ///
 /// # Safety
 /// `args.queue` must point to a queue struct that obeys the rules in `queue.h`. Its rings, doorbells and counters must
 /// stay mapped during the call, and nothing else may use the queue meanwhile. The adapter checks the addresses and keys
 /// in `args`, except for inline requests: this function reads their bytes, so they must be readable.
-pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<KernelOutcome, LaunchError> {
+pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<KernelOutcome> {
     let mut result = not_run();
     let args = efa_gda_put_args { result: &raw mut result, ..*args };
     // SAFETY: the caller vouches for the queue and the inline bytes. `result` outlives the call, which returns only
@@ -164,11 +152,18 @@ fn not_run() -> efa_gda_put_result {
     efa_gda_put_result { status: efa_gda_sys::device::EFA_GDA_NOT_RUN, ..Default::default() }
 }
 
-fn launched(started: bool, lanes: u32) -> Result<(), LaunchError> {
+fn launched(started: bool, lanes: u32) -> Result<()> {
     match started {
         true => Ok(()),
-        false if lanes == 0 || lanes > MAX_LANES => Err(LaunchError::Lanes(lanes)),
-        false => Err(LaunchError::Memory(lanes)),
+        false if lanes == 0 || lanes > MAX_LANES => {
+            Err(Error::argument(format!("a block of {lanes} lanes cannot run"))
+                .with_hint("ask for 1 to 1024 lanes"))
+        }
+        false => Err(Error::new(
+            ErrorKind::Internal,
+            format!("the stacks of the lanes ({lanes}) cannot be allocated"),
+        )
+        .with_hint("free memory, or ask for fewer lanes")),
     }
 }
 

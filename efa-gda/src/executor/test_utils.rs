@@ -6,7 +6,8 @@ use std::sync::Mutex;
 
 use efa_gda_sys::device::{efa_gda_load_args, efa_gda_peer, efa_gda_put_args, efa_gda_queue};
 
-use super::{KernelOutcome, LaunchError, launched, not_run};
+use super::{KernelOutcome, launched, not_run};
+use crate::Result;
 use crate::status::{DeviceError, outcome};
 
 /// The queue and the peer of [`test_put`], and its bound. `result` is ignored.
@@ -28,7 +29,7 @@ pub unsafe fn test_put(
     lkey: u32,
     rkey: u32,
     lanes: u32,
-) -> Result<KernelOutcome, LaunchError> {
+) -> Result<KernelOutcome> {
     static MODULE_VARIABLE: Mutex<()> = Mutex::new(());
     let _exclusive = MODULE_VARIABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut result = not_run();
@@ -66,7 +67,7 @@ pub struct LoadOptions {
 /// thread.
 ///
 /// # Errors
-/// [`LaunchError`]. Blocks that did start have ended.
+/// [`Error`](crate::Error). Blocks that did start have ended.
 ///
 /// # Safety
 /// As [`put`](super::put), for each of `args.queues`; several blocks may share them. `args.status` is ignored.
@@ -75,7 +76,7 @@ pub unsafe fn load(
     blocks: u32,
     lanes: u32,
     options: LoadOptions,
-) -> Result<Vec<Result<(), DeviceError>>, LaunchError> {
+) -> Result<Vec<Result<(), DeviceError>>> {
     /// The arguments that all blocks read.
     struct Shared(efa_gda_load_args);
     // SAFETY: the device code accesses what the pointers lead to with atomics, or while it owns the queue's ticket
@@ -114,7 +115,7 @@ fn mixed_seed(seed: u64, block: u32) -> u64 {
 /// gives the same run every time. Returns the status of each group.
 ///
 /// # Errors
-/// [`LaunchError`].
+/// [`Error`](crate::Error).
 ///
 /// # Safety
 /// As [`load`].
@@ -123,7 +124,7 @@ pub unsafe fn load_beside<F: FnMut()>(
     lanes: u32,
     seed: u64,
     mut step: F,
-) -> Result<Vec<Result<(), DeviceError>>, LaunchError> {
+) -> Result<Vec<Result<(), DeviceError>>> {
     unsafe extern "C" fn call<F: FnMut()>(step: *mut c_void) {
         // SAFETY: `load_beside` passes its `step`, which nothing else uses until the block has ended.
         unsafe { (*step.cast::<F>())() }
@@ -146,7 +147,7 @@ pub unsafe fn load_beside<F: FnMut()>(
 }
 
 /// Runs every block to its end, each on its own thread.
-fn on_blocks(blocks: u32, run: impl Fn(u32) -> Result<(), LaunchError> + Sync) -> Result<(), LaunchError> {
+fn on_blocks(blocks: u32, run: impl Fn(u32) -> Result<()> + Sync) -> Result<()> {
     let run = &run;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..blocks).map(|block| scope.spawn(move || run(block))).collect();
@@ -178,17 +179,12 @@ const _: () = assert!(size_of::<BenchArgs>() == 56, "BenchArgs has the layout of
 /// Runs a kernel of `kernels/bench.cu` with `blocks` blocks of `lanes` lanes, each block on its own thread.
 ///
 /// # Errors
-/// [`LaunchError`]. Blocks that did start have ended.
+/// [`Error`](crate::Error). Blocks that did start have ended.
 ///
 /// # Safety
 /// As [`put`](super::put), for each of `args.puts`, whose memory the adapter may write and read. The other pointers
 /// must lead to as many words as `bench.cu` requires.
-pub(crate) unsafe fn bench(
-    args: &BenchArgs,
-    latency: bool,
-    blocks: u32,
-    lanes: u32,
-) -> Result<(), LaunchError> {
+pub(crate) unsafe fn bench(args: &BenchArgs, latency: bool, blocks: u32, lanes: u32) -> Result<()> {
     /// The arguments that all blocks read.
     struct Shared(BenchArgs);
     // SAFETY: each group writes only its own words. The device library's rules cover the sharing of queues.

@@ -7,8 +7,11 @@ use efa_gda_sys::fi;
 
 use super::Domain;
 use super::domain::close_shared;
-use super::error::{Error, Result};
+use super::error;
 use super::object::{Context, InContext, Object, Padded, table_op};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 
 /// A peer in an [`AddressVector`] (`fi_addr_t`). Other vectors refuse it, because libfabric releases before 2.5
 /// read past their tables for a number that they did not return.
@@ -57,16 +60,15 @@ impl AddressVector {
     /// Inserts the raw address that a peer's [`super::Endpoint::address`] returned.
     ///
     /// # Errors
-    /// [`Error::AddressLength`] for an address of another length than the efa provider's;
-    /// [`Error::AddressRefused`] where the provider does not accept it.
+    /// [`ErrorKind::Argument`] for an address of another length than the efa provider's, or that the provider does not
+    /// accept.
     pub fn insert(&self, address: &[u8]) -> Result<FabricAddress> {
         /// Bytes of an address of the format FI_ADDR_EFA. `fi_av_insert` takes no length and reads this many
         /// bytes.
         const LENGTH: usize = 32;
         const OPERATION: &str = "fi_av_insert";
-        let refused = |failure| Error::AddressRefused { failure, length: address.len() };
         if address.len() != LENGTH {
-            return Err(Error::AddressLength { length: address.len(), expected: LENGTH });
+            return Err(error::address_length(address.len(), LENGTH));
         }
         let mut whole = [0_u64; LENGTH / 8];
         for (word, chunk) in whole.iter_mut().zip(address.chunks(8)) {
@@ -84,10 +86,10 @@ impl AddressVector {
         let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
         drop(serialized);
         if count < 0 {
-            return Err(refused(Some(self.0.context().failure(OPERATION, count))));
+            return Err(self.0.context().failure(OPERATION, count).address_refused());
         }
         if count != 1 || inserted == fi::FI_ADDR_NOTAVAIL {
-            return Err(refused(None));
+            return Err(error::address_not_accepted(address.len()));
         }
         Ok(FabricAddress { number: inserted, vector: self.0.parents().identity })
     }
@@ -95,7 +97,7 @@ impl AddressVector {
     /// Closes the vector and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "address vector")
     }
@@ -103,7 +105,7 @@ impl AddressVector {
     /// The `fi_addr_t` of an address that this vector returned. `operation` names the call in errors.
     pub(super) fn number(&self, address: FabricAddress, operation: &'static str) -> Result<fi::fi_addr_t> {
         if address.vector != self.0.parents().identity {
-            return Err(Error::OtherAddressVector { operation });
+            return Err(error::other_address_vector(operation));
         }
         Ok(address.number)
     }

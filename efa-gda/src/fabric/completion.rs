@@ -8,11 +8,13 @@ use efa_gda_sys::fi;
 
 use super::Domain;
 use super::domain::close_shared;
-use super::error::{Error, Result};
 use super::gda::{CQ_OPEN_EXT, CqOpenExt, cq_error};
 use super::object::{Context, InContext, Object, Padded, table_op};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
+use crate::{Error, Result};
 
 /// A completion queue. Clones are handles of one queue, which is closed when the last clone and the last
 /// endpoint bound to it are dropped.
@@ -131,15 +133,18 @@ impl CompletionQueue {
     /// Registers another endpoint that completes on the queue.
     ///
     /// # Errors
-    /// [`Error::CompletionQueuePolled`] where a mapped queue polls it.
+    /// [`ErrorKind::Busy`] where a mapped queue polls it.
     pub(super) fn register_endpoint(&self) -> Result<Completing> {
-        self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
+        self.0.parents().polling.begin().ok_or_else(|| {
+            let why = "a mapped queue polls the completion queue, so no other endpoint may complete on it";
+            Error::busy(why).with_hint("open another completion queue for this endpoint")
+        })
     }
 
     /// Closes the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion queue")
     }

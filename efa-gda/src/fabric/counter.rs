@@ -16,11 +16,14 @@ use efa_gda_sys::fi;
 
 use super::Domain;
 use super::domain::close_shared;
-use super::error::{Error, Result};
+use super::error;
 use super::gda::{CNTR_OPEN_EXT, counter_error};
 use super::object::{Context, InContext, Object, Padded, table_op};
-use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, OutOfBounds, Owner, Reader};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, Owner, Reader, in_bounds};
 use crate::polling::{Completing, Polling, Unclaimable};
+use crate::{Error, Result};
 
 pub(super) type CntrOpenExt = unsafe extern "C" fn(
     *mut fi::fid_domain,
@@ -80,14 +83,11 @@ impl OwnedWords {
     /// Places the words in GPU memory, and returns the dmabuf of that memory.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] where the words do not fit; [`Error::NoDmabuf`] where the memory has no dmabuf.
+    /// [`ErrorKind::Argument`] where the words do not fit; [`ErrorKind::Unsupported`] where the memory has no dmabuf.
     pub(super) fn device(memory: DeviceMemory) -> Result<(Self, Dmabuf)> {
         let DeviceMemory { address, length, ordinal, dmabuf, owner, reader } = memory;
-        if length < Self::BYTES {
-            let (needs, region) = (Self::BYTES as u64, length as u64);
-            return Err(OutOfBounds { offset: 0, length: needs, region }.into());
-        }
-        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CNTR_OPEN_EXT, why })?;
+        in_bounds(0, Self::BYTES as u64, length as u64)?;
+        let dmabuf = dmabuf.map_err(|why| error::no_dmabuf(CNTR_OPEN_EXT, &why))?;
         let success = address.as_ptr() as u64;
         Ok((Self { success, device: Some(ordinal), reader, _owner: owner }, dmabuf))
     }
@@ -203,7 +203,7 @@ impl CompletionCounter {
     /// example in GPU memory.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_read`.
+    /// [`ErrorKind::Other`] where the provider's table has no `fi_cntr_read`.
     pub fn successes(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its operation table, or to null.
@@ -216,7 +216,7 @@ impl CompletionCounter {
     /// The number of requests that completed with an error. None as for [`Self::successes`].
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_readerr`.
+    /// [`ErrorKind::Other`] where the provider's table has no `fi_cntr_readerr`.
     pub fn errors(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its operation table, or to null.
@@ -229,7 +229,7 @@ impl CompletionCounter {
     /// Closes the counter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion counter")
     }
@@ -276,9 +276,12 @@ impl CompletionCounter {
     /// Registers another user: an endpoint that is counted.
     ///
     /// # Errors
-    /// [`Error::CounterInUse`] where a mapped queue relies on the counter.
+    /// [`ErrorKind::Busy`] where a mapped queue relies on the counter.
     pub(super) fn register_user(&self) -> Result<Completing> {
-        self.0.parents().counting.begin().ok_or(Error::CounterInUse)
+        self.0.parents().counting.begin().ok_or_else(|| {
+            let why = "a mapped queue relies on the completion counter, so it may not count for others";
+            Error::busy(why).with_hint("open another completion counter")
+        })
     }
 
     pub(super) fn fid(&self) -> *mut fi::fid {

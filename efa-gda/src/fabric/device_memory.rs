@@ -6,10 +6,13 @@ use std::ptr::null_mut;
 
 use efa_gda_sys::fi;
 
-use super::error::{Error, Result};
+use super::error;
 use super::memory::MemoryRegion;
 use super::object::{Padded, table_op};
 use super::{Domain, Version};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::memory::{Access, DeviceMemory};
 
 const REGISTER: &str = "fi_mr_regattr";
@@ -44,8 +47,8 @@ impl MemoryRegion {
     /// one and the domain accepts it, else by address. Returns which of the two was used, and why.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`] with the reason why each way failed; [`Error::FunctionMissing`];
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    /// [`ErrorKind::Unsupported`] with the reason why each way failed; [`ErrorKind::Other`] for a key that no entry can
+    /// carry.
     pub fn register_device(
         domain: &Domain,
         memory: DeviceMemory,
@@ -60,8 +63,8 @@ impl MemoryRegion {
             Err(why) => why,
         };
         if domain.info().is_some_and(|info| info.caps() & fi::FI_HMEM == 0) {
-            let address = "the domain was opened without FI_HMEM; ask the query for GPU memory".into();
-            return Err(Error::DeviceMemory { dmabuf: why, address });
+            let address = "the domain was opened without FI_HMEM; ask the query for GPU memory";
+            return Err(error::device_memory(&why, address));
         }
         let part = fi::iovec { iov_base: memory.address.as_ptr().cast(), iov_len: memory.length };
         let mut attr = attributes(&memory, access);
@@ -73,7 +76,7 @@ impl MemoryRegion {
                 let region = unsafe { Self::adopt_device(domain, raw, memory, access) }?;
                 Ok((region, Registration::Address { why }))
             }
-            Err(address) => Err(Error::DeviceMemory { dmabuf: why, address }),
+            Err(address) => Err(error::device_memory(&why, &address)),
         }
     }
 }

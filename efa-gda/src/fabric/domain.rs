@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
-use super::error::{Error, Result};
+use super::error;
 use super::object::{Context, InContext, Object, table_op};
 use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::memory::{Access, Buffer};
 use crate::ownership::into_sole_owner;
 
@@ -33,18 +36,18 @@ impl Fabric {
     /// Opens the fabric of `info`, which must come from `library`.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] where `info` came from another library; [`Error::Call`] where `fi_fabric` fails;
-    /// [`Error::NoObject`] for an info without fabric attributes.
+    /// [`ErrorKind::Argument`] where `info` came from another library; [`ErrorKind::Other`] where `fi_fabric` fails;
+    /// [`ErrorKind::Other`] for an info without fabric attributes.
     pub fn open(library: &Library, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_fabric";
         if !info.came_from(library) {
-            return Err(Error::OtherLibrary { operation: OPERATION });
+            return Err(error::other_library(OPERATION));
         }
         let context = Arc::new(Context::new(Some(library.clone())));
         // SAFETY: the info is valid while `info` lives.
         let attr = unsafe { (*info.as_ptr()).fabric_attr };
         if attr.is_null() {
-            return Err(Error::NoObject { operation: OPERATION });
+            return Err(error::no_object(OPERATION));
         }
         let parents = FabricParents { context, _info: info.clone() };
         let call = |fabric: *mut _| {
@@ -58,7 +61,7 @@ impl Fabric {
     /// Opens the domain of `info`, which is one adapter.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_domain` fails.
+    /// [`ErrorKind::Argument`] for an info of another library; [`ErrorKind::Other`] where `fi_domain` fails.
     pub fn domain(&self, info: &Info) -> Result<Domain> {
         const OPERATION: &str = "fi_domain";
         self.context().require_same_library(info, OPERATION)?;
@@ -77,7 +80,7 @@ impl Fabric {
     /// Closes the fabric and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a domain uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Busy`] while a clone or a domain uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "fabric")
     }
@@ -90,7 +93,7 @@ pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
 ) -> Result<()> {
     match into_sole_owner(object) {
         Ok(object) => object.close(),
-        Err(holders) => Err(Error::Busy { what, holders }),
+        Err(holders) => Err(error::busy(what, holders)),
     }
 }
 
@@ -172,8 +175,7 @@ impl Domain {
     /// Opens the operations that expose queues to a GPU.
     ///
     /// # Errors
-    /// [`Error::GdaNotOnThisFabric`] on the fabric `efa`; [`Error::GdaUnknown`] with a libfabric before 2.3;
-    /// [`Error::GdaInDomainOps`] with libfabric 2.2; [`Error::GdaTableUnknown`] where a provider older than the
+    /// [`ErrorKind::Unsupported`] on the fabric `efa`, with a libfabric before 2.3, and where a provider older than the
     /// table returns one.
     pub fn gda_ops(&self) -> Result<GdaOps> {
         GdaOps::open(self)
@@ -182,7 +184,7 @@ impl Domain {
     /// Opens an address vector for about `count` addresses.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_av_open` fails.
+    /// [`ErrorKind::Other`] where `fi_av_open` fails.
     pub fn address_vector(&self, count: usize) -> Result<AddressVector> {
         AddressVector::open(self, count)
     }
@@ -190,7 +192,7 @@ impl Domain {
     /// Opens a completion queue of at least `entries` entries in host memory.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_cq_open` fails.
+    /// [`ErrorKind::Other`] where `fi_cq_open` fails.
     pub fn completion_queue(&self, entries: usize) -> Result<CompletionQueue> {
         CompletionQueue::open(self, entries)
     }
@@ -198,7 +200,7 @@ impl Domain {
     /// Opens an endpoint with the attributes of `info`, which must be of this domain.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
+    /// [`ErrorKind::Argument`] for an info of another library; [`ErrorKind::Other`] where `fi_endpoint` fails.
     pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
         Endpoint::open(self, info)
     }
@@ -206,9 +208,9 @@ impl Domain {
     /// Registers a buffer. The region owns it.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
+    /// [`ErrorKind::Other`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
     /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    /// [`ErrorKind::Other`] also for a key that no entry can carry.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion> {
         MemoryRegion::register(self, buffer, access)
     }
@@ -216,12 +218,12 @@ impl Domain {
     /// Closes the domain and reports the result. A borrowed domain is not closed.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Busy`] while a clone or an object on it uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),
             Ok(_) => Ok(()),
-            Err(holders) => Err(Error::Busy { what: "domain", holders }),
+            Err(holders) => Err(error::busy("domain", holders)),
         }
     }
 }

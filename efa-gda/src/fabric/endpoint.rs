@@ -9,10 +9,13 @@ use std::marker::PhantomData;
 use efa_gda_sys::fi;
 
 use super::domain::Domain;
-use super::error::{Error, Result};
+use super::error;
 use super::memory::MemoryRegion;
 use super::object::{Context, InContext, Object, bind, control, table_op};
 use super::{AddressVector, CompletionCounter, CompletionQueue, Info};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::memory::{CountedOperations, Limits, RetainedRegions};
 use crate::polling::Completing;
 
@@ -116,7 +119,7 @@ impl Endpoint<Building> {
     /// Binds the endpoint to its address vector and completion queues.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`]; [`Error::CompletionQueuePolled`]; [`Error::Call`] where `fi_ep_bind` fails. The
+    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`]; [`ErrorKind::Other`] where `fi_ep_bind` fails. The
     /// endpoint is then closed.
     pub fn bind(mut self, bindings: Bindings<'_>) -> Result<Endpoint<Bound>> {
         const ADDRESSES: &str = "fi_ep_bind(address vector)";
@@ -130,7 +133,7 @@ impl Endpoint<Building> {
             (COMPLETIONS, receive_completions.domain()),
         ] {
             if !ours.is_same(domain) {
-                return Err(Error::OtherDomain { operation });
+                return Err(error::other_domain(operation));
             }
         }
         let same = send_completions.as_ptr() == receive_completions.as_ptr();
@@ -160,13 +163,13 @@ impl Endpoint<Bound> {
     /// most one counter. One counter may count several operations and several endpoints.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`]; [`Error::CounterInUse`] where a mapped queue relies on the counter;
-    /// [`Error::Call`] where `fi_ep_bind` fails, with EINVAL for an operation that has a counter.
+    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`] where a mapped queue relies on the counter;
+    /// [`ErrorKind::Other`] where `fi_ep_bind` fails, with EINVAL for an operation that has a counter.
     pub fn bind_counter(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         const OPERATION: &str = "fi_ep_bind(completion counter)";
         let parents = self.object.parents_mut();
         if !parents.domain.is_same(counter.domain()) {
-            return Err(Error::OtherDomain { operation: OPERATION });
+            return Err(error::other_domain(OPERATION));
         }
         if !parents.counters.iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
             parents.completing.push(counter.register_user()?);
@@ -185,7 +188,7 @@ impl Endpoint<Bound> {
     /// Enables the endpoint, which creates its queue pair.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_enable` fails; the endpoint is then closed.
+    /// [`ErrorKind::Other`] where `fi_enable` fails; the endpoint is then closed.
     pub fn enable(self) -> Result<Endpoint<Enabled>> {
         // SAFETY: the endpoint is open and bound, as enabling requires.
         unsafe { control(self.object.context(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
@@ -197,7 +200,7 @@ impl Endpoint<Enabled> {
     /// Returns the raw address that a peer inserts into its address vector.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_getname` fails.
+    /// [`ErrorKind::Other`] where `fi_getname` fails.
     pub fn address(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "fi_getname";
         let raw = self.object.raw();
@@ -316,7 +319,7 @@ impl<S: State> Endpoint<S> {
     /// endpoint refers to stays allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_close` fails.
+    /// [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         self.object.close()
     }

@@ -1,37 +1,13 @@
-//! Errors of [`crate::fabric`].
-//!
-//! [`Error`] names the operation, what happened and what to do next. [`FailedCall`] holds the error code and
-//! libfabric's text for it.
+//! The errors of libfabric's calls, with what to do about those that have a usual cause.
 
 use std::fmt;
 
-use efa_gda_sys::LoadError;
+use efa_gda_sys::{LoadError, fi};
 
 use super::Version;
-use crate::memory::OutOfBounds;
-
-mod text;
-
-/// The result of an operation of this module.
-pub type Result<T> = std::result::Result<T, Error>;
-
-/// A call into libfabric that returned an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FailedCall {
-    /// The call: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
-    pub operation: &'static str,
-    /// The code that it returned: a negative errno, or a libfabric error of -256 and below.
-    pub code: i32,
-    /// libfabric's text for the code, or the system's where no libfabric is loaded.
-    pub text: String,
-}
-
-impl fmt::Display for FailedCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed: {} ({})", self.operation, self.text, self.code)
-    }
-}
+use crate::fabric::gda::CNTR_OPEN_EXT;
+use crate::memory::REGION_IN_USE_HINT;
+use crate::{Error, ErrorKind};
 
 /// Why an operation of the GDA table is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,156 +49,6 @@ impl fmt::Display for UnavailableReason {
     }
 }
 
-/// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
-/// [`Error::code`] and [`Error::hint`] return the parts. The text contains the cause, so `source` returns none.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Error {
-    /// libfabric could not be loaded.
-    Load(LoadError),
-    /// libfabric has no efa provider with an adapter.
-    NoAdapter(FailedCall),
-    /// There is an efa provider, but it does not offer the fabric `efa-direct`.
-    NoDirectFabric {
-        /// The failed query.
-        failure: FailedCall,
-        /// The fabrics that the efa provider offers.
-        fabrics: Vec<String>,
-    },
-    /// `efa-direct` is available, but not with an option of the query.
-    OptionNotAvailable {
-        /// The failed query. It succeeds without the option.
-        failure: FailedCall,
-        /// The option.
-        option: QueryOption,
-    },
-    /// No adapter has the requested name.
-    NoSuchAdapter {
-        /// The requested name.
-        wanted: String,
-        /// The adapters that were found.
-        found: Vec<String>,
-    },
-    /// The domain's fabric is not `efa-direct` (`fi_open_ops` returned EOPNOTSUPP).
-    GdaNotOnThisFabric(FailedCall),
-    /// The provider does not have the GDA operations (`fi_open_ops` returned EINVAL or ENOSYS).
-    GdaUnknown {
-        /// The failed call.
-        failure: FailedCall,
-        /// The provider's version, where the domain has its `fi_info`.
-        provider: Option<Version>,
-    },
-    /// The provider is of libfabric 2.2, which has these operations in another table.
-    GdaInDomainOps(FailedCall),
-    /// The provider returned the table, although its release is not known to have one.
-    GdaTableUnknown {
-        /// The provider's release.
-        provider: Version,
-    },
-    /// The operation of the GDA table is unavailable.
-    OperationUnavailable {
-        /// The operation.
-        operation: &'static str,
-        /// Why it is unavailable.
-        reason: UnavailableReason,
-    },
-    /// libfabric was built without support for the operation (ENOSYS from a GDA operation).
-    NotBuiltIn(FailedCall),
-    /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
-    AdapterLacks(FailedCall),
-    /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
-    UnknownAddress(FailedCall),
-    /// The address has a different length than addresses of efa endpoints.
-    AddressLength {
-        /// Bytes of the address that was passed.
-        length: usize,
-        /// Bytes of an efa endpoint's address.
-        expected: usize,
-    },
-    /// The address vector did not accept the address.
-    AddressRefused {
-        /// The failed call, where `fi_av_insert` returned a negative code.
-        failure: Option<FailedCall>,
-        /// Length of the address, in bytes.
-        length: usize,
-    },
-    /// The memory region has no such key (FI_KEY_NOTAVAIL).
-    KeyNotAvailable {
-        /// The call that returned it.
-        operation: &'static str,
-    },
-    /// The memory region's key has more bits than an entry carries.
-    KeyTooWide {
-        /// The call that returned it.
-        operation: &'static str,
-        /// The key.
-        key: u64,
-        /// Bits that an entry has for it.
-        bits: u32,
-    },
-    /// The object's operation table is null, too short, or has a null pointer for the operation.
-    FunctionMissing {
-        /// The call.
-        operation: &'static str,
-        /// The table's `size` in bytes; 0 where there is no table.
-        table_bytes: usize,
-    },
-    /// The call reported success and returned no object.
-    NoObject {
-        /// The call.
-        operation: &'static str,
-    },
-    /// An address of one address vector was passed to another one.
-    OtherAddressVector {
-        /// The call, which was not made.
-        operation: &'static str,
-    },
-    /// An info of one libfabric was passed to another one, whose structures may be longer.
-    OtherLibrary {
-        /// The call, which was not made.
-        operation: &'static str,
-    },
-    /// A mapped queue polls the completion queue. It would take completions of another endpoint for its own.
-    CompletionQueuePolled,
-    /// A mapped queue relies on the completion counter, so no other endpoint may use it.
-    CounterInUse,
-    /// Host memory is short.
-    OutOfMemory {
-        /// Bytes needed.
-        bytes: usize,
-    },
-    /// Objects that a call needs belong to different domains.
-    OtherDomain {
-        /// The call, which was not made.
-        operation: &'static str,
-    },
-    /// Other handles use the object. `close` dropped its handle; the last handle closes the object.
-    Busy {
-        /// The object that was not closed.
-        what: &'static str,
-        /// The number of other handles.
-        holders: usize,
-    },
-    /// A byte range does not lie in its memory region or buffer.
-    OutOfBounds(OutOfBounds),
-    /// The operation takes GPU memory as a dmabuf only, and the memory has none.
-    NoDmabuf {
-        /// The call, which was not made.
-        operation: &'static str,
-        /// Why it has none.
-        why: String,
-    },
-    /// GPU memory could not be registered in either way.
-    DeviceMemory {
-        /// Why it was not registered as a dmabuf.
-        dmabuf: String,
-        /// Why it was not registered by address.
-        address: String,
-    },
-    /// Another call failed.
-    Call(FailedCall),
-}
-
 /// An option of [`super::Query`] that some adapters lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -237,6 +63,24 @@ pub enum QueryOption {
     HostCompletions,
 }
 
+impl QueryOption {
+    fn hint(self) -> &'static str {
+        match self {
+            Self::WideEntries => "query 64-byte entries: this adapter, or rdma-core before 63, has no others",
+            Self::GpuMemory => {
+                "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
+                 FI_HMEM_DISABLE_P2P, or query host memory only"
+            }
+            Self::Xpu => {
+                "use a libfabric (2.7 or newer) whose efa provider offers FI_XPU, or query without it"
+            }
+            Self::HostCompletions => {
+                "use libfabric 2.7 or newer, or let the GPU or this library poll the completion queue in memory"
+            }
+        }
+    }
+}
+
 impl fmt::Display for QueryOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -248,86 +92,275 @@ impl fmt::Display for QueryOption {
     }
 }
 
-impl Error {
-    /// The call that failed or was not made, in libfabric's terms. None where no call is concerned.
-    pub fn operation(&self) -> Option<&'static str> {
-        match self {
-            Self::OperationUnavailable { operation, .. }
-            | Self::KeyNotAvailable { operation }
-            | Self::KeyTooWide { operation, .. }
-            | Self::FunctionMissing { operation, .. }
-            | Self::OtherDomain { operation }
-            | Self::OtherAddressVector { operation }
-            | Self::OtherLibrary { operation }
-            | Self::NoDmabuf { operation, .. }
-            | Self::NoObject { operation } => Some(operation),
-            Self::GdaTableUnknown { .. } => Some("fi_open_ops(efa gda ops)"),
-            _ => self.failure().map(|failure| failure.operation),
-        }
-    }
+/// A call into libfabric that returned an error.
+pub(super) struct FailedCall {
+    pub(super) operation: &'static str,
+    /// The code that it returned: a negative errno, or a libfabric error of -256 and below.
+    pub(super) code: i32,
+    /// libfabric's text for the code, or the system's where no libfabric is loaded.
+    pub(super) text: String,
+}
 
-    /// The code that the call returned. None where no call returned a code.
-    pub fn code(&self) -> Option<i32> {
-        self.failure().map(|failure| failure.code)
-    }
-
-    fn failure(&self) -> Option<&FailedCall> {
-        match self {
-            Self::NoAdapter(failure)
-            | Self::NoDirectFabric { failure, .. }
-            | Self::OptionNotAvailable { failure, .. }
-            | Self::GdaNotOnThisFabric(failure)
-            | Self::GdaUnknown { failure, .. }
-            | Self::GdaInDomainOps(failure)
-            | Self::NotBuiltIn(failure)
-            | Self::AdapterLacks(failure)
-            | Self::UnknownAddress(failure)
-            | Self::AddressRefused { failure: Some(failure), .. }
-            | Self::Call(failure) => Some(failure),
-            _ => None,
-        }
+impl fmt::Display for FailedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: {} ({})", self.operation, self.text, self.code)
     }
 }
 
-// No source: the text contains the cause.
-impl std::error::Error for Error {}
+impl FailedCall {
+    /// The error of this kind, with `text` in place of the call's.
+    fn error(&self, kind: ErrorKind, text: String, hint: &'static str) -> Error {
+        Error::new(kind, text).with_hint(hint).in_call(self.operation).with_code(self.code)
+    }
+
+    /// The provider does not have the GDA operations (`fi_open_ops` returned EINVAL or ENOSYS).
+    pub(super) fn no_gda(&self, provider: Option<Version>) -> Error {
+        let text = match provider {
+            Some(version) => format!("{self}: efa provider {version} does not know these operations"),
+            None => self.to_string(),
+        };
+        self.error(ErrorKind::Unsupported, text, NEWER_THAN_2_2)
+    }
+
+    /// The provider is of libfabric 2.2, which has these operations in another table.
+    pub(super) fn gda_in_domain_ops(&self) -> Error {
+        let hint =
+            "use libfabric 2.3 or newer; 2.2 has these operations in a table that no other release has";
+        self.error(ErrorKind::Unsupported, self.to_string(), hint)
+    }
+
+    /// The domain's fabric is not `efa-direct` (`fi_open_ops` returned EOPNOTSUPP).
+    pub(super) fn gda_not_on_this_fabric(&self) -> Error {
+        let hint = "open the domain on the fabric efa-direct; on the fabric efa, libfabric drives the queues";
+        self.error(ErrorKind::Unsupported, self.to_string(), hint)
+    }
+
+    /// libfabric was built without support for the operation (ENOSYS from a GDA operation).
+    pub(super) fn not_built_in(&self) -> Error {
+        let hint = match self.operation {
+            CNTR_OPEN_EXT => {
+                "use a libfabric newer than 2.6.0 that was built with rdma-core 65, or the EFA installer's 64.0amzn0, \
+                 or newer, and kernel driver 3.3.0 or newer (EFA installer 1.50.0 contains all three)"
+            }
+            _ => {
+                "use a libfabric that was built with rdma-core 59 or newer (60 for external completion queues, which \
+                 take FI_WAIT_NONE only)"
+            }
+        };
+        self.error(ErrorKind::Unsupported, self.to_string(), hint)
+    }
+
+    /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
+    pub(super) fn adapter_lacks(&self) -> Error {
+        let hint = match self.operation {
+            CNTR_OPEN_EXT => {
+                "before libfabric is loaded, set FI_EFA_USE_HW_CNTR=1 (from 2.7 on it may be unset, but not 0 or text \
+                 such as yes), open the domain at API 2.5 or newer, and use kernel driver 3.3.0 or newer and an \
+                 adapter that has counters"
+            }
+            _ => {
+                "use an adapter and kernel driver with the capability; external completion queues need driver 2.17"
+            }
+        };
+        self.error(ErrorKind::Unsupported, self.to_string(), hint)
+    }
+
+    /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
+    pub(super) fn unknown_address(&self) -> Error {
+        let hint = "insert the address into the endpoint's address vector first";
+        self.error(ErrorKind::Argument, self.to_string(), hint)
+    }
+
+    /// The address vector did not accept the address.
+    pub(super) fn address_refused(&self) -> Error {
+        self.error(ErrorKind::Argument, self.to_string(), WHOLE_ADDRESS)
+    }
+
+    /// libfabric has no efa provider with an adapter.
+    pub(super) fn no_adapter(&self) -> Error {
+        let hint = "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
+                    that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter; for softefa, set FI_PROVIDER_PATH \
+                    to the directory of softefa-fi.so";
+        let text = format!("libfabric has no efa provider with an adapter: {self}");
+        self.error(ErrorKind::NoAdapter, text, hint)
+    }
+
+    /// There is an efa provider, which offers other fabrics than `efa-direct`.
+    pub(super) fn no_direct_fabric(&self, fabrics: &[String]) -> Error {
+        let hint = "use libfabric 2.3 or newer: efa-direct needs 2.1, and queues for a GPU need 2.3";
+        let text =
+            format!("the efa provider offers the fabrics {}, not efa-direct: {self}", fabrics.join(", "));
+        self.error(ErrorKind::NoDirectFabric, text, hint)
+    }
+
+    /// The failed query succeeds without `option`.
+    pub(super) fn without_option(&self, option: QueryOption) -> Error {
+        let text = format!("efa-direct is not available with {option}: {self}");
+        self.error(ErrorKind::WithoutOption(option), text, option.hint())
+    }
+}
+
+/// Any other failed call.
+impl From<FailedCall> for Error {
+    fn from(failure: FailedCall) -> Self {
+        failure.error(ErrorKind::Other, failure.to_string(), hint_for(&failure))
+    }
+}
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
-        Self::Load(error)
+        Error::new(ErrorKind::NoLibrary, error.to_string()).with_hint(error.hint()).caused_by(error)
     }
 }
 
-impl From<OutOfBounds> for Error {
-    fn from(range: OutOfBounds) -> Self {
-        Self::OutOfBounds(range)
-    }
+const NEWER_THAN_2_2: &str = "use libfabric 2.3 or newer";
+const WHOLE_ADDRESS: &str =
+    "pass the complete address that the endpoint of a peer in the same network reports";
+
+/// No adapter has the name `wanted`.
+pub(super) fn no_such_adapter(wanted: &str, found: &[String]) -> Error {
+    let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+    Error::new(ErrorKind::NoAdapter, format!("no adapter has the name {wanted}; adapters found: {found}"))
+        .with_hint("name one of the adapters found")
 }
 
-impl From<Error> for crate::Error {
-    fn from(error: Error) -> Self {
-        use Error::*;
-        let kind = match &error {
-            Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => {
-                crate::ErrorKind::NoAdapter
-            }
-            OptionNotAvailable { .. }
-            | GdaNotOnThisFabric(_)
-            | GdaUnknown { .. }
-            | GdaInDomainOps(_)
-            | GdaTableUnknown { .. }
-            | OperationUnavailable { .. }
-            | NotBuiltIn(_)
-            | AdapterLacks(_)
-            | NoDmabuf { .. }
-            | DeviceMemory { .. } => crate::ErrorKind::Unsupported,
-            OutOfMemory { .. } => crate::ErrorKind::OutOfMemory,
-            Busy { .. } => crate::ErrorKind::Busy,
-            OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
-                crate::ErrorKind::Argument
-            }
-            _ => crate::ErrorKind::Other,
-        };
-        Self::new(kind, error)
+/// A provider that is not known to have the table returned one.
+pub(super) fn gda_table_unknown(operation: &'static str, provider: Version) -> Error {
+    Error::unsupported(format!(
+        "efa provider {provider} returned a GDA table; 203.0 is the first provider with a known table"
+    ))
+    .with_hint(NEWER_THAN_2_2)
+    .in_call(operation)
+}
+
+/// The operation of the GDA table is unavailable.
+pub(super) fn unavailable(operation: &'static str, reason: UnavailableReason) -> Error {
+    let hint = match reason {
+        UnavailableReason::NoInfo => "pass the domain's fi_info when borrowing it",
+        UnavailableReason::TableEndsEarly { .. } => {
+            "the provider is defective: use the efa provider of libfabric"
+        }
+        _ => "use a newer libfabric",
+    };
+    Error::new(ErrorKind::Unavailable(reason), format!("{operation} cannot be called: {reason}"))
+        .with_hint(hint)
+        .in_call(operation)
+}
+
+/// The address has a different length than addresses of efa endpoints.
+pub(crate) fn address_length(length: usize, expected: usize) -> Error {
+    let text = format!("the address has length {length}; that of an efa endpoint has length {expected}");
+    Error::argument(text).with_hint(WHOLE_ADDRESS)
+}
+
+/// The provider inserted no address, and returned no error.
+pub(super) fn address_not_accepted(length: usize) -> Error {
+    Error::argument(format!("fi_av_insert did not accept an address of length {length}"))
+        .with_hint(WHOLE_ADDRESS)
+}
+
+/// The memory region has no such key (FI_KEY_NOTAVAIL).
+pub(super) fn no_key(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Other, format!("{operation} returned FI_KEY_NOTAVAIL: the region has no such key"))
+        .with_hint("register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys")
+        .in_call(operation)
+}
+
+/// The memory region's key has more bits than an entry carries.
+pub(super) fn key_too_wide(operation: &'static str, key: u64, bits: u32) -> Error {
+    let text = format!("{operation} returned the key {key:#x}; an entry has {bits} bits for it");
+    Error::new(ErrorKind::Other, text)
+        .with_hint("register the memory on a domain of the fabric efa-direct, whose keys the adapter chooses")
+        .in_call(operation)
+}
+
+/// The object's operation table is null, too short (of `table_bytes`), or has a null pointer for the operation.
+pub(super) fn function_missing(operation: &'static str, table_bytes: usize) -> Error {
+    let text = format!("{operation} is not in the object's operation table of {table_bytes} bytes");
+    Error::new(ErrorKind::Other, text)
+        .with_hint("use libfabric 1.17 or newer with the efa provider that it contains")
+        .in_call(operation)
+}
+
+/// The call reported success and returned no object.
+pub(super) fn no_object(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Other, format!("{operation} reported success and returned no object"))
+        .with_hint("the provider is defective: use the efa provider of libfabric")
+        .in_call(operation)
+}
+
+/// The call was not made, because its objects do not belong together.
+fn not_called(operation: &'static str, why: &str, hint: &'static str) -> Error {
+    Error::argument(format!("{operation} was not called: {why}")).with_hint(hint).in_call(operation)
+}
+
+pub(crate) fn other_domain(operation: &'static str) -> Error {
+    not_called(operation, "its objects belong to different domains", "open all of them on one domain")
+}
+
+pub(super) fn other_address_vector(operation: &'static str) -> Error {
+    let why = "the address belongs to another address vector";
+    not_called(operation, why, "insert the peer's address into this vector too")
+}
+
+pub(super) fn other_library(operation: &'static str) -> Error {
+    let why = "the info came from another libfabric";
+    not_called(operation, why, "query the library that the fabric was opened with")
+}
+
+/// The operation takes GPU memory as a dmabuf only, and the memory has none.
+pub(super) fn no_dmabuf(operation: &'static str, why: &str) -> Error {
+    Error::unsupported(format!("{operation} was not called: the GPU memory has no dmabuf: {why}"))
+        .with_hint("use a GPU and driver that export dmabufs (CUDA 11.7, open kernel modules)")
+        .in_call(operation)
+}
+
+/// GPU memory could be registered neither as a dmabuf nor by address.
+pub(super) fn device_memory(dmabuf: &str, address: &str) -> Error {
+    Error::unsupported(format!(
+        "the GPU memory was not registered: as a dmabuf: {dmabuf}; by address: {address}"
+    ))
+    .with_hint(
+        "load the kernel driver of the adapter with dmabuf support (efa 2.x, Linux 5.12) or nvidia-peermem, \
+         and open the domain with FI_HMEM at API 1.20 or newer",
+    )
+}
+
+/// Other handles use the object. `close` dropped its handle; the last handle closes the object.
+pub(super) fn busy(what: &str, holders: usize) -> Error {
+    let hint = match what {
+        "memory region" => REGION_IN_USE_HINT,
+        "completion queue" | "address vector" | "completion counter" => {
+            "clones, bound endpoints and mapped queues made of those hold it: close those first"
+        }
+        "domain" => {
+            "clones and all objects opened on it (operations, vectors, queues, counters, regions, endpoints) hold \
+             it: close those first"
+        }
+        "fabric" => "clones and domains on it hold it: close those first",
+        _ => "drop or close what still uses it, then close it again",
+    };
+    Error::busy(format!("the {what} was not closed: {holders} other handle(s) use it")).with_hint(hint)
+}
+
+/// Hints for calls whose failure has a common cause.
+fn hint_for(failure: &FailedCall) -> &'static str {
+    const FLAGS: i32 = fi::FI_EBADFLAGS as i32;
+    match (failure.operation, -failure.code) {
+        ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
+        ("fi_mr_reg", FLAGS) => {
+            "register the region without relaxed ordering, which needs libfabric 2.7 or newer"
+        }
+        ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped over its whole length",
+        ("fi_close(completion queue)" | "fi_close(address vector)" | "fi_close(domain)", libc::EBUSY) => {
+            "an object that other code opened still refers to it: close that first"
+        }
+        (_, libc::ENOMEM) => {
+            "free memory or adapter resources: an adapter has a limit for each kind of object"
+        }
+        (_, libc::EMFILE) => "raise the limit of descriptors (RLIMIT_NOFILE: ulimit -n)",
+        (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
+        (_, libc::ENODATA) => "change the query: no provider matches it",
+        _ => "set FI_LOG_LEVEL=warn to see libfabric's messages",
     }
 }

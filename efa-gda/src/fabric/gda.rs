@@ -11,14 +11,17 @@ use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
 use super::counter::{CntrOpenExt, OwnedWords};
-use super::error::{Error, Result, UnavailableReason};
+use super::error::{self, UnavailableReason};
 use super::object::{Context, InContext, Padded, open_ops};
 use super::table::pointer_at;
 use super::{
     CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, MemoryRegion, Version,
 };
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
-use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, OutOfBounds};
+use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, in_bounds};
+use crate::{Error, Result};
 
 /// The first provider release with `fi_efa_ops_gda`, from libfabric 2.3.
 pub const FIRST_WITH_GDA_OPS: Version = Version::new(203, 0);
@@ -81,12 +84,12 @@ impl GdaOps {
         // SAFETY: the domain is open while `domain` lives.
         let opened = unsafe { open_ops(domain.context(), domain.as_ptr().cast(), name, OPEN) }?;
         let table: *const fi::fi_efa_ops_gda = match opened {
-            Ok(table) if table.is_null() => return Err(Error::NoObject { operation: OPEN }),
+            Ok(table) if table.is_null() => return Err(error::no_object(OPEN)),
             Ok(table) => table.cast_const().cast(),
             Err(code) => return Err(open_error(domain, provider, code)),
         };
         if let Some(provider) = provider.filter(|version| *version < FIRST_WITH_GDA_OPS) {
-            return Err(Error::GdaTableUnknown { provider });
+            return Err(error::gda_table_unknown(OPEN, provider));
         }
         let counters = match provider {
             None => Err(UnavailableReason::NoInfo),
@@ -139,9 +142,8 @@ impl GdaOps {
     /// carry. `address` must come from the endpoint's address vector.
     ///
     /// # Errors
-    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::UnknownAddress`] for an address
-    /// that was removed; [`Error::OperationUnavailable`], [`Error::NotBuiltIn`] and [`Error::AdapterLacks`] as
-    /// for every operation of the table.
+    /// [`ErrorKind::Argument`] for an address of another vector, or one that was removed; [`ErrorKind::Unavailable`] and
+    /// [`ErrorKind::Unsupported`] as for every operation of the table.
     pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
         let query = available(QUERY_ADDR, self.query_addr)?;
         self.require_same_domain(QUERY_ADDR, endpoint.domain())?;
@@ -154,7 +156,7 @@ impl GdaOps {
         let code = unsafe { query(endpoint.as_ptr(), number, &mut handle, &mut queue_pair, &mut queue_key) };
         drop(serialized);
         if code == -libc::EINVAL {
-            return Err(Error::UnknownAddress(context.failure(QUERY_ADDR, code)));
+            return Err(context.failure(QUERY_ADDR, code).unknown_address());
         }
         check_gda_call(context, QUERY_ADDR, code)?;
         Ok(Peer {
@@ -168,7 +170,7 @@ impl GdaOps {
     /// [`crate::exposure::Exposure`].
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Unsupported`], [`ErrorKind::Other`].
     pub fn query_qp_wqs(&self, endpoint: &Endpoint<Enabled>) -> Result<WorkQueues> {
         let query = available(QUERY_QP_WQS, self.query_qp_wqs)?;
         self.require_same_domain(QUERY_QP_WQS, endpoint.domain())?;
@@ -190,7 +192,7 @@ impl GdaOps {
     /// is the address in [`ExternalMemory`]. The values are not checked.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Unsupported`], [`ErrorKind::Other`].
     pub fn query_cq(&self, queue: &CompletionQueue) -> Result<RawCompletionQueue> {
         let query = available(QUERY_CQ, self.query_cq)?;
         self.require_same_domain(QUERY_CQ, queue.domain())?;
@@ -213,8 +215,8 @@ impl GdaOps {
     /// memory.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] for an adapter without
-    /// the capability; [`Error::Call`] with EINVAL for a length of 0.
+    /// [`ErrorKind::Unavailable`]; [`ErrorKind::Unsupported`], also for an adapter without
+    /// the capability; [`ErrorKind::Other`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
         let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         CompletionQueue::open_external(&self.domain, open, memory, entries, None)
@@ -228,12 +230,12 @@ impl GdaOps {
     /// The memory must hold zeroes: the phase bit of the first lap is 1, so other bytes can pass for completions.
     ///
     /// # Errors
-    /// Those of [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without a dmabuf; [`Error::OutOfBounds`]
+    /// Those of [`Self::cq_open_ext`]; [`ErrorKind::Unsupported`] for memory without a dmabuf; [`ErrorKind::Argument`]
     /// where the provider's entries do not fit the memory.
     pub unsafe fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
         let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
-        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
+        let dmabuf = dmabuf.map_err(|why| error::no_dmabuf(CQ_OPEN_EXT, &why))?;
         let external = ExternalMemory {
             dmabuf: dmabuf.file.as_fd(),
             offset: dmabuf.offset,
@@ -244,10 +246,8 @@ impl GdaOps {
         let queue = CompletionQueue::open_external(&self.domain, open, &external, entries, device)?;
         let attributes = self.query_cq(&queue)?;
         let bytes = u64::from(attributes.num_entries) * u64::from(attributes.entry_size);
-        match bytes <= length as u64 {
-            true => Ok(queue),
-            false => Err(OutOfBounds { offset: 0, length: bytes, region: length as u64 }.into()),
-        }
+        in_bounds(0, bytes, length as u64)?;
+        Ok(queue)
     }
 
     /// Opens a completion counter whose words the provider allocates. [`CompletionCounter::successes`] and
@@ -255,9 +255,9 @@ impl GdaOps {
     /// [`Endpoint::bind_counter`](super::Endpoint::bind_counter) binds it to.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] where
+    /// [`ErrorKind::Unavailable`]; [`ErrorKind::Unsupported`], also where
     /// `FI_EFA_USE_HW_CNTR` disables counters (before libfabric 2.7, also where it is not set), on domains of an
-    /// API below 2.5, and on adapters without counters; [`Error::Call`].
+    /// API below 2.5, and on adapters without counters; [`ErrorKind::Other`].
     pub fn cntr_open(&self) -> Result<CompletionCounter> {
         // SAFETY: the call passes no memory of the caller.
         unsafe { self.cntr_open_ext(None, None) }
@@ -271,7 +271,7 @@ impl GdaOps {
     /// atomics: the adapter adds to them at any time.
     ///
     /// # Errors
-    /// Those of [`Self::cntr_open`]; [`Error::Call`] with EINVAL for a word that is null or not aligned.
+    /// Those of [`Self::cntr_open`]; [`ErrorKind::Other`] with EINVAL for a word that is null or not aligned.
     pub unsafe fn cntr_open_ext(
         &self,
         success: Option<CounterMemory<'_>>,
@@ -288,10 +288,10 @@ impl GdaOps {
     /// counter.
     ///
     /// # Errors
-    /// Those of [`Self::cntr_open`]; [`Error::OutOfMemory`].
+    /// Those of [`Self::cntr_open`]; [`ErrorKind::OutOfMemory`].
     pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
         let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
+        let words = Arc::new(OwnedWords::host().ok_or_else(|| Error::out_of_memory(OwnedWords::BYTES))?);
         // SAFETY: the counter owns the words and frees them after it is closed.
         unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words)) }
     }
@@ -300,7 +300,7 @@ impl GdaOps {
     /// memory must be zeroed and have at least 136 bytes. Only that GPU reads the words.
     ///
     /// # Errors
-    /// Those of [`Self::cntr_open`]; [`Error::OutOfBounds`] for less memory; [`Error::NoDmabuf`] for memory
+    /// Those of [`Self::cntr_open`]; [`ErrorKind::Argument`] for less memory; [`ErrorKind::Unsupported`] for memory
     /// without a dmabuf.
     pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
         let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
@@ -313,7 +313,7 @@ impl GdaOps {
         };
         match attempt(false) {
             // An adapter that cannot use the file descriptor, such as a software adapter, needs the address.
-            Err(Error::AdapterLacks(_)) => attempt(true),
+            Err(error) if error.code() == Some(-libc::EOPNOTSUPP) => attempt(true),
             opened => opened,
         }
     }
@@ -321,7 +321,7 @@ impl GdaOps {
     /// Returns the key with which entries name the region as local memory.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
+    /// [`ErrorKind::Unavailable`]; [`ErrorKind::Other`] for a region without a key that an entry can carry.
     pub fn get_mr_lkey(&self, region: &MemoryRegion) -> Result<LocalKey> {
         let get = available(GET_MR_LKEY, self.get_mr_lkey)?;
         self.require_same_domain(GET_MR_LKEY, region.domain())?;
@@ -330,33 +330,32 @@ impl GdaOps {
         let key = unsafe { get(region.as_ptr()) };
         drop(serialized);
         if key == fi::FI_KEY_NOTAVAIL {
-            return Err(Error::KeyNotAvailable { operation: GET_MR_LKEY });
+            return Err(error::no_key(GET_MR_LKEY));
         }
-        u32::try_from(key).ok().and_then(|key| LocalKey::new(key).ok()).ok_or(Error::KeyTooWide {
-            operation: GET_MR_LKEY,
-            key,
-            bits: 24,
-        })
+        u32::try_from(key)
+            .ok()
+            .and_then(|key| LocalKey::new(key).ok())
+            .ok_or_else(|| error::key_too_wide(GET_MR_LKEY, key, 24))
     }
 
     /// Checks that an object belongs to this domain, because the provider does not check the objects it
     /// receives.
     fn require_same_domain(&self, operation: &'static str, domain: &Domain) -> Result<()> {
-        if self.domain.is_same(domain) { Ok(()) } else { Err(Error::OtherDomain { operation }) }
+        if self.domain.is_same(domain) { Ok(()) } else { Err(error::other_domain(operation)) }
     }
 }
 
 fn available<F>(operation: &'static str, op: Op<F>) -> Result<F> {
-    op.map_err(|reason| Error::OperationUnavailable { operation, reason })
+    op.map_err(|reason| error::unavailable(operation, reason))
 }
 
 /// Turns a negative code of an operation of the table into an error.
 fn gda_error(context: &Context, operation: &'static str, code: c_int) -> Error {
     let failure = context.failure(operation, code);
     match -code {
-        libc::ENOSYS => Error::NotBuiltIn(failure),
-        libc::EOPNOTSUPP => Error::AdapterLacks(failure),
-        _ => Error::Call(failure),
+        libc::ENOSYS => failure.not_built_in(),
+        libc::EOPNOTSUPP => failure.adapter_lacks(),
+        _ => failure.into(),
     }
 }
 
@@ -378,13 +377,13 @@ fn check_gda_call(context: &Context, operation: &'static str, code: c_int) -> Re
 fn open_error(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
     let failure = domain.context().failure(OPEN, code);
     match -code {
-        libc::EOPNOTSUPP => Error::GdaNotOnThisFabric(failure),
+        libc::EOPNOTSUPP => failure.gda_not_on_this_fabric(),
         libc::EINVAL if provider.is_some_and(|p| p >= WITH_DOMAIN_OPS && p < FIRST_WITH_GDA_OPS) => {
-            Error::GdaInDomainOps(failure)
+            failure.gda_in_domain_ops()
         }
-        libc::EINVAL => Error::GdaUnknown { failure, provider },
+        libc::EINVAL => failure.no_gda(provider),
         // ENOSYS: the provider has no such tables at all (fi_no_ops_open).
-        libc::ENOSYS => Error::GdaUnknown { failure, provider },
-        _ => Error::Call(failure),
+        libc::ENOSYS => failure.no_gda(provider),
+        _ => failure.into(),
     }
 }

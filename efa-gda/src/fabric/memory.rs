@@ -6,9 +6,12 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 use efa_gda_wire::RemoteKey;
 
-use super::error::{Error, Result};
+use super::error;
 use super::object::{Context, InContext, Object, table_op};
 use super::{Domain, EFA_DIRECT};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::memory::{Access, Buffer, DeviceMemory, RegionMemory, RegionOrdering, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
@@ -129,12 +132,12 @@ impl MemoryRegion {
     /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a queue uses it; [`Error::Call`] where `fi_close` fails. The handle is dropped
+    /// [`ErrorKind::Busy`] while a clone or a queue uses it; [`ErrorKind::Other`] where `fi_close` fails. The handle is dropped
     /// in either case.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
-            Err(holders) => Err(Error::Busy { what: "memory region", holders }),
+            Err(holders) => Err(error::busy("memory region", holders)),
         }
     }
 
@@ -204,7 +207,7 @@ impl MemoryRegion {
     /// The address of `length` bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] where the bytes do not lie in the region.
+    /// [`ErrorKind::Argument`] where the bytes do not lie in the region.
     pub(crate) fn at(&self, offset: u64, length: u64) -> Result<u64> {
         in_bounds(offset, length, self.len() as u64)?;
         Ok(self.address() + offset)
@@ -231,11 +234,7 @@ fn ordering(domain: &Domain, access: Access) -> RegionOrdering {
 fn key(key: u64) -> Result<RemoteKey> {
     const OPERATION: &str = "fi_mr_key";
     if key == fi::FI_KEY_NOTAVAIL {
-        return Err(Error::KeyNotAvailable { operation: OPERATION });
+        return Err(error::no_key(OPERATION));
     }
-    u32::try_from(key).map(RemoteKey::new).map_err(|_| Error::KeyTooWide {
-        operation: OPERATION,
-        key,
-        bits: 32,
-    })
+    u32::try_from(key).map(RemoteKey::new).map_err(|_| error::key_too_wide(OPERATION, key, 32))
 }

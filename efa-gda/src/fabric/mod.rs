@@ -16,7 +16,7 @@
 //!
 //! # Ownership
 //! Each object owns a share of its parents, so children close before parents in any drop order. `close`
-//! returns the result of closing, and [`Error::Busy`] while other handles use the object. A drop logs a failed
+//! returns the result of closing, and [`ErrorKind::Busy`](crate::ErrorKind::Busy) while other handles use the object. A drop logs a failed
 //! close. Where a close fails, everything that the object refers to stays allocated until the process ends.
 //!
 //! A [`MemoryRegion`] owns the [`Buffer`] or the GPU memory that it was registered from. Work requests and queues
@@ -28,7 +28,7 @@
 //!
 //! # Errors
 //! Calls go through the operation tables inside each object. A table of an older library may end before the
-//! function, which is [`Error::FunctionMissing`]. An [`Endpoint`] has one type for each state, so a query
+//! function, which is an error. An [`Endpoint`] has one type for each state, so a query
 //! before enable, or an enable without bindings, does not compile.
 //!
 //! ```
@@ -43,7 +43,7 @@
 //! let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
 //! let queues = domain.gda_ops()?.query_qp_wqs(&endpoint)?;
 //! println!("{} send entries", queues.send.num_entries);
-//! # Ok::<(), efa_gda::fabric::Error>(())
+//! # Ok::<(), efa_gda::Error>(())
 //! ```
 
 mod address;
@@ -52,7 +52,7 @@ mod counter;
 mod device_memory;
 mod domain;
 mod endpoint;
-mod error;
+pub(crate) mod error;
 mod gda;
 mod info;
 mod memory;
@@ -62,7 +62,7 @@ mod table;
 
 pub use crate::memory::{
     Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits,
-    OutOfBounds, RegionOrdering, RemoteRegion,
+    RegionOrdering, RemoteRegion,
 };
 pub use address::{AddressVector, FabricAddress};
 pub use completion::CompletionQueue;
@@ -70,7 +70,7 @@ pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, State};
-pub use error::{Error, FailedCall, QueryOption, Result, UnavailableReason};
+pub use error::{QueryOption, UnavailableReason};
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};
 pub use memory::MemoryRegion;

@@ -7,11 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
 
-use super::error::{Error, FailedCall, Result};
+use super::error::{self, FailedCall};
 use super::{Info, Library};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::{Error, Result};
 
 /// Reads a function from an operation table, or returns
-/// [`Error::FunctionMissing`](crate::fabric::Error::FunctionMissing). A table begins with its size in bytes,
+/// [`ErrorKind::Other`]. A table begins with its size in bytes,
 /// and an older library's table may end before the function.
 ///
 /// Use it as `table_op!(pointer, fi_ops_av.insert, "fi_av_insert")` in an unsafe block. The SAFETY comment must
@@ -22,7 +25,7 @@ macro_rules! table_op {
         let end = ::std::mem::offset_of!(efa_gda_sys::fi::$type, $field) + size_of::<usize>();
         let table_bytes = if table.is_null() { 0 } else { (&raw const (*table).size).read() };
         let function = if table_bytes >= end { (&raw const (*table).$field).read() } else { None };
-        function.ok_or($crate::fabric::Error::FunctionMissing { operation: $operation, table_bytes })
+        function.ok_or_else(|| $crate::fabric::error::function_missing($operation, table_bytes))
     }};
 }
 pub(super) use table_op;
@@ -80,7 +83,7 @@ impl Context {
     /// Checks that `info` came from this context's library, so that calls may read it.
     pub(super) fn require_same_library(&self, info: &Info, operation: &'static str) -> Result<()> {
         match &self.library {
-            Some(library) if !info.came_from(library) => Err(Error::OtherLibrary { operation }),
+            Some(library) if !info.came_from(library) => Err(error::other_library(operation)),
             _ => Ok(()),
         }
     }
@@ -94,9 +97,9 @@ impl Context {
         FailedCall { operation, code, text }
     }
 
-    /// Turns a negative `code` into [`Error::Call`].
+    /// Turns a negative `code` into [`ErrorKind::Other`].
     pub(super) fn check(&self, operation: &'static str, code: c_int) -> Result<()> {
-        if code >= 0 { Ok(()) } else { Err(Error::Call(self.failure(operation, code))) }
+        if code >= 0 { Ok(()) } else { Err(self.failure(operation, code).into()) }
     }
 }
 
@@ -133,12 +136,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
     ) -> Result<Self> {
         // SAFETY: the caller guarantees it, as this function requires.
         unsafe {
-            Self::open_or(
-                operation,
-                parents,
-                |context, code| Error::Call(context.failure(operation, code)),
-                call,
-            )
+            Self::open_or(operation, parents, |context, code| context.failure(operation, code).into(), call)
         }
     }
 
@@ -168,7 +166,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
     /// # Safety
     /// `pointer` must be null or an open object that no other code closes.
     pub(super) unsafe fn adopt(operation: &'static str, pointer: *mut T, parents: P) -> Result<Self> {
-        let pointer = NonNull::new(pointer).ok_or(Error::NoObject { operation })?;
+        let pointer = NonNull::new(pointer).ok_or_else(|| error::no_object(operation))?;
         Ok(Self { pointer, parents: Some(parents) })
     }
 

@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use efa_gda_sys::{Libfabric, fi};
 
-use super::error::{Error, QueryOption, Result};
+use super::error::{self, QueryOption};
 use super::object::Context;
 use super::{Info, Version};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::{Error, Result};
 
 /// The fabric on which an endpoint is one queue pair of the adapter.
 pub const EFA_DIRECT: &str = "efa-direct";
@@ -39,7 +42,7 @@ impl Library {
     /// loads the libfabric that the dynamic loader finds or, if it finds none, the EFA installer's.
     ///
     /// # Errors
-    /// [`Error::Load`] names the files that were tried.
+    /// [`ErrorKind::NoLibrary`] names the files that were tried.
     pub fn load() -> Result<Self> {
         Ok(Self(Arc::new(Libfabric::load()?)))
     }
@@ -52,7 +55,7 @@ impl Library {
     /// As for [`Libfabric::of_provider`]: the file must be a provider, and its initializers must be sound.
     ///
     /// # Errors
-    /// [`Error::Load`] states why the file is no provider.
+    /// [`ErrorKind::NoLibrary`] states why the file is no provider.
     pub unsafe fn of_provider(path: &Path) -> Result<Self> {
         // SAFETY: the caller guarantees it, as this function requires.
         Ok(Self(Arc::new(unsafe { Libfabric::of_provider(path) }?)))
@@ -94,7 +97,7 @@ impl From<Libfabric> for Library {
 /// for info in Query::new().find(&library)? {
 ///     println!("{} (provider {})", info.domain_name(), info.provider_version());
 /// }
-/// # Ok::<(), efa_gda::fabric::Error>(())
+/// # Ok::<(), efa_gda::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Query {
@@ -150,9 +153,8 @@ impl Query {
     /// Returns the adapters that match, in the provider's order. The list is never empty.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`], [`Error::NoDirectFabric`], [`Error::OptionNotAvailable`] or
-    /// [`Error::NoSuchAdapter`] where the query has no result; [`Error::Call`] where `fi_getinfo` fails for
-    /// another reason.
+    /// [`ErrorKind::NoAdapter`], [`ErrorKind::NoDirectFabric`] or [`ErrorKind::WithoutOption`] where the query has
+    /// no result; [`ErrorKind::Other`] where `fi_getinfo` fails for another reason.
     pub fn find(&self, library: &Library) -> Result<Vec<Info>> {
         let infos = match self.find_in_either_mode(library)? {
             Ok(infos) if !infos.is_empty() => infos,
@@ -161,10 +163,10 @@ impl Query {
             Err(code) => return Err(getinfo_error(library, code)),
         };
         let Some(wanted) = &self.adapter else { return Ok(infos) };
-        let found = infos.iter().map(|info| info.domain_name().into_owned()).collect();
+        let found: Vec<String> = infos.iter().map(|info| info.domain_name().into_owned()).collect();
         let infos: Vec<Info> = infos.into_iter().filter(|info| info.matches_name(wanted)).collect();
         if infos.is_empty() {
-            return Err(Error::NoSuchAdapter { wanted: wanted.clone(), found });
+            return Err(error::no_such_adapter(wanted, &found));
         }
         Ok(infos)
     }
@@ -261,22 +263,20 @@ impl Query {
                 QueryOption::HostCompletions => less.host_completions = false,
             }
             if requested && matches!(less.find_in_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
-                return Error::OptionNotAvailable { failure, option };
+                return failure.without_option(option);
             }
         }
         // Any fabric of the efa provider, in any mode.
         match self.ask(library, Fabrics::Any, !0) {
-            Ok(Ok(infos)) if infos.iter().any(|info| info.fabric_name() == EFA_DIRECT) => {
-                Error::Call(failure)
-            }
+            Ok(Ok(infos)) if infos.iter().any(|info| info.fabric_name() == EFA_DIRECT) => failure.into(),
             Ok(Ok(infos)) if !infos.is_empty() => {
                 let mut fabrics: Vec<String> =
                     infos.iter().map(|info| info.fabric_name().into_owned()).collect();
                 fabrics.sort();
                 fabrics.dedup();
-                Error::NoDirectFabric { failure, fabrics }
+                failure.no_direct_fabric(&fabrics)
             }
-            _ => Error::NoAdapter(failure),
+            _ => failure.no_adapter(),
         }
     }
 }
@@ -285,7 +285,7 @@ impl Query {
 type Found = std::result::Result<Vec<Info>, i32>;
 
 fn getinfo_error(library: &Library, code: i32) -> Error {
-    Error::Call(Context::new(Some(library.clone())).failure(GETINFO, code))
+    Context::new(Some(library.clone())).failure(GETINFO, code).into()
 }
 
 /// Empty hints, allocated by the library that reads them. A structure of these bindings would be too short for
@@ -299,7 +299,7 @@ impl<'a> Hints<'a> {
     fn new(library: &'a Library) -> Result<Self> {
         // SAFETY: null requests an empty info.
         let raw = unsafe { library.raw().dupinfo(std::ptr::null()) };
-        let raw = NonNull::new(raw).ok_or(Error::OutOfMemory { bytes: size_of::<fi::fi_info>() })?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::out_of_memory(size_of::<fi::fi_info>()))?;
         Ok(Self { raw, library })
     }
 }
@@ -315,5 +315,5 @@ impl Drop for Hints<'_> {
 fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char> {
     // SAFETY: the argument is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
-    if copy.is_null() { Err(Error::OutOfMemory { bytes: text.count_bytes() + 1 }) } else { Ok(copy) }
+    if copy.is_null() { Err(Error::out_of_memory(text.count_bytes() + 1)) } else { Ok(copy) }
 }

@@ -19,7 +19,8 @@ use std::ptr;
 
 use cudarc::nvrtc::sys as nvrtc;
 
-use super::error::{Error, Result};
+use super::error;
+use crate::Result;
 
 /// A header of the device library, with the two names by which sources include it.
 macro_rules! header {
@@ -171,14 +172,19 @@ fn architecture(major: i32, minor: i32) -> String {
     format!("sm_{major}{minor}")
 }
 
+/// Whether libnvrtc can be loaded.
+pub(crate) fn has_compiler() -> bool {
+    // SAFETY: loads libnvrtc, which runs only NVIDIA's initialisers.
+    unsafe { nvrtc::is_culib_present() }
+}
+
 /// Returns the code of a kernel file from the cache, or compiles it with NVRTC.
 ///
 /// # Errors
-/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
+/// [`ErrorKind::Gpu`](crate::ErrorKind::Gpu) without libnvrtc, or with the compiler's log.
 pub(crate) fn compiled(variant: Variant, major: i32, minor: i32) -> Result<Kernels> {
-    // SAFETY: loads libnvrtc, which runs only NVIDIA's initialisers.
-    if !unsafe { nvrtc::is_culib_present() } {
-        return Err(Error::NoCompiler);
+    if !has_compiler() {
+        return Err(error::no_compiler());
     }
     let architecture = architecture(major, minor);
     let cached = cache_directory().map(|folder| folder.join(file_name(variant, &architecture)));
@@ -281,13 +287,12 @@ impl Drop for Program {
 /// source `name`.
 ///
 /// # Errors
-/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
+/// [`ErrorKind::Gpu`](crate::ErrorKind::Gpu) without libnvrtc, or with the compiler's log.
 pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Vec<u8>> {
-    // SAFETY: as in `compiled`.
-    if !unsafe { nvrtc::is_culib_present() } {
-        return Err(Error::NoCompiler);
+    if !has_compiler() {
+        return Err(error::no_compiler());
     }
-    let failed = |log: String| Error::Compile { architecture: architecture.to_owned(), log };
+    let failed = |log: String| error::not_compiled(architecture, &log);
     let text = |text: &str| {
         CString::new(text).map_err(|_| failed("the source or its name contains a zero byte".into()))
     };

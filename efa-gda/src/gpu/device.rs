@@ -9,11 +9,12 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverEr
 use cudarc::nvrtc::Ptx;
 
 use super::compile::{self, Kernels, Origin};
-use super::error::{Error, Result, is_lost};
+use super::error::{self, REGISTER, is_lost};
 use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
 use crate::memory::page_size;
 use crate::smaps::{self, Mapping, MemoryKind};
+use crate::{Error, Result};
 
 /// The oldest compute capability that the library supports: that of the A100, the first GPU beside an adapter with RDMA
 /// writes (p4d).
@@ -75,16 +76,16 @@ impl Gpu {
     /// Opens the GPU of this CUDA ordinal.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::TooOld`], or those of the driver.
+    /// Those of the driver; without libcuda, or for a GPU before compute capability 8.0, [`ErrorKind::Gpu`](crate::ErrorKind::Gpu).
     pub fn open(ordinal: usize) -> Result<Self> {
         // SAFETY: loads libcuda, which runs only NVIDIA's initialisers.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::NoDriver);
+            return Err(error::no_driver());
         }
         let context = CudaContext::new(ordinal).map_err(in_call("cuDevicePrimaryCtxRetain"))?;
         let (major, minor) = context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
         if (major, minor) < OLDEST_CAPABILITY {
-            return Err(Error::TooOld { ordinal, major, minor });
+            return Err(error::too_old(ordinal, (major, minor)));
         }
         Ok(Self {
             context,
@@ -98,11 +99,11 @@ impl Gpu {
     /// Returns the number of GPUs that CUDA reports to this process.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], or those of the driver.
+    /// Those of the driver, or that libcuda cannot be loaded.
     pub fn count() -> Result<usize> {
         // SAFETY: as in `open`.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::NoDriver);
+            return Err(error::no_driver());
         }
         let count = CudaContext::device_count().map_err(in_call("cuDeviceGetCount"))?;
         Ok(usize::try_from(count).unwrap_or(0))
@@ -129,8 +130,8 @@ impl Gpu {
     /// of their mapping ([`smaps`]) determine whether they are registered as I/O memory or as ordinary memory.
     ///
     /// # Errors
-    /// [`Error::Mapping`] if the kind of memory cannot be determined, [`Error::Register`] if CUDA refuses the pages,
-    /// [`Error::Scattered`] if the GPU's addresses of the range are not contiguous.
+    /// The kind of memory cannot be determined, CUDA refuses the pages, or the GPU's addresses of the range are not
+    /// contiguous.
     ///
     /// # Safety
     /// The range must stay mapped, to the same memory, until the returned value is dropped.
@@ -140,7 +141,7 @@ impl Gpu {
         let device = self.device_address(range.start)?;
         let last = self.device_address(range.end - 1)?;
         if last.wrapping_sub(device) != (range.end - 1 - range.start) as u64 {
-            return Err(Error::Scattered(range));
+            return Err(error::scattered(&range));
         }
         Ok(HostRange { device, mapping, registered: Some((registration_flags(mapping), pinned)) })
     }
@@ -158,7 +159,7 @@ impl Gpu {
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
         // SAFETY: the caller ensures the same conditions.
         let refused = match unsafe { self.reach(range.clone()) } {
-            Err(error @ Error::Register { .. }) => error,
+            Err(error) if error.operation() == Some(REGISTER) => error,
             result => return result,
         };
         let mapping = smaps::mapping_of(range.clone())?;
@@ -231,10 +232,10 @@ impl Gpu {
         let Some(kernels) = compile::built_in(variant, major, minor) else {
             return load(compile::compiled(variant, major, minor)?);
         };
-        load(kernels).or_else(|refused| match compile::compiled(variant, major, minor) {
+        load(kernels).or_else(|refused| match compile::has_compiler() {
             // The driver's error explains more than the missing compiler.
-            Err(Error::NoCompiler) => Err(refused),
-            compiled => load(compiled?),
+            false => Err(refused),
+            true => load(compile::compiled(variant, major, minor)?),
         })
     }
 
@@ -242,7 +243,7 @@ impl Gpu {
     /// [`GpuQueue::prepare`](crate::gpu_queue::GpuQueue::prepare) does so for a queue.
     ///
     /// # Errors
-    /// [`Error::NoCompiler`], [`Error::Compile`], or those of the driver.
+    /// Those of the driver, or of the compiler.
     pub fn prepare(&self) -> Result<()> {
         self.put_kernel(16).map(|_| ())
     }
@@ -295,7 +296,7 @@ impl Pin for Registrar {
         // SAFETY: smaps reports the pages as mapped, and the caller of `Gpu::reach` keeps them mapped.
         unsafe { sys::cuMemHostRegister_v2(pages.start as *mut _, pages.len(), flags) }
             .result()
-            .map_err(|result| Error::Register { pages, flags: describe(flags), result })
+            .map_err(|result| error::not_registered(&pages, &describe(flags), result))
     }
 
     fn unpin(&self, pages: Range<usize>) {
@@ -346,7 +347,7 @@ pub(crate) fn stream_ends(stream: &Arc<CudaStream>, limit: Duration) -> Result<(
             }
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {
                 let operation = "the kernels and copies of a stream";
-                return Err(Error::Unanswered { operation, ordinal: stream.context().ordinal(), limit });
+                return Err(error::unanswered(operation, stream.context().ordinal(), limit));
             }
             Err(error) if is_lost(&error) => {
                 tracing::warn!(%error, "the GPU's context is lost, and its kernels with it");
@@ -384,5 +385,5 @@ fn describe(flags: u32) -> String {
 
 /// Returns the error of a call, with the call's name.
 pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
-    move |result| Error::Driver { operation, result }
+    move |result| error::failed_call(operation, result)
 }

@@ -1,108 +1,85 @@
-//! The errors of a GPU: one type for all of [`crate::gpu`].
+//! The errors of a GPU, with what to do about those that have a usual cause.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use cudarc::driver::DriverError;
 
-use crate::smaps::MappingError;
+use crate::{Error, ErrorKind};
 
-/// Result of a call of this module.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// libcuda cannot be loaded.
+pub(super) fn no_driver() -> Error {
+    Error::new(ErrorKind::Gpu, "libcuda.so.1 cannot be loaded")
+        .with_hint("run where the NVIDIA driver is (in a container: with the NVIDIA runtime)")
+}
 
-/// Why a call to CUDA or NVRTC failed, or cannot be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// libcuda cannot be loaded.
-    #[error(
-        "libcuda.so.1 cannot be loaded; run where the NVIDIA driver is (in a container: with the NVIDIA runtime)"
-    )]
-    NoDriver,
-    /// libnvrtc cannot be loaded.
-    #[error(
-        "libnvrtc cannot be loaded, so kernels cannot be compiled; install version 12 or newer (package cuda-nvrtc, or \
-         pip install nvidia-cuda-nvrtc) and add its directory to LD_LIBRARY_PATH; or, for this library's own kernels, \
-         build with EFA_GDA_NVCC"
-    )]
-    NoCompiler,
-    /// A driver call failed.
-    #[error("{operation} failed: {}{}", words(.result), hint(.result))]
-    Driver {
-        /// The call.
-        operation: &'static str,
-        /// CUDA's result. It is no source, because its own text needs a driver that still responds.
-        result: DriverError,
-    },
-    /// Pages of the host could not be registered.
-    #[error(
-        "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {why}{hint}",
-        start = .pages.start, end = .pages.end, why = words(.result), hint = registration_hint(.flags, .result)
-    )]
-    Register {
-        /// The pages.
-        pages: Range<usize>,
-        /// The flags used, in words.
-        flags: String,
-        /// CUDA's result.
-        result: DriverError,
-    },
-    /// The kind of memory of the pages cannot be determined.
-    #[error(transparent)]
-    Mapping(#[from] MappingError),
-    /// The GPU maps parts of a range at addresses that are not contiguous.
-    #[error(
-        "the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range of the GPU's \
-         addresses: report it with the driver's version",
-        start = .0.start, end = .0.end
-    )]
-    Scattered(Range<usize>),
-    /// Work on a GPU did not end within its bound.
-    #[error("{operation} on GPU {ordinal} did not end within {limit:?}; see dmesg (Xid) and nvidia-smi")]
-    Unanswered {
-        /// The work.
-        operation: &'static str,
-        /// The GPU.
-        ordinal: usize,
-        /// The bound.
-        limit: std::time::Duration,
-    },
-    /// A byte range is outside of the GPU's memory.
-    #[error(
-        "the range of length {length} at offset {offset} exceeds a GPU memory block of length {memory}; end the range \
-         inside the block"
-    )]
-    OutOfBounds {
-        /// Offset of the first byte.
-        offset: usize,
-        /// Length of the range.
-        length: usize,
-        /// Length of the memory.
-        memory: usize,
-    },
-    /// The GPU is too old for the kernels.
-    #[error(
-        "GPU {ordinal} has compute capability {major}.{minor}, and 8.0 or newer is needed: choose another GPU \
-         (CUDA_VISIBLE_DEVICES)"
-    )]
-    TooOld {
-        /// The GPU.
-        ordinal: usize,
-        /// Its major capability.
-        major: i32,
-        /// Its minor capability.
-        minor: i32,
-    },
-    /// NVRTC refused the kernels.
-    #[error(
+/// libnvrtc cannot be loaded.
+pub(super) fn no_compiler() -> Error {
+    Error::new(ErrorKind::Gpu, "libnvrtc cannot be loaded, so kernels cannot be compiled").with_hint(
+        "install version 12 or newer (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and add its directory to \
+         LD_LIBRARY_PATH; or, for this library's own kernels, build with EFA_GDA_NVCC",
+    )
+}
+
+/// NVRTC refused the kernels.
+pub(super) fn not_compiled(architecture: &str, log: &str) -> Error {
+    let text = format!(
         "the kernels do not compile for {architecture}; use an NVRTC that supports it, or build with EFA_GDA_NVCC; the \
          compiler reports: {log}"
-    )]
-    Compile {
-        /// The target.
-        architecture: String,
-        /// The compiler's log.
-        log: String,
-    },
+    );
+    Error::new(ErrorKind::Gpu, text)
+}
+
+/// The GPU is too old for the kernels.
+pub(super) fn too_old(ordinal: usize, (major, minor): (i32, i32)) -> Error {
+    let text = format!("GPU {ordinal} has compute capability {major}.{minor}, and 8.0 or newer is needed");
+    Error::new(ErrorKind::Gpu, text).with_hint("choose another GPU (CUDA_VISIBLE_DEVICES)")
+}
+
+/// Returns the error of a call of the driver, with what to do about results that have a usual cause. The driver's own text
+/// for a result needs a driver that still responds.
+pub fn failed_call(operation: &'static str, result: DriverError) -> Error {
+    let kind = if is_lost(&result) { ErrorKind::GpuLost } else { ErrorKind::Gpu };
+    Error::new(kind, format!("{operation} failed: {}", words(&result)))
+        .with_hint(hint(&result))
+        .in_call(operation)
+        .with_code(result.0 as i32)
+}
+
+/// The call that registers pages of the host.
+pub(crate) const REGISTER: &str = "cuMemHostRegister";
+
+/// Pages of the host could not be registered with `flags`, which are in words.
+pub(super) fn not_registered(pages: &Range<usize>, flags: &str, result: DriverError) -> Error {
+    let kind = if is_lost(&result) { ErrorKind::GpuLost } else { ErrorKind::Gpu };
+    let (start, end) = (pages.start, pages.end);
+    Error::new(kind, format!("{REGISTER} of {start:#x} to {end:#x} ({flags}) failed: {}", words(&result)))
+        .with_hint(registration_hint(flags, &result))
+        .in_call(REGISTER)
+        .with_code(result.0 as i32)
+}
+
+/// The GPU maps parts of a range at addresses that are not contiguous.
+pub(super) fn scattered(range: &Range<usize>) -> Error {
+    let (start, end) = (range.start, range.end);
+    let text = format!(
+        "the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range of the GPU's addresses"
+    );
+    Error::new(ErrorKind::Gpu, text).with_hint("report it with the driver's version")
+}
+
+/// Work on a GPU did not end within its bound.
+pub(crate) fn unanswered(operation: &str, ordinal: usize, limit: Duration) -> Error {
+    Error::new(ErrorKind::Gpu, format!("{operation} on GPU {ordinal} did not end within {limit:?}"))
+        .with_hint("see dmesg (Xid) and nvidia-smi")
+}
+
+/// A byte range is outside of the GPU's memory.
+pub(crate) fn outside(offset: usize, length: usize, memory: usize) -> Error {
+    let text = format!(
+        "the range of length {length} at offset {offset} exceeds a GPU memory block of length {memory}"
+    );
+    Error::argument(text).with_hint("end the range inside the block")
 }
 
 /// Returns CUDA's name and number for a result. The driver's own text needs a driver that still responds.
@@ -114,17 +91,17 @@ fn words(error: &DriverError) -> String {
 fn hint(error: &DriverError) -> &'static str {
     use cudarc::driver::sys::CUresult::*;
     match error.0 {
-        CUDA_ERROR_NO_DEVICE => "; no GPU is visible: check CUDA_VISIBLE_DEVICES and the container's GPUs",
-        CUDA_ERROR_INVALID_DEVICE => "; no GPU has that number: see nvidia-smi -L",
-        CUDA_ERROR_DEVICE_UNAVAILABLE => "; another process has the GPU in exclusive compute mode",
-        CUDA_ERROR_OUT_OF_MEMORY => "; free memory of the GPU, or use another GPU",
+        CUDA_ERROR_NO_DEVICE => "no GPU is visible: check CUDA_VISIBLE_DEVICES and the container's GPUs",
+        CUDA_ERROR_INVALID_DEVICE => "no GPU has that number: see nvidia-smi -L",
+        CUDA_ERROR_DEVICE_UNAVAILABLE => "another process has the GPU in exclusive compute mode",
+        CUDA_ERROR_OUT_OF_MEMORY => "free memory of the GPU, or use another GPU",
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
-            "; the versions of kernel driver and libcuda differ: reinstall the driver, or restart"
+            "the versions of kernel driver and libcuda differ: reinstall the driver, or restart"
         }
         _ if is_lost(error) => {
-            "; the context is lost with everything in it: destroy its queues and start again in a new process"
+            "the context is lost with everything in it: destroy its queues and start again in a new process"
         }
-        _ => "; cuda.h explains the result; see dmesg for the GPU's driver, and nvidia-smi",
+        _ => "cuda.h explains the result; see dmesg for the GPU's driver, and nvidia-smi",
     }
 }
 
@@ -151,48 +128,19 @@ pub(super) fn is_lost(error: &DriverError) -> bool {
     )
 }
 
-impl Error {
-    /// Returns CUDA's result (`CUresult` of `cuda.h`), if that is the cause.
-    pub fn cuda_result(&self) -> Option<u32> {
-        match self {
-            Self::Driver { result, .. } | Self::Register { result, .. } => Some(result.0 as u32),
-            _ => None,
-        }
-    }
-
-    /// Whether the GPU's context is lost, with its kernels, memory and queues.
-    pub fn context_lost(&self) -> bool {
-        match self {
-            Self::Driver { result, .. } | Self::Register { result, .. } => is_lost(result),
-            _ => false,
-        }
-    }
-}
-
 /// Returns what to do about a refused registration.
 fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
     use cudarc::driver::sys::CUresult::*;
     match error.0 {
         CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
-            "; other code of this process registered these pages: share its mapping, or leave them to this library"
+            "other code of this process registered these pages: share its mapping, or leave them to this library"
         }
         CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_NOT_SUPPORTED | CUDA_ERROR_NOT_PERMITTED
             if flags.contains("I/O") =>
         {
-            "; load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
+            "load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
         }
-        _ => "; run gda-probe check, which reports what this driver cannot map",
-    }
-}
-
-impl From<Error> for crate::Error {
-    fn from(error: Error) -> Self {
-        let kind = match &error {
-            error if error.context_lost() => crate::ErrorKind::GpuLost,
-            Error::OutOfBounds { .. } => crate::ErrorKind::Argument,
-            _ => crate::ErrorKind::Gpu,
-        };
-        Self::new(kind, error)
+        _ => "run gda-probe check, which reports what this driver cannot map",
     }
 }
 
@@ -202,7 +150,7 @@ mod tests {
     use cudarc::driver::sys::CUresult::{self, *};
 
     fn failed(result: CUresult) -> Error {
-        Error::Driver { operation: "cuStreamSynchronize", result: DriverError(result) }
+        failed_call("cuStreamSynchronize", DriverError(result))
     }
 
     #[test]
@@ -214,14 +162,14 @@ mod tests {
         ] {
             let error = failed(result);
             let words = error.to_string();
-            assert!(error.context_lost() && words.contains(name), "{words}");
+            assert!(error.kind() == ErrorKind::GpuLost && words.contains(name), "{words}");
             assert!(words.contains("the context is lost"), "{words}");
         }
     }
 
     #[test]
     fn an_error_that_leaves_the_context_usable_does_not_report_it_as_lost() {
-        assert!(!failed(CUDA_ERROR_OUT_OF_MEMORY).context_lost());
-        assert!(!failed(CUDA_ERROR_INVALID_VALUE).context_lost());
+        assert_eq!(failed(CUDA_ERROR_OUT_OF_MEMORY).kind(), ErrorKind::Gpu);
+        assert_eq!(failed(CUDA_ERROR_INVALID_VALUE).kind(), ErrorKind::Gpu);
     }
 }

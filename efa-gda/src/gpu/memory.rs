@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, result, sys};
 
 use super::device::{Gpu, in_call, in_context};
-use super::error::{Error, Result};
+use super::error;
+use crate::{Error, Result};
 
 /// A struct of `queue.h`, or an inbox entry, as cudarc copies it: whole, because bytes of padding may not be read as
 /// `u8`.
@@ -173,7 +174,7 @@ impl SideCopy {
         match result.0 {
             sys::CUresult::CUDA_ERROR_NOT_READY => {
                 let ordinal = self.stream.context().ordinal();
-                Error::Unanswered { operation: "a copy to the host", ordinal, limit: Self::LIMIT }
+                error::unanswered("a copy to the host", ordinal, Self::LIMIT)
             }
             _ => in_call("cuStreamQuery")(result),
         }
@@ -288,7 +289,7 @@ impl GpuMemory {
     /// Copies `bytes` to `offset`, and waits for the copy, not for kernels.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], or those of the driver.
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for a range outside of it, or those of the driver.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let address = self.at(offset, bytes.len())?;
         self.bind()?;
@@ -333,7 +334,7 @@ impl GpuMemory {
     fn at(&self, offset: usize, length: usize) -> Result<u64> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.start + offset as u64),
-            _ => Err(Error::OutOfBounds { offset, length, memory: self.length }),
+            _ => Err(error::outside(offset, length, self.length)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 mod compile;
 mod device;
-mod error;
+pub(crate) mod error;
 pub(crate) mod memory;
 mod pages;
 
@@ -14,5 +14,5 @@ pub use compile::{Origin, compile_source};
 pub(crate) use device::Bench;
 pub use device::{Gpu, HostRange};
 pub(crate) use device::{in_call, stream_ends};
-pub use error::{Error, Result};
+pub use error::failed_call;
 pub use memory::GpuMemory;

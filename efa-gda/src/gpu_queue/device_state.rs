@@ -10,6 +10,7 @@ use efa_gda_sys::device::{
 };
 
 use super::mapped_parts::MappedParts;
+use crate::Result;
 use crate::doorbell::Registration;
 use crate::executor::host::InboxEntry;
 use crate::fabric::Buffer;
@@ -54,7 +55,7 @@ pub(super) struct HostCopy {
 }
 
 impl HostCopy {
-    fn new(stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<Self> {
+    fn new(stream: &Arc<CudaStream>, host: &Buffer) -> Result<Self> {
         let mut bytes = vec![0; host.len()];
         host.read(0, &mut bytes).expect("as many bytes as the buffer has");
         let bytes = stream.clone_htod(&bytes).map_err(in_call("cuMemcpyHtoDAsync"))?;
@@ -63,7 +64,7 @@ impl HostCopy {
     }
 
     /// Copies the memory back to the host.
-    pub(super) fn copy_to_host(&self, stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<()> {
+    pub(super) fn copy_to_host(&self, stream: &Arc<CudaStream>, host: &Buffer) -> Result<()> {
         let bytes = stream.clone_dtoh(&self.bytes).map_err(in_call("cuMemcpyDtoHAsync"))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
         host.write(0, &bytes).expect("as many bytes as the buffer has");
@@ -81,7 +82,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Copies the host's inbox, so that completions in it are taken from here.
-    fn new(stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<Self> {
+    fn new(stream: &Arc<CudaStream>, host: &Buffer) -> Result<Self> {
         let result = InGpu::new(stream, &efa_gda_receive_result::default())?;
         let taken = InGpu::new(stream, &[InboxEntry::default(); AT_ONCE])?;
         Ok(Self { entries: HostCopy::new(stream, host)?, result, taken })
@@ -112,7 +113,7 @@ unsafe impl DeviceRepr for PutArgument {}
 
 impl DeviceState {
     /// Allocates the state and copies the queue's struct into it, with the GPU's addresses of `parts`.
-    pub(super) fn new(queue: &MappedQueue, parts: &MappedParts, gpu: &Gpu) -> gpu::Result<Self> {
+    pub(super) fn new(queue: &MappedQueue, parts: &MappedParts, gpu: &Gpu) -> Result<Self> {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let abort = SharedWord::new(gpu.context())?;
         let registration = queue.registration.clone();
@@ -187,7 +188,7 @@ impl DeviceState {
     }
 
     /// Launches the put kernel and waits for its end. The kernel ends, because each of its waits has a bound.
-    pub(super) fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> gpu::Result<efa_gda_put_result> {
+    pub(super) fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> Result<efa_gda_put_result> {
         let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
         self.result.store(&self.stream, &not_run)?;
         let argument = PutArgument(efa_gda_put_args {
@@ -212,7 +213,7 @@ impl DeviceState {
         gpu: &Gpu,
         args: &efa_gda_receive_args,
         takes: bool,
-    ) -> gpu::Result<ReceiveOutcome> {
+    ) -> Result<ReceiveOutcome> {
         let inbox = self.inbox.as_mut().expect("callers refuse queues without receives");
         let not_run = efa_gda_receive_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
         inbox.result.store(&self.stream, &not_run)?;
@@ -247,13 +248,13 @@ impl DeviceState {
 
     /// Ends the waits of kernels, and waits for the end of those that this library launched. After an error they may
     /// still run. The caller must wait for its own kernels ([`super::LaunchGuard`]).
-    pub(super) fn stop(&self) -> gpu::Result<()> {
+    pub(super) fn stop(&self) -> Result<()> {
         self.end_waits();
         self.kernels_end()
     }
 
     /// Waits for the end of the kernels that this library launched.
-    pub(super) fn kernels_end(&self) -> gpu::Result<()> {
+    pub(super) fn kernels_end(&self) -> Result<()> {
         gpu::stream_ends(&self.stream, STOP_LIMIT)
     }
 }

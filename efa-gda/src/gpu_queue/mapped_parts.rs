@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::GpuQueueError;
 use super::memory::require_same_gpu;
 use crate::doorbell::{CompletionRelay, CompletionRing, DoorbellProxy};
-use crate::error_chain::error_chain;
-use crate::gpu::{self, Gpu, HostRange};
-use crate::queue::{DoorbellError, MappedQueue};
+use crate::gpu::error::REGISTER;
+use crate::gpu::{Gpu, HostRange};
+use crate::queue::MappedQueue;
 use crate::smaps::MemoryKind;
+use crate::{Error, Result};
 
 const SEND_QUEUE: &str = "send queue";
 const DOORBELL: &str = "doorbell";
@@ -66,11 +66,7 @@ pub(super) struct Relayed {
 impl MappedParts {
     /// Registers the parts of `queue`, in its doorbell mode. If CUDA refuses the completion queue, `proxy` relays the
     /// completions.
-    pub(super) fn map(
-        queue: &MappedQueue,
-        gpu: &Gpu,
-        proxy: Option<&DoorbellProxy>,
-    ) -> Result<Self, GpuQueueError> {
+    pub(super) fn map(queue: &MappedQueue, gpu: &Gpu, proxy: Option<&DoorbellProxy>) -> Result<Self> {
         require_same_gpu(gpu, "the completion queue", queue.backing.completions_on())?;
         require_same_gpu(gpu, "the completion counter", queue.counters_on())?;
         let reach = |range: Range<usize>| {
@@ -85,23 +81,26 @@ impl MappedParts {
         let (sq, sq_doorbell) = (reach(addresses.sq)?, reach(addresses.sq_doorbell)?);
         let on_host = addresses.cq.is_some();
         let mut relay = None;
+        let refused = |error: &Error| error.operation() == Some(REGISTER);
         let cq = match (addresses.cq.map(reach_to_read).transpose(), proxy) {
             // The counters suffice until an error is counted; then every wait ends at its bound.
-            (Err(error @ gpu::Error::Register { .. }), _) if queue.counters.is_some() => {
-                let error = error_chain(&error);
+            (Err(error), _) if refused(&error) && queue.counters.is_some() => {
                 tracing::warn!(%error, "the GPU uses counters alone, and cannot read the status of an error");
                 None
             }
-            (Err(error @ gpu::Error::Register { .. }), Some(proxy)) => {
-                let why = error_chain(&error).to_string();
+            (Err(error), Some(proxy)) if refused(&error) => {
+                let why = error.to_string();
                 tracing::info!(%why, "the doorbell proxy relays completions to the GPU");
                 let relayed = Relayed { relay: start_relay(queue, proxy)?, why };
                 let (start, cq) = (relayed.relay.buffer().as_ptr() as usize, &queue.exposure().cq);
                 relay = Some(relayed);
                 Some(reach_to_read(ring(start, cq.num_entries, cq.entry_size))?)
             }
-            (Err(error @ gpu::Error::Register { .. }), None) => {
-                return Err(GpuQueueError::CompletionsNotMapped(error));
+            (Err(error), None) if refused(&error) => {
+                return Err(error.within(
+                    "the GPU cannot read the completion queue; map the queue with GpuQueue::with_doorbell, whose doorbell \
+                     proxy then relays completions, or use completion counters (MappedQueue::with_counters)",
+                ));
             }
             (reached, _) => reached?,
         };
@@ -120,7 +119,7 @@ impl MappedParts {
             receives: addresses.receives.map(|(ring, doorbell)| {
                 let both = reach(ring).and_then(|ring| Ok((ring, reach(doorbell)?)));
                 // Sends work without them.
-                both.map_err(|error| error_chain(&error).to_string())
+                both.map_err(|error| error.to_string())
             }),
         })
     }
@@ -148,7 +147,7 @@ impl MappedParts {
 }
 
 /// Makes `proxy` relay the completions that the host has not read.
-fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<CompletionRelay, DoorbellError> {
+fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<CompletionRelay> {
     let cq = &queue.exposure().cq;
     let ring = CompletionRing {
         buffer: cq.buffer,
@@ -163,7 +162,7 @@ fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<CompletionR
 }
 
 /// Registers each part of `queue` alone, and unregisters it again.
-pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, Result<MappedPart>)> {
     let addresses = PartAddresses::of(queue);
     let mut parts = vec![(SEND_QUEUE, addresses.sq), (DOORBELL, addresses.sq_doorbell)];
     parts.extend(addresses.cq.map(|range| (COMPLETION_QUEUE, range)));

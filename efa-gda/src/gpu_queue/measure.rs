@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::efa_gda_put_args;
 
-use super::{GpuQueue, GpuQueueError};
+use super::GpuQueue;
+use crate::Result;
 use crate::executor::host::BenchArgs;
 use crate::gpu::memory::Plain;
 use crate::gpu::{self, in_call};
@@ -27,12 +28,8 @@ impl GpuQueue {
     /// into the same GPU.
     ///
     /// # Errors
-    /// [`GpuQueueError`] of the first queue that failed.
-    pub fn measure_rate(
-        queues: &mut [Self],
-        work: &[WorkRequest],
-        load: &Load,
-    ) -> Result<Rate, GpuQueueError> {
+    /// [`Error`](crate::Error) of the first queue that failed.
+    pub fn measure_rate(queues: &mut [Self], work: &[WorkRequest], load: &Load) -> Result<Rate> {
         Ok(rate_of(&Self::measure(queues, work, load, false)?, load))
     }
 
@@ -45,23 +42,18 @@ impl GpuQueue {
         work: &WorkRequest,
         producer: Producer,
         calls: u32,
-    ) -> Result<Vec<Sample>, GpuQueueError> {
+    ) -> Result<Vec<Sample>> {
         let (queues, work) = (std::slice::from_mut(self), std::slice::from_ref(work));
         latency_of(producer, calls, |load| Self::measure(queues, work, load, true))
     }
 
     /// Runs the latency kernel if `latency`, otherwise the rate kernel. Returns the words that it wrote.
-    fn measure(
-        queues: &mut [Self],
-        work: &[WorkRequest],
-        load: &Load,
-        latency: bool,
-    ) -> Result<Words, GpuQueueError> {
+    fn measure(queues: &mut [Self], work: &[WorkRequest], load: &Load, latency: bool) -> Result<Words> {
         let Some(first) = queues.first() else {
-            return Err(refused("there is no queue; pass at least one").into());
+            return Err(refused("there is no queue; pass at least one"));
         };
         if queues.iter().any(|queue| queue.gpu.ordinal() != first.gpu.ordinal()) {
-            return Err(refused("its queues are mapped into several GPUs; map all into one").into());
+            return Err(refused("its queues are mapped into several GPUs; map all into one"));
         }
         load.check_warps()?;
         queues.iter().try_for_each(Self::refuse_in_launch)?;
@@ -102,7 +94,7 @@ fn launch(
     words: &mut Words,
     load: &Load,
     latency: bool,
-) -> gpu::Result<()> {
+) -> Result<()> {
     let copied = in_call("cuMemcpyHtoDAsync");
     let requests: Vec<_> = requests.iter().copied().map(Plain).collect();
     let puts = stream.clone_htod(&requests).map_err(&copied)?;

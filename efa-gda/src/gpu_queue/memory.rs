@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use efa_gda_wire::COMPLETION_BYTES;
 
-use super::GpuQueueError;
-use crate::error_chain::error_chain;
 use crate::fabric::{
-    self, Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
+    Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
     Registration,
 };
 use crate::gpu::{Gpu, GpuMemory};
+use crate::{Error, Result};
 
 /// Bytes for the words of a counter; [`GpuMemory`] allocates whole pages anyway.
 const COUNTER_BYTES: usize = 4096;
@@ -44,7 +43,7 @@ impl GpuMemory {
     ///
     /// # Errors
     /// As [`MemoryRegion::register_device`]; the memory is then freed.
-    pub fn register(self, domain: &Domain, access: Access) -> fabric::Result<(MemoryRegion, Registration)> {
+    pub fn register(self, domain: &Domain, access: Access) -> Result<(MemoryRegion, Registration)> {
         MemoryRegion::register_device(domain, self.into(), access)
     }
 }
@@ -58,11 +57,11 @@ impl From<GpuMemory> for DeviceMemory {
         let memory = Arc::new(memory);
         let reader = memory.clone();
         // SAFETY: the range is the memory that becomes its owner; the dmabuf is of that memory.
-        unsafe { Self::new(address, length, ordinal, dmabuf.map_err(text), memory) }
+        unsafe { Self::new(address, length, ordinal, dmabuf.map_err(|error| error.to_string()), memory) }
             .map(|memory| {
                 memory.with_reader(Box::new(move |address, bytes| {
                     let offset = address.wrapping_sub(reader.device_address()) as usize;
-                    reader.read(offset, bytes).map_err(text)
+                    reader.read(offset, bytes).map_err(|error| error.to_string())
                 }))
             })
             .expect("CUDA allocates nothing at address 0")
@@ -82,11 +81,7 @@ impl Gpu {
     ///
     /// # Errors
     /// Those of [`Domain::completion_queue`].
-    pub fn completion_queue(
-        &self,
-        ops: &GdaOps,
-        entries: usize,
-    ) -> fabric::Result<(CompletionQueue, Placement)> {
+    pub fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<(CompletionQueue, Placement)> {
         match self.completion_queue_in_gpu(ops, entries) {
             Ok(queue) => Ok((queue, Placement::Gpu)),
             Err(why) => {
@@ -102,7 +97,7 @@ impl Gpu {
     ///
     /// # Errors
     /// Those of [`GdaOps::cntr_open_host`].
-    pub fn completion_counter(&self, ops: &GdaOps) -> fabric::Result<(CompletionCounter, Placement)> {
+    pub fn completion_counter(&self, ops: &GdaOps) -> Result<(CompletionCounter, Placement)> {
         match self.completion_counter_in_gpu(ops) {
             Ok(counter) => Ok((counter, Placement::Gpu)),
             Err(why) => {
@@ -114,32 +109,26 @@ impl Gpu {
     }
 
     fn completion_counter_in_gpu(&self, ops: &GdaOps) -> Result<CompletionCounter, String> {
-        let memory = GpuMemory::zeroed(self, COUNTER_BYTES).map_err(text)?;
-        ops.cntr_open_device(memory.into()).map_err(text)
+        let memory = GpuMemory::zeroed(self, COUNTER_BYTES).map_err(|error| error.to_string())?;
+        ops.cntr_open_device(memory.into()).map_err(|error| error.to_string())
     }
 
     fn completion_queue_in_gpu(&self, ops: &GdaOps, entries: usize) -> Result<CompletionQueue, String> {
         let rounded = entries.checked_next_power_of_two().ok_or("too many entries")?;
         let bytes = rounded.checked_mul(COMPLETION_BYTES).ok_or("too many entries")?;
-        let memory = GpuMemory::zeroed(self, bytes).map_err(text)?;
+        let memory = GpuMemory::zeroed(self, bytes).map_err(|error| error.to_string())?;
         // SAFETY: the memory was just zeroed, and nothing else refers to it.
-        unsafe { ops.cq_open_device(memory.into(), entries) }.map_err(text)
+        unsafe { ops.cq_open_device(memory.into(), entries) }.map_err(|error| error.to_string())
     }
 }
 
-fn text(error: impl std::error::Error + 'static) -> String {
-    error_chain(&error).to_string()
-}
-
 /// Refuses memory of a GPU other than the one that would access it.
-pub(super) fn require_same_gpu(
-    gpu: &Gpu,
-    what: &'static str,
-    device: Option<i32>,
-) -> Result<(), GpuQueueError> {
+pub(super) fn require_same_gpu(gpu: &Gpu, what: &'static str, device: Option<i32>) -> Result<()> {
     match device {
         Some(has) if has as usize != gpu.ordinal() => {
-            Err(GpuQueueError::OtherGpu { what, has, needs: gpu.ordinal() })
+            let needs = gpu.ordinal();
+            let text = format!("{what} is in the memory of GPU {has}, and GPU {needs} drives the queue");
+            Err(Error::argument(text).with_hint("use one GPU for both"))
         }
         _ => Ok(()),
     }

@@ -13,7 +13,6 @@
 //! - The memory that the adapter may still access is retained as for a queue that the host drives.
 
 mod device_state;
-mod error;
 mod launch;
 mod mapped_parts;
 #[cfg(feature = "test-utils")]
@@ -23,7 +22,6 @@ mod queue;
 mod receive;
 mod snapshot;
 
-pub use error::{GpuCloseError, GpuQueueError, MapError};
 pub use launch::{GpuAbortFlag, LaunchGuard};
 pub use mapped_parts::MappedPart;
 pub use memory::Placement;

@@ -10,18 +10,16 @@ use efa_gda_wire::LocalKey;
 use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
-use super::{GpuAbortFlag, GpuCloseError, GpuQueueError, LaunchGuard, MapError};
+use super::{GpuAbortFlag, LaunchGuard};
 use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
-use crate::error_chain::error_chain;
-use crate::fabric;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::gpu::Gpu;
 use crate::gpu::memory::Relaxed;
-use crate::gpu::{self, Gpu};
 use crate::leak;
-use crate::queue::WorkError;
 use crate::queue::inline::inline_bytes;
-use crate::queue::mapped::{is_locked, unrung_entries};
+use crate::queue::mapped::{is_locked, refuse_unfinished, unrung_entries};
 use crate::queue::quiet::no_requests;
-use crate::queue::work_error::report;
+use crate::queue::work_error::{not_possible, report};
 use crate::queue::work_request::requested;
 use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 
@@ -95,45 +93,49 @@ impl GpuQueue {
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
-    /// [`MapError`] of the last mode that was tried, with the queue, which stays in the last mode that
+    /// That of the last mode that was tried, with the queue, which stays in the last mode that
     /// [`MappedQueue::set_doorbell`] could set. The errors of the other modes are logged.
     pub fn with_doorbell(
         queue: MappedQueue,
         gpu: &Gpu,
         choice: DoorbellChoice,
         proxy: &DoorbellProxy,
-    ) -> Result<(Self, Vec<RefusedMode>), MapError> {
+    ) -> Result<(Self, Vec<RefusedMode>), Refused<MappedQueue>> {
         let mut queue = Box::new(queue);
         let (mut refused, mut last) = (Vec::new(), None);
         for mode in choice.candidates() {
             let error = match queue.set_doorbell(mode, proxy) {
-                Err(error) => error.into(),
+                Err(error) => error,
                 Ok(()) => match Self::map(*queue, gpu, Some(proxy)) {
                     Ok(mapped) => return Ok((mapped, refused)),
-                    Err(MapError { error, queue: handed_back }) => {
+                    Err((error, handed_back)) => {
                         queue = handed_back;
                         error
                     }
                 },
             };
-            let reason = error_chain(&error).to_string();
+            let reason = error.to_string();
             tracing::info!(%mode, %reason, "the queue cannot use this doorbell mode");
             refused.push(RefusedMode { mode, reason });
             last = Some(error);
         }
         let error = last.expect("every choice has a candidate");
-        Err(MapError { error, queue })
+        Err(Refused::new(cannot_map(error), queue))
     }
 
     /// Maps `queue` into `gpu`, in the doorbell mode that it has. No completions are relayed.
     ///
     /// # Errors
-    /// [`MapError`], with the queue.
-    pub fn new(queue: MappedQueue, gpu: &Gpu) -> Result<Self, MapError> {
-        Self::map(queue, gpu, None)
+    /// Those of the GPU, with the queue.
+    pub fn new(queue: MappedQueue, gpu: &Gpu) -> Result<Self, Refused<MappedQueue>> {
+        Self::map(queue, gpu, None).map_err(|(error, queue)| Refused::new(cannot_map(error), queue))
     }
 
-    fn map(queue: MappedQueue, gpu: &Gpu, proxy: Option<&DoorbellProxy>) -> Result<Self, MapError> {
+    fn map(
+        queue: MappedQueue,
+        gpu: &Gpu,
+        proxy: Option<&DoorbellProxy>,
+    ) -> Result<Self, (Error, Box<MappedQueue>)> {
         let _relaxed = Relaxed::enter();
         let made = MappedParts::map(&queue, gpu, proxy).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
@@ -155,7 +157,7 @@ impl GpuQueue {
                 gpu: gpu.clone(),
                 launch_count: Arc::default(),
             }),
-            Err(error) => Err(MapError { error, queue: Box::new(queue) }),
+            Err(error) => Err((error, Box::new(queue))),
         }
     }
 
@@ -181,7 +183,7 @@ impl GpuQueue {
     ///
     /// # Errors
     /// As [`Gpu::prepare`].
-    pub fn prepare(&self) -> gpu::Result<()> {
+    pub fn prepare(&self) -> Result<()> {
         self.gpu.put_kernel(self.store_bytes()).map(|_| ())
     }
 
@@ -196,10 +198,10 @@ impl GpuQueue {
     }
 
     /// Refuses to post while the caller's kernels may post.
-    pub(super) fn refuse_in_launch(&self) -> Result<(), GpuQueueError> {
+    pub(super) fn refuse_in_launch(&self) -> Result<()> {
         match self.launches() {
             0 => Ok(()),
-            launches => Err(GpuQueueError::InLaunch { launches }),
+            launches => Err(in_launch(launches)),
         }
     }
 
@@ -227,7 +229,7 @@ impl GpuQueue {
 
     /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why
     /// the others cannot. Parts in a GPU's memory are not included.
-    pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+    pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, Result<MappedPart>)> {
         mapped_parts::try_each(queue, gpu)
     }
 
@@ -244,8 +246,8 @@ impl GpuQueue {
     /// Executes a work request on the GPU and waits for all of its completions.
     ///
     /// # Errors
-    /// [`GpuQueueError`]. If a wait timed out, the queue is poisoned and retains the local regions.
-    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
+    /// [`Error`]. If a wait timed out, the queue is poisoned and retains the local regions.
+    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport> {
         self.refuse_in_launch()?;
         let mut args = work.arguments(&self.mapped)?;
         // The kernel, not the adapter, reads inline bytes.
@@ -254,7 +256,7 @@ impl GpuQueue {
         let on_host = inline_region.is_some_and(Region::on_host);
         if inline_region.is_some_and(|region| !region.on_host() && region.device().is_none()) {
             let why = "the bytes are in a dmabuf, and its GPU is not known; copy them to host memory or send a segment";
-            return Err(WorkError::Unsupported { operation: "an inline request from a dmabuf", why }.into());
+            return Err(not_possible("an inline request from a dmabuf", why));
         }
         let inline = inline_bytes(&args)
             .filter(|_| on_host)
@@ -277,8 +279,8 @@ impl GpuQueue {
     /// As [`MappedQueue::quiet`], with a kernel that waits. No other kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// Those of [`MappedQueue::quiet`], [`GpuQueueError::InLaunch`] and [`GpuQueueError::Gpu`].
-    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport, GpuQueueError> {
+    /// Those of [`MappedQueue::quiet`] and of the GPU, and [`ErrorKind::Busy`] during a launch of the caller's.
+    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport> {
         self.refuse_in_launch()?;
         self.run_put(&no_requests(timeout), |_, _| ())
     }
@@ -289,7 +291,7 @@ impl GpuQueue {
         &mut self,
         args: &efa_gda_put_args,
         settle: impl FnOnce(&mut MappedQueue, bool),
-    ) -> Result<WorkReport, GpuQueueError> {
+    ) -> Result<WorkReport> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.load_state();
         // Each of the two calls waits for all work that was launched on the stream before, if it succeeds.
@@ -297,14 +299,13 @@ impl GpuQueue {
         settle(&mut self.mapped, ended);
         state?;
         let requested = requested(args.op, args.bytes, args.count, self.mapped.limits().rdma);
-        Ok(report(ran?.into(), self.mapped.in_flight(), requested)?)
+        report(ran?.into(), self.mapped.in_flight(), requested)
     }
 
     /// Returns whether all kernels of this library have ended, after an error that leaves that open.
     pub(super) fn kernels_ended(&self) -> bool {
         let ended = self.device.kernels_end();
         if let Err(error) = &ended {
-            let error = error_chain(error);
             tracing::warn!(%error, "a kernel may still run; the memory that it uses stays allocated");
         }
         ended.is_ok()
@@ -314,13 +315,13 @@ impl GpuQueue {
     ///
     /// # Errors
     /// Those of [`MappedQueue::retain`].
-    pub fn retain(&mut self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
+    pub fn retain(&mut self, region: impl Into<Region>) -> Result<LocalKey> {
         self.mapped.retain(region)
     }
 
     /// Copies the queue's state from the GPU. Callers do so also after an error, because the host must know what is in
     /// flight before it releases memory. If the copy fails, the queue is poisoned.
-    pub(super) fn load_state(&mut self) -> gpu::Result<()> {
+    pub(super) fn load_state(&mut self) -> Result<()> {
         match self.device.queue.load(&self.device.stream) {
             Ok(state) => {
                 self.mapped.copy_engine_state(&state);
@@ -328,7 +329,7 @@ impl GpuQueue {
             }
             Err(error) => {
                 tracing::error!(
-                    error = %error_chain(&error),
+                    %error,
                     "the queue's state is lost with its context; its regions stay registered"
                 );
                 self.mapped.poison_lost();
@@ -340,91 +341,96 @@ impl GpuQueue {
     /// Unmaps and closes the queue, if no request is in flight and the doorbell was rung for every entry.
     ///
     /// # Errors
-    /// [`GpuCloseError`]. The queue is then no longer mapped into the GPU, unless the error holds a [`GpuQueue`].
-    pub fn close(self) -> Result<(), GpuCloseError> {
-        // Checked here too, because `unmap` checks only staging rings, and the caller can ring only while the queue is
-        // mapped.
-        Ok(self.refuse_unrung()?.unmap()?.close()?)
+    /// [`ErrorKind::Busy`], with the queue, as from [`MappedQueue::close`] and [`Self::unmap`]. Other errors if the endpoint
+    /// could not be closed.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        let state = match self.state_of_ended_kernels() {
+            Ok(state) => state,
+            // Nothing can ring for entries, and `take_from_gpu` poisons the queue.
+            Err(error) if error.kind() == ErrorKind::GpuLost => self.mapped.state(),
+            Err(error) => return Err(Refused::new(may_run(&error), self)),
+        };
+        let poisoned = self.mapped.poison().is_some() || state.error.poison != EFA_GDA_OK;
+        match self.refuse_in_launch().and_then(|()| refuse_unfinished(&state, poisoned)) {
+            Ok(()) => self.take_from_gpu()?.destroy().map_err(Refused::gone),
+            Err(error) => Err(Refused::new(error, self)),
+        }
     }
 
-    /// Hands the queue back as an error if entries await a doorbell that can still be rung. An unmap frees a staging
-    /// ring, so a queue with one is also handed back if it is not known whether entries await a doorbell.
-    fn refuse_unrung(self) -> Result<Self, GpuCloseError> {
-        let mut state = self.state();
-        if state.is_err() && self.doorbell_mode() == DoorbellMode::Staged {
-            // One failed copy can end all later snapshots (`SideCopy`). The stream of this library's kernels can still
-            // copy the state, after the kernels have ended.
-            state = self.device.kernels_end().and_then(|()| self.device.queue.load(&self.device.stream));
-            match state {
-                // If the context is lost, nothing can ring for the entries, and `take_from_gpu` poisons the queue.
-                Err(error) if !error.context_lost() => {
-                    return Err(GpuCloseError::Running { queue: Box::new(self), error });
-                }
-                _ => {}
-            }
-        }
-        if let Ok(state) = state
-            && self.launches() == 0
-            && self.mapped.poison().is_none()
-            && state.error.poison == EFA_GDA_OK
-            && !is_locked(&state)
-            && let entries @ 1.. = unrung_entries(&state)
-        {
-            return Err(GpuCloseError::Unrung { queue: Box::new(self), entries });
-        }
-        Ok(self)
+    /// The queue's state. One failed copy can end all later snapshots (`SideCopy`). The stream of this library's kernels
+    /// can then still copy the state, after the kernels have ended.
+    fn state_of_ended_kernels(&self) -> Result<efa_gda_queue> {
+        self.state().or_else(|_| {
+            self.device.kernels_end()?;
+            self.device.queue.load(&self.device.stream)
+        })
     }
 
     /// Ends the waits of kernels, and destroys the endpoint even if requests are in flight.
     ///
     /// # Errors
-    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue. Its waits then stay aborted, so that
-    /// the caller's kernels end; once their guards are dropped, the queue can be destroyed.
-    /// [`CloseError::Destroy`](crate::queue::CloseError::Destroy) as from [`MappedQueue::destroy`].
-    pub fn destroy(self) -> Result<(), GpuCloseError> {
-        let launches = self.launches();
-        if launches != 0 {
+    /// [`ErrorKind::Busy`], with the queue, during a launch of the caller's, or if kernels of this library may still use
+    /// it. Its waits then stay aborted, so that the caller's kernels end; once their guards are dropped, the queue can be
+    /// destroyed. Other errors as from [`MappedQueue::destroy`].
+    pub fn destroy(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.refuse_in_launch() {
             self.device.end_waits();
-            return Err(GpuCloseError::InLaunch { queue: Box::new(self), launches });
+            return Err(Refused::new(error, self));
         }
-        let destroyed = self.take_from_gpu()?.destroy();
-        destroyed.map_err(|error| crate::queue::CloseError::Destroy(error).into())
+        self.take_from_gpu()?.destroy().map_err(Refused::gone)
     }
 
     /// Takes the queue from the GPU and unregisters its pages. It is detached from its doorbell proxy, and its mode is
     /// then [`DoorbellMode::Direct`], unless it is out of service.
     ///
     /// # Errors
-    /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if
-    /// kernels of this library may still use it; its waits may stay aborted then. [`GpuCloseError::Unrung`] if a
-    /// staging ring, which would be freed, holds entries that await a doorbell. If that cannot be determined,
-    /// [`GpuCloseError::Running`], unless the GPU's context is lost.
-    pub fn unmap(self) -> Result<MappedQueue, GpuCloseError> {
-        match self.launches() {
-            0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
-            0 => self.take_from_gpu(),
-            launches => Err(GpuCloseError::InLaunch { queue: Box::new(self), launches }),
+    /// [`ErrorKind::Busy`], with the queue: while a [`LaunchGuard`] exists; if kernels of this library may still use it
+    /// (its waits may stay aborted then); if a staging ring, which would be freed, holds entries that await a doorbell, or
+    /// that cannot be determined, unless the GPU's context is lost.
+    pub fn unmap(self) -> Result<MappedQueue, Refused<Self>> {
+        match self.refuse_in_launch().and_then(|()| self.refuse_unrung()) {
+            Ok(()) => self.take_from_gpu(),
+            Err(error) => Err(Refused::new(error, self)),
         }
     }
 
-    fn take_from_gpu(mut self) -> Result<MappedQueue, GpuCloseError> {
+    /// Refuses to free a staging ring with entries that await a doorbell that can still be rung.
+    fn refuse_unrung(&self) -> Result<()> {
+        if self.doorbell_mode() != DoorbellMode::Staged {
+            return Ok(());
+        }
+        let state = match self.state_of_ended_kernels() {
+            Ok(state) => state,
+            // Nothing can ring for the entries, and `take_from_gpu` poisons the queue.
+            Err(error) if error.kind() == ErrorKind::GpuLost => return Ok(()),
+            Err(error) => return Err(may_run(&error)),
+        };
+        let poisoned = self.mapped.poison().is_some() || state.error.poison != EFA_GDA_OK;
+        match unrung_entries(&state) {
+            entries @ 1.. if !poisoned && !is_locked(&state) => Err(Error::busy(format!(
+                "the queue was not unmapped, because it has entries that were posted and never rung for ({entries})"
+            ))
+            .with_hint("quiet (in C: efa_gda_mapped_wait) rings for them and waits; destroying the queue drops them")),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_from_gpu(mut self) -> Result<MappedQueue, Refused<Self>> {
         // Read before `stop`: `stop` detaches the queue, and from then on `poison` returns the end of the registration.
         let mut in_order = self.mapped.poison().is_none();
         if let Err(error) = self.device.stop() {
-            return Err(GpuCloseError::Running { queue: Box::new(self), error });
+            return Err(Refused::new(may_run(&error), self));
         }
         in_order &= self.load_state().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
         if let (Some(inbox), Some(host)) = (&self.device.inbox, &self.mapped.inbox)
             && let Err(error) = inbox.entries.copy_to_host(&self.device.stream, host)
         {
-            let error = error_chain(&error);
             tracing::warn!(%error, "completions of receives in the GPU's inbox are lost");
             self.mapped.lose_inbox();
         }
         if let (Some(requests), Some(host)) = (&self.device.requests, &self.mapped.request_table)
             && let Err(error) = requests.copy_to_host(&self.device.stream, host)
         {
-            let error = error_chain(&error);
             tracing::warn!(%error, "the request table in the GPU's memory is lost: waits for own requests are refused");
             self.mapped.lose_request_table();
         }
@@ -453,6 +459,27 @@ impl GpuQueue {
     }
 }
 
+/// The queue could not be mapped.
+fn cannot_map(error: Error) -> Error {
+    error.within("the queue cannot be mapped into the GPU")
+}
+
+/// The caller's kernels use the queue. Nothing was posted, taken or closed.
+fn in_launch(launches: usize) -> Error {
+    Error::busy(format!("{launches} launch(es) use the queue, so nothing was done")).with_hint(
+        "when their kernels have ended, drop their launch guards (in C: efa_gda_mapped_end_launch)",
+    )
+}
+
+/// A kernel that this library launched may still run and post: it did not end within the bound, or the driver did not
+/// report that it ended. Or the driver did not copy the queue's state, so entries may await a doorbell.
+fn may_run(error: &Error) -> Error {
+    Error::busy(format!(
+        "a kernel of this library may still use the queue, or entries may await a doorbell; the queue stays mapped: close \
+         it again later, or destroy it: {error}"
+    ))
+}
+
 impl Drop for GpuQueue {
     fn drop(&mut self) {
         if self.taken {
@@ -467,7 +494,6 @@ impl Drop for GpuQueue {
                 tracing::warn!(launches, "a queue was dropped while launches use it; it stays allocated")
             }
             Err(error) => {
-                let error = error_chain(&error);
                 tracing::warn!(%error, "a kernel may still use a queue that was dropped; it stays allocated");
             }
         }

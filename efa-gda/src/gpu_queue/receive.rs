@@ -5,22 +5,26 @@ use std::time::Duration;
 
 use efa_gda_sys::device::efa_gda_receive_args;
 
-use super::{GpuQueue, GpuQueueError};
+use super::GpuQueue;
 use crate::executor::host;
-use crate::queue::receive::{AT_ONCE, nanoseconds};
-use crate::queue::{PostedReceives, ReceiveError, Received, Receives};
+use crate::queue::receive::{AT_ONCE, nanoseconds, no_receive_queue};
+use crate::queue::{PostedReceives, Received, Receives};
+use crate::{Error, Result};
 
 impl GpuQueue {
     /// Checks that the GPU can post receives on this queue.
     ///
     /// # Errors
-    /// [`ReceiveError::NoReceiveQueue`] if the endpoint's receives complete on another completion queue,
-    /// [`GpuQueueError::ReceivesNotMapped`] if the GPU cannot access the receive queue or its doorbell.
-    pub fn posts_receives(&self) -> Result<(), GpuQueueError> {
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the endpoint's receives complete on another completion
+    /// queue, or the GPU cannot access the receive queue or its doorbell.
+    pub fn posts_receives(&self) -> Result<()> {
         match &self.parts.receives {
             Some(Ok(_)) => Ok(()),
-            Some(Err(why)) => Err(GpuQueueError::ReceivesNotMapped { why: why.clone() }),
-            None => Err(ReceiveError::NoReceiveQueue.into()),
+            Some(Err(why)) => {
+                Err(Error::unsupported(format!("the GPU cannot post receives on this queue: {why}"))
+                    .with_hint("post them from the host before the queue is mapped"))
+            }
+            None => Err(no_receive_queue()),
         }
     }
 
@@ -28,8 +32,8 @@ impl GpuQueue {
     /// memory may be the host's or a GPU's.
     ///
     /// # Errors
-    /// [`GpuQueueError`]. After [`GpuQueueError::Gpu`] the region is retained until the endpoint is closed.
-    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, GpuQueueError> {
+    /// [`Error`]. After one of the GPU the region is retained until the endpoint is closed.
+    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives> {
         self.refuse_in_launch()?;
         self.posts_receives()?;
         let host::Receives { address, stride, timeout_ns, lkey, length, count, .. } =
@@ -51,7 +55,7 @@ impl GpuQueue {
             }
             Err(error) => {
                 self.mapped.retain_maybe_posted(receives);
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -59,9 +63,9 @@ impl GpuQueue {
     /// As [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), with a kernel that waits.
     ///
     /// # Errors
-    /// Those of [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), [`GpuQueueError::InLaunch`] and
-    /// [`GpuQueueError::Gpu`].
-    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, GpuQueueError> {
+    /// Those of [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), those of the GPU, and
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) during a launch of the caller's.
+    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>> {
         self.refuse_in_launch()?;
         self.mapped.report_lost()?;
         // At most AT_ONCE, so it fits 32 bits.
@@ -72,6 +76,6 @@ impl GpuQueue {
         let outcome = ran?;
         let received = self.mapped.decode_received(&outcome.taken, outcome.status);
         state?;
-        Ok(received?)
+        received
     }
 }

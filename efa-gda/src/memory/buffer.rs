@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::region::{OutOfBounds, in_bounds};
+use super::region::in_bounds;
+use crate::Result;
 
 /// Zeroed host memory on pages that hold nothing else, so that the adapter reaches no other data.
 ///
@@ -71,8 +72,8 @@ impl Buffer {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`OutOfBounds`] where they do not fit; nothing is copied then.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) where they do not fit; nothing is copied then.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
         let (head, words, tail) = self.parts(range);
         let (first, rest) = bytes.split_at(head.len());
@@ -92,8 +93,8 @@ impl Buffer {
     /// status 0 they are new, unless the region has [`RegionOrdering::Relaxed`](super::RegionOrdering::Relaxed).
     ///
     /// # Errors
-    /// [`OutOfBounds`] where the buffer has fewer bytes; nothing is copied then.
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) where the buffer has fewer bytes; nothing is copied then.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
         let (head, words, tail) = self.parts(range);
         let (first, rest) = bytes.split_at_mut(head.len());

@@ -24,10 +24,10 @@
 //! hold raw pointers. A [`Buffer`] may be read and written by several threads and the adapter at the same time.
 //!
 //! # Errors
-//! [`OutOfBounds`] is the only error. The error types of `fabric` and `verbs` contain it.
+//! A range outside of a buffer or region is [`ErrorKind::Argument`](crate::ErrorKind::Argument).
 //!
 //! ```
-//! use efa_gda::memory::{Buffer, OutOfBounds, RemoteRegion};
+//! use efa_gda::memory::{Buffer, RemoteRegion};
 //! use efa_gda::wire::RemoteKey;
 //!
 //! let buffer = Buffer::zeroed(4096).expect("4096 bytes");
@@ -38,8 +38,8 @@
 //!
 //! let peer = RemoteRegion { address: 0x10_0000, length: 4096, key: RemoteKey::new(7) };
 //! assert_eq!(peer.at(100, 7)?.address, 0x10_0064);
-//! assert_eq!(peer.at(4095, 2), Err(OutOfBounds { offset: 4095, length: 2, region: 4096 }));
-//! # Ok::<(), OutOfBounds>(())
+//! assert_eq!(peer.at(4095, 2).unwrap_err().kind(), efa_gda::ErrorKind::Argument);
+//! # Ok::<(), efa_gda::Error>(())
 //! ```
 
 mod access;
@@ -55,6 +55,6 @@ pub(crate) use buffer::page_size;
 pub use counter::{CountedOperations, CounterMemory};
 pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
 pub(crate) use device::{Owner, Reader};
-pub use region::{Limits, OutOfBounds, RemoteRegion};
+pub use region::{Limits, RemoteRegion};
 pub(crate) use region::{REGION_IN_USE_HINT, RegionMemory, in_bounds};
 pub(crate) use retained::RetainedRegions;

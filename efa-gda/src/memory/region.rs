@@ -6,31 +6,18 @@ use std::ops::Range;
 use efa_gda_wire::{RemoteKey, RemoteMemory};
 
 use super::{Buffer, Owner};
-
-/// A byte range that does not lie in its buffer or region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the range of length {length} at offset {offset} is not in a region of length {region}; {}", self.hint())]
-pub struct OutOfBounds {
-    /// Offset of the first byte.
-    pub offset: u64,
-    /// Length of the range, in bytes.
-    pub length: u64,
-    /// Length of the buffer or region, in bytes.
-    pub region: u64,
-}
-
-impl OutOfBounds {
-    /// What to do about it.
-    pub(crate) fn hint(&self) -> &'static str {
-        "name bytes inside the region"
-    }
-}
+use crate::{Error, Result};
 
 /// The range as indices into a region of `region` bytes.
-pub(crate) fn in_bounds(offset: u64, length: u64, region: u64) -> Result<Range<usize>, OutOfBounds> {
+pub(crate) fn in_bounds(offset: u64, length: u64, region: u64) -> Result<Range<usize>> {
     match offset.checked_add(length) {
         Some(end) if end <= region => Ok(offset as usize..end as usize),
-        _ => Err(OutOfBounds { offset, length, region }),
+        _ => {
+            let text = format!(
+                "the range of length {length} at offset {offset} is not in a region of length {region}"
+            );
+            Err(Error::argument(text).with_hint("name bytes inside the region"))
+        }
     }
 }
 
@@ -106,8 +93,8 @@ impl RemoteRegion {
     /// `length` bytes at `offset`, as an entry names them.
     ///
     /// # Errors
-    /// [`OutOfBounds`] where they do not lie in the region.
-    pub fn at(&self, offset: u64, length: u64) -> Result<RemoteMemory, OutOfBounds> {
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) where they do not lie in the region.
+    pub fn at(&self, offset: u64, length: u64) -> Result<RemoteMemory> {
         in_bounds(offset, length, self.length)?;
         Ok(RemoteMemory { address: self.address.wrapping_add(offset), key: self.key })
     }
@@ -122,10 +109,4 @@ pub struct Limits {
     pub rdma: usize,
     /// Whether the adapter executes RDMA reads.
     pub reads: bool,
-}
-
-impl From<OutOfBounds> for crate::Error {
-    fn from(error: OutOfBounds) -> Self {
-        Self::new(crate::ErrorKind::Argument, error)
-    }
 }

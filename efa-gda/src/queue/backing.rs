@@ -2,14 +2,12 @@
 
 use efa_gda_wire::LocalKey;
 
-use crate::Error;
 use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RegionOrdering, RemoteRegion};
 #[cfg(feature = "verbs")]
 use crate::leak;
 #[cfg(feature = "verbs")]
-use crate::memory::OutOfBounds;
-#[cfg(feature = "verbs")]
 use crate::verbs::{self, QueuePair, Ready};
+use crate::{Error, Result};
 
 /// Why a region cannot be written or read.
 const FOREIGN: &str = "the region does not own its memory: use the caller's own pointer to it";
@@ -61,15 +59,12 @@ impl Region {
     /// Returns the address of `length` bytes at `offset`.
     ///
     /// # Errors
-    /// [`fabric::Error::OutOfBounds`].
-    pub fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if they do not lie in the region.
+    pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
         match self {
             Self::Libfabric(region) => region.at(offset, length),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => {
-                let bytes = region.len() as u64;
-                region.at(offset, length).map_err(|_| OutOfBounds { offset, length, region: bytes }.into())
-            }
+            Self::RdmaCore(region) => Ok(region.at(offset, length)?),
         }
     }
 
@@ -105,9 +100,9 @@ impl Region {
     ///
     /// # Errors
     /// The region, while another handle of it exists. The inner result is that of the deregistration.
-    pub fn try_close(self) -> Result<Result<(), Error>, Self> {
+    pub fn try_close(self) -> Result<Result<()>, Self> {
         match self {
-            Self::Libfabric(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Libfabric),
+            Self::Libfabric(region) => region.try_close().map_err(Self::Libfabric),
             #[cfg(feature = "verbs")]
             Self::RdmaCore(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::RdmaCore),
         }
@@ -136,26 +131,26 @@ impl Region {
     /// # Errors
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its
     /// memory; errors of the GPU.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(memory) = self.gpu_memory() {
-            return Ok(memory.write(offset, bytes)?);
+            return memory.write(offset, bytes);
         }
         let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
-        Ok(buffer.write(offset, bytes)?)
+        buffer.write(offset, bytes)
     }
 
     /// Copies from `offset` of the memory that the region owns.
     ///
     /// # Errors
     /// Those of [`Self::write`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(memory) = self.gpu_memory() {
-            return Ok(memory.read(offset, bytes)?);
+            return memory.read(offset, bytes);
         }
         let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
-        Ok(buffer.read(offset, bytes)?)
+        buffer.read(offset, bytes)
     }
 
     /// Returns the memory of a GPU, if the region owns it.
@@ -202,9 +197,9 @@ impl Backing {
     /// domain with a status that does not name the cause.
     ///
     /// # Errors
-    /// [`fabric::Error::OtherDomain`]; with libfabric, [`fabric::Error::KeyNotAvailable`] and other errors of
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for a region of another domain; with libfabric, errors of
     /// [`GdaOps::get_mr_lkey`].
-    pub(super) fn local_key(&self, region: &Region) -> fabric::Result<LocalKey> {
+    pub(super) fn local_key(&self, region: &Region) -> Result<LocalKey> {
         match (self, region) {
             (Self::Libfabric { ops, .. }, Region::Libfabric(region)) => ops.get_mr_lkey(region),
             #[cfg(feature = "verbs")]
@@ -212,7 +207,7 @@ impl Backing {
                 Ok(region.local_key())
             }
             #[cfg(feature = "verbs")]
-            _ => Err(fabric::Error::OtherDomain { operation: "MappedQueue::local_key" }),
+            _ => Err(fabric::error::other_domain("MappedQueue::local_key")),
         }
     }
 

@@ -8,101 +8,13 @@
 
 use efa_gda_sys::device::efa_gda_counters;
 
-use super::{MappedQueue, QueueError};
+use super::MappedQueue;
 use crate::fabric::{CompletionCounter, CountedOperations, CounterWords};
 use crate::polling::Unclaimable;
+use crate::{Error, Result};
 
 /// A wrap that every adapter's counters support: they restart at this count, or at a multiple of it.
 const WRAP: u64 = 1 << 31;
-
-/// Why a queue cannot use the completion counters of its endpoint.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CountersError {
-    /// The queue is one of rdma-core, whose counters this library does not use.
-    #[error("a queue of rdma-core cannot use completion counters: open it with libfabric")]
-    RdmaCore,
-    /// The endpoint has no counter that counts exactly what it starts.
-    #[error(
-        "the endpoint has no counter that counts exactly its sends, reads and writes: bind one for \
-         CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled"
-    )]
-    None,
-    /// The provider, or the caller, owns the words.
-    #[error(
-        "the counter does not own its words, so the address at which a device reads them is not known: open it with \
-         Gpu::completion_counter or GdaOps::cntr_open_host"
-    )]
-    ForeignWords,
-    /// The counter counts for other endpoints too.
-    #[error("the counter counts for {endpoints} endpoints: open one for this endpoint alone")]
-    Shared {
-        /// Endpoints that the counter counts for.
-        endpoints: usize,
-    },
-    /// Another mapped queue uses the counter, or used it.
-    #[error("another mapped queue uses or used the counter: open a new counter for this queue")]
-    Taken,
-    /// The counter does not hold 0.
-    #[error(
-        "the counter's successes are at {successes} and its errors at {errors}, and a queue needs a counter with both \
-         at 0: open a new one"
-    )]
-    NotZero {
-        /// The word of successes.
-        successes: u64,
-        /// The word of errors.
-        errors: u64,
-    },
-    /// The queue has posted requests that its completion queue counts.
-    #[error("the queue has already posted requests: call with_counters before its first request")]
-    Posted,
-    /// The words are in a GPU's memory, and cannot be read.
-    #[error("the words of the counter cannot be read: {0}; open it with Gpu::completion_counter")]
-    Unreadable(String),
-    /// The counter restarts at a count that is not a power of two, or too early.
-    #[error(
-        "the adapter's counters restart after {most}; a queue of {requests} requests needs counters that restart at a \
-         power of two of at least {}: use the completion queue without counters", 4 * u64::from(*requests)
-    )]
-    Wrap {
-        /// The largest value that the adapter reports.
-        most: u64,
-        /// Requests that may be in flight.
-        requests: u32,
-    },
-    /// The queue has a request table, which needs the completion queue.
-    #[error(
-        "the queue has a request table, which needs the completion queue: use either a request table or counters"
-    )]
-    RequestTable,
-    /// Receives complete on the completion queue of the requests.
-    #[error(
-        "receives complete on the completion queue of the requests, which is not polled if the queue uses counters: \
-         bind the endpoint's receive side to another completion queue"
-    )]
-    Receives,
-    /// The adapter could overwrite the completion of a failed request before device code reads it.
-    #[error(
-        "the completion queue has {completions} entries and the send queue {requests}; with counters it needs twice as \
-         many: open a completion queue of at least {} entries", 2 * u64::from(*requests)
-    )]
-    ShallowCompletionQueue {
-        /// Entries of the completion queue.
-        completions: u32,
-        /// Entries of the send queue, which all may be in flight.
-        requests: u32,
-    },
-}
-
-impl From<Unclaimable> for CountersError {
-    fn from(why: Unclaimable) -> Self {
-        match why {
-            Unclaimable::Shared(endpoints) => Self::Shared { endpoints },
-            Unclaimable::Taken | Unclaimable::Used => Self::Taken,
-        }
-    }
-}
 
 /// The counter that a queue uses. It must be dropped after the endpoint.
 #[derive(Debug)]
@@ -126,15 +38,22 @@ impl Counters {
     }
 }
 
-fn require_zero(counter: &CompletionCounter) -> Result<(), CountersError> {
-    match counter.read_words().map_err(CountersError::Unreadable)? {
+fn require_zero(counter: &CompletionCounter) -> Result<()> {
+    let words = counter.read_words().map_err(|why| {
+        let text = format!("the words of the counter cannot be read: {why}");
+        Error::unsupported(text).with_hint("open it with Gpu::completion_counter")
+    })?;
+    match words {
         [0, 0] => Ok(()),
-        [successes, errors] => Err(CountersError::NotZero { successes, errors }),
+        [successes, errors] => Err(Error::unsupported(format!(
+            "the counter's successes are at {successes} and its errors at {errors}, and a queue needs a counter with \
+             both at 0: open a new one"
+        ))),
     }
 }
 
 /// Returns the modulus by which device code counts, for counters whose largest values are `most` (None: not known).
-fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
+fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64> {
     most.into_iter().flatten().try_fold(WRAP, |wrap, most| {
         // Adapters may report the largest value, or the number of values.
         let values = if most.is_power_of_two() { Some(most) } else { most.checked_add(1) };
@@ -144,7 +63,11 @@ fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
             Some(values) if values.is_power_of_two() && values >= 4 * u64::from(requests) => {
                 Ok(wrap.min(values))
             }
-            Some(_) => Err(CountersError::Wrap { most, requests }),
+            Some(_) => Err(Error::unsupported(format!(
+                "the adapter's counters restart after {most}; a queue of {requests} requests needs counters that restart \
+                 at a power of two of at least {}: use the completion queue without counters",
+                4 * u64::from(requests)
+            ))),
         }
     })
 }
@@ -176,30 +99,64 @@ impl MappedQueue {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Counters`]; the endpoint is then closed.
-    pub fn with_counters(mut self) -> Result<Self, QueueError> {
-        let Some(endpoint) = self.endpoint() else { return Err(CountersError::RdmaCore.into()) };
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), or `Argument` for a completion queue that is too small; the endpoint is then closed.
+    pub fn with_counters(mut self) -> Result<Self> {
+        let Some(endpoint) = self.endpoint() else {
+            return Err(Error::unsupported(
+                "a queue of rdma-core cannot use completion counters: open it with libfabric",
+            ));
+        };
         if endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr() {
-            return Err(CountersError::Receives.into());
+            return Err(Error::unsupported(
+                "receives complete on the completion queue of the requests, which is not polled if the queue uses \
+                 counters: bind the endpoint's receive side to another completion queue",
+            ));
         }
         if self.request_table.is_some() {
-            return Err(CountersError::RequestTable.into());
+            return Err(Error::unsupported(
+                "the queue has a request table, which needs the completion queue: use either a request table or \
+                 counters",
+            ));
         }
         let (completions, requests) = (self.exposure().cq.num_entries, self.exposure().sq.num_entries);
         if u64::from(completions) < 2 * u64::from(requests) {
-            return Err(CountersError::ShallowCompletionQueue { completions, requests }.into());
+            return Err(Error::argument(format!(
+                "the completion queue has {completions} entries and the send queue {requests}; with counters it needs \
+                 twice as many, because the adapter could overwrite the completion of a failed request: open a \
+                 completion queue of at least {} entries",
+                2 * u64::from(requests)
+            )));
         }
         let counters = endpoint.counters();
         let counter = counters.iter().find(|(_, counted)| *counted == CountedOperations::TRANSMIT);
-        let (counter, _) = counter.ok_or(CountersError::None)?;
-        let words = counter.words().ok_or(CountersError::ForeignWords)?;
+        let (counter, _) = counter.ok_or_else(|| {
+            Error::unsupported(
+                "the endpoint has no counter that counts exactly its sends, reads and writes: bind one for \
+                 CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled",
+            )
+        })?;
+        let words = counter.words().ok_or_else(|| {
+            Error::unsupported(
+                "the counter does not own its words, so the address at which a device reads them is not known: open it \
+                 with Gpu::completion_counter or GdaOps::cntr_open_host",
+            )
+        })?;
         let most = endpoint.domain().info().and_then(|info| info.max_counter_values());
         let wrap = wrap(most, requests)?;
         if self.state().reserve.word != 0 {
-            return Err(CountersError::Posted.into());
+            return Err(Error::unsupported(
+                "the queue has already posted requests: call with_counters before its first request",
+            ));
         }
         require_zero(counter)?;
-        counter.claim().map_err(CountersError::from)?;
+        counter.claim().map_err(|why| match why {
+            Unclaimable::Shared(endpoints) => Error::unsupported(format!(
+                "the counter counts for {endpoints} endpoints: open one for this endpoint alone"
+            )),
+            Unclaimable::Taken | Unclaimable::Used => Error::unsupported(
+                "another mapped queue uses or used the counter: open a new counter for this queue",
+            ),
+        })?;
         // Another endpoint could use the counter until it was claimed.
         require_zero(counter)?;
         let counters = Counters { counter: (*counter).clone(), words };
@@ -222,7 +179,8 @@ pub(super) fn device_counters(words: CounterWords, wrap: u64) -> efa_gda_counter
 
 #[cfg(test)]
 mod tests {
-    use super::{CountersError, WRAP, wrap};
+    use super::{WRAP, wrap};
+    use crate::ErrorKind;
 
     #[test]
     fn a_wrap_is_accepted_if_it_is_a_power_of_two_that_covers_the_queue() {
@@ -234,7 +192,7 @@ mod tests {
         assert_eq!(wrap(Some([u64::MAX, (1 << 20) - 1]), 4096).unwrap(), 1 << 20);
         for most in [0, WRAP - 2, (1 << 13) - 1] {
             let refused = wrap(Some([u64::MAX, most]), 4096);
-            assert!(matches!(refused, Err(CountersError::Wrap { .. })), "{most}: {refused:?}");
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported, "{most}");
         }
     }
 }

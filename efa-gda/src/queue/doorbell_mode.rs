@@ -7,29 +7,14 @@ use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
 use super::mapped::unrung_entries;
-use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
+use crate::doorbell::{DoorbellMode, DoorbellProxy, SendQueue};
+use crate::error::{Error, ErrorKind, Result};
 use crate::status::DeviceError;
 
-/// Why a queue cannot change its doorbell mode. The queue keeps its mode.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DoorbellError {
-    /// Requests are in flight.
-    #[error("{0} request(s) are in flight, so the doorbell mode cannot change; wait for them with quiet")]
-    InUse(u32),
-    /// Entries whose doorbell was not rung are in a staging ring that would be freed, or would have to be copied into
-    /// one.
-    #[error(
-        "the queue has entries that were posted and never rung for ({0}), so the doorbell mode cannot change; ring for \
-         them with quiet"
-    )]
-    Unrung(u32),
-    /// The queue is poisoned, or its doorbell proxy no longer rings for it.
-    #[error("the queue is poisoned, so its doorbell mode cannot change; destroy it")]
-    Poisoned(#[source] DeviceError),
-    /// The doorbell proxy cannot take the queue.
-    #[error(transparent)]
-    DoorbellProxy(#[from] RegisterError),
+/// The queue is poisoned, or its doorbell proxy no longer rings for it.
+fn poisoned(error: DeviceError) -> Error {
+    let text = format!("the queue is poisoned, so its doorbell mode cannot change; destroy it: {error}");
+    Error::new(ErrorKind::Device(error), text)
 }
 
 impl MappedQueue {
@@ -42,21 +27,31 @@ impl MappedQueue {
     /// `proxy`. The struct that kernels receive changes too, so no kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`DoorbellError`]; the queue then keeps its mode. The proxy's last visit may have found a bad record, or the
-    /// proxy may have been stopped meanwhile: [`DoorbellError::Poisoned`].
-    pub fn set_doorbell(&mut self, mode: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
+    /// The queue then keeps its mode: [`ErrorKind::Busy`] while requests are in flight, or entries were not rung for that
+    /// a staging ring holds or would have to hold; [`ErrorKind::Device`] if the queue is poisoned, also by a bad record
+    /// that the proxy found at its last visit, or a proxy that was stopped meanwhile; [`ErrorKind::Unsupported`] and
+    /// [`ErrorKind::OutOfMemory`] if the proxy cannot take the queue.
+    pub fn set_doorbell(&mut self, mode: DoorbellMode, proxy: &DoorbellProxy) -> Result<()> {
         if let Some(error) = self.poison() {
-            return Err(DoorbellError::Poisoned(error));
+            return Err(poisoned(error));
         }
         match self.in_flight() {
             0 => {}
-            in_flight => return Err(DoorbellError::InUse(in_flight)),
+            in_flight => {
+                let text =
+                    format!("{in_flight} request(s) are in flight, so the doorbell mode cannot change");
+                return Err(Error::busy(text).with_hint("wait for them with quiet"));
+            }
         }
         let before = self.state();
         if (mode == DoorbellMode::Staged || self.doorbell_mode() == DoorbellMode::Staged)
             && let entries @ 1.. = unrung_entries(&before)
         {
-            return Err(DoorbellError::Unrung(entries));
+            let text = format!(
+                "the queue has entries that were posted and never rung for ({entries}), so the doorbell mode cannot \
+                 change"
+            );
+            return Err(Error::busy(text).with_hint("ring for them with quiet"));
         }
         let mut device = self.direct_send_queue();
         if mode == DoorbellMode::Direct {
@@ -77,7 +72,7 @@ impl MappedQueue {
             // memory; on a GPU, `GpuQueue` waits for its kernels first.
             let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
             registration.redirect(&mut device);
-            self.detach_proxy().map_err(DoorbellError::Poisoned)?;
+            self.detach_proxy().map_err(poisoned)?;
             self.registration = Some(Arc::new(registration));
             self.set_send_queue(device);
         }
@@ -85,9 +80,9 @@ impl MappedQueue {
     }
 
     /// Returns to [`DoorbellMode::Direct`]. A proxy rings for what was posted and is detached.
-    pub(crate) fn ring_directly(&mut self) -> Result<(), DoorbellError> {
+    pub(crate) fn ring_directly(&mut self) -> Result<()> {
         let device = self.direct_send_queue();
-        self.detach_proxy().map_err(DoorbellError::Poisoned)?;
+        self.detach_proxy().map_err(poisoned)?;
         self.set_send_queue(device);
         Ok(())
     }
@@ -102,18 +97,6 @@ impl MappedQueue {
             flags: now.flags & !EFA_GDA_SQ_RECORD,
             ..now
         }
-    }
-}
-
-impl From<DoorbellError> for crate::Error {
-    fn from(error: DoorbellError) -> Self {
-        let kind = match &error {
-            DoorbellError::InUse(_) | DoorbellError::Unrung(_) => crate::ErrorKind::Busy,
-            DoorbellError::Poisoned(error) => crate::ErrorKind::Device(*error),
-            DoorbellError::DoorbellProxy(RegisterError::NoMemory { .. }) => crate::ErrorKind::OutOfMemory,
-            DoorbellError::DoorbellProxy(_) => crate::ErrorKind::Unsupported,
-        };
-        Self::new(kind, error)
     }
 }
 
@@ -206,7 +189,7 @@ mod tests {
             let registration = queue.registration.as_ref().expect("registered");
             registration.record().store(u32::MAX, Ordering::Release);
             let refused = queue.set_doorbell(DoorbellMode::Record, &second);
-            assert!(matches!(refused, Err(DoorbellError::Poisoned(DeviceError::BadRecord))), "{refused:?}");
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Device(DeviceError::BadRecord));
             assert_eq!(abort_word(&queue), EFA_GDA_BAD_RECORD);
         });
     }

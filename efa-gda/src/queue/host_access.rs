@@ -1,7 +1,9 @@
 //! Which parts of a queue, and which of its regions, the host's CPU can access. Completions, counters and regions may
 //! be in a GPU's memory.
 
-use super::{MappedQueue, WorkError, WorkRequest};
+use super::work_error::not_possible;
+use super::{MappedQueue, WorkRequest};
+use crate::Result;
 
 impl MappedQueue {
     /// Returns why the host cannot wait on the queue: its completions, or its counters, are in a GPU's memory.
@@ -14,16 +16,16 @@ impl MappedQueue {
     }
 
     /// Refuses an operation for which the host must poll.
-    pub(super) fn require_host_polls(&self, operation: &'static str) -> Result<(), WorkError> {
-        self.host_cannot_poll().map_or(Ok(()), |why| Err(WorkError::Unsupported { operation, why }))
+    pub(super) fn require_host_polls(&self, operation: &'static str) -> Result<()> {
+        self.host_cannot_poll().map_or(Ok(()), |why| Err(not_possible(operation, why)))
     }
 
     /// Refuses to execute a work request on the host if the host would have to read a GPU's memory.
-    pub(super) fn require_host_executes(&self, work: &WorkRequest) -> Result<(), WorkError> {
+    pub(super) fn require_host_executes(&self, work: &WorkRequest) -> Result<()> {
         self.require_host_polls("a work request on the host")?;
         if work.inline_region().is_some_and(|region| !region.on_host()) {
             let why = "its bytes are in a GPU's memory, which the host cannot read; post from that GPU";
-            return Err(WorkError::Unsupported { operation: "an inline request on the host", why });
+            return Err(not_possible("an inline request on the host", why));
         }
         Ok(())
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use efa_gda_sys::device::{EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args};
 
-use super::WorkError;
 use crate::memory::Buffer;
 use crate::readable::copy_readable;
+use crate::{Error, Result};
 
 /// Returns the memory from which device code reads the bytes of an inline request.
 pub(crate) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
@@ -26,11 +26,8 @@ pub(crate) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
 /// copies it.
 ///
 /// # Errors
-/// [`WorkError::Unreadable`] if this CPU cannot read the bytes.
-pub(super) fn copy_inline_bytes(
-    args: &mut efa_gda_put_args,
-    owned: Option<&Buffer>,
-) -> Result<Vec<u8>, WorkError> {
+/// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if this CPU cannot read the bytes.
+pub(super) fn copy_inline_bytes(args: &mut efa_gda_put_args, owned: Option<&Buffer>) -> Result<Vec<u8>> {
     let Some(range) = inline_bytes(args) else { return Ok(Vec::new()) };
     let copy = |start: usize, bytes: &mut [u8]| {
         match owned {
@@ -49,7 +46,10 @@ pub(super) fn copy_inline_bytes(
     let distance = if apart { args.local_stride as usize } else { range.len() };
     for (start, piece) in range.step_by(distance).zip(bytes.chunks_exact_mut(pieces)) {
         if !copy(start, piece) {
-            return Err(WorkError::Unreadable);
+            return Err(Error::argument(
+                "an inline request carries its bytes, and this CPU cannot read the memory of the local region",
+            )
+            .with_hint("use a request that is not inline, or post from the GPU that has the memory"));
         }
     }
     if apart {

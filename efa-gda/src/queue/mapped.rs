@@ -11,16 +11,18 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
 
+use super::StoreWidth;
 use super::backing::{Backing, Region};
 use super::counters::{Counters, device_counters};
 use super::geometry::geometry;
-use super::{CloseError, QueueError, StoreWidth};
 use crate::doorbell::{Alarm, End, Registration};
+use crate::error::Refused;
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
 use crate::verbs::{Address, QueuePair, Ready};
+use crate::{Error, Result};
 
 /// Ends every wait on a queue, from any thread.
 #[derive(Clone, Debug, Default)]
@@ -161,8 +163,8 @@ impl MappedQueue {
     /// Maps an endpoint for code on this host's CPU. `ops` must be those of the endpoint's domain.
     ///
     /// # Errors
-    /// [`QueueError`]; the endpoint is then closed.
-    pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self, QueueError> {
+    /// [`Error`]; the endpoint is then closed.
+    pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self> {
         let queues = ops.query_qp_wqs(&endpoint)?;
         let completions = ops.query_cq(endpoint.send_completions())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
@@ -180,9 +182,9 @@ impl MappedQueue {
     /// ([`Self::with_counters`]).
     ///
     /// # Errors
-    /// [`QueueError`]; the queue pair is then destroyed.
+    /// [`Error`]; the queue pair is then destroyed.
     #[cfg(feature = "verbs")]
-    pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self, QueueError> {
+    pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self> {
         let exposure = pair.exposure()?;
         let limits = pair.context().limits()?;
         let receives = pair.send_completions().is_same(pair.receive_completions());
@@ -223,7 +225,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// Those of [`Endpoint::address`], or of `QueuePair::address`.
-    pub fn address(&self) -> Result<Vec<u8>, QueueError> {
+    pub fn address(&self) -> Result<Vec<u8>> {
         match &self.backing {
             Backing::Libfabric { endpoint, .. } => Ok(endpoint.address()?),
             #[cfg(feature = "verbs")]
@@ -235,9 +237,9 @@ impl MappedQueue {
     /// queue lives.
     ///
     /// # Errors
-    /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`]; for
-    /// a queue of rdma-core those of `QueuePair::peer`.
-    pub fn insert_peer(&self, address: &[u8]) -> Result<Peer, QueueError> {
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for an address of another length, or that the library does not
+    /// accept; other errors of the library.
+    pub fn insert_peer(&self, address: &[u8]) -> Result<Peer> {
         match &self.backing {
             Backing::Libfabric { endpoint, ops } => {
                 let address = endpoint.address_vector().insert(address)?;
@@ -245,9 +247,9 @@ impl MappedQueue {
             }
             #[cfg(feature = "verbs")]
             Backing::RdmaCore(pair) => {
-                let (length, expected) = (address.len(), Address::BYTES);
+                let length = address.len();
                 let address = Address::from_bytes(address);
-                let address = address.map_err(|_| fabric::Error::AddressLength { length, expected })?;
+                let address = address.map_err(|_| fabric::error::address_length(length, Address::BYTES))?;
                 Ok(pair.peer(&address)?)
             }
         }
@@ -261,16 +263,19 @@ impl MappedQueue {
         limits: Limits,
         number: QueuePairNumber,
         receives: bool,
-    ) -> Result<Self, QueueError> {
+    ) -> Result<Self> {
         let (completions, requests) = (exposure.cq.num_entries, exposure.sq.num_entries);
         let receives_there = if receives { exposure.rq.num_entries } else { 0 };
         // Both rings have at most 32768 entries.
         if completions < requests + receives_there {
-            return Err(QueueError::ShallowCompletionQueue {
-                completions,
-                requests,
-                receives: receives_there,
-            });
+            return Err(Error::argument(format!(
+                "the completion queue has {completions} entries, and up to {} may be written before one is read \
+                 ({requests} of the send queue, {receives_there} of the receive queue)",
+                requests + receives_there
+            ))
+            .with_hint(
+                "open a completion queue of at least as many entries, or give receives another completion queue",
+            ));
         }
         let abort = AbortFlag::default();
         let word = abort.0.as_ptr();
@@ -280,7 +285,9 @@ impl MappedQueue {
         let bytes = entries as usize * EFA_GDA_INBOX_ENTRY as usize;
         let inbox = match entries {
             0 => None,
-            _ => Some(Buffer::zeroed(bytes).ok_or(QueueError::NoMemory { bytes })?),
+            _ => Some(Buffer::zeroed(bytes).ok_or_else(|| {
+                Error::out_of_memory(bytes).within("the inbox for completions of receives")
+            })?),
         };
         if let Some(inbox) = &inbox {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
@@ -361,7 +368,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn local_key(&self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
+    pub fn local_key(&self, region: impl Into<Region>) -> Result<LocalKey> {
         self.backing.local_key(&region.into())
     }
 
@@ -369,7 +376,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn retain(&mut self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
+    pub fn retain(&mut self, region: impl Into<Region>) -> Result<LocalKey> {
         let region = region.into();
         let key = self.backing.local_key(&region)?;
         self.backing.retain(region);
@@ -403,22 +410,13 @@ impl MappedQueue {
     /// entries that were not rung for do not prevent the close.
     ///
     /// # Errors
-    /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
-    /// await a doorbell) and [`CloseError::Abandoned`] (a group has the ticket lock, so neither is known).
-    /// [`CloseError::Destroy`] if the endpoint could not be closed.
-    pub fn close(self) -> Result<(), CloseError> {
-        if is_locked(&self.state()) {
-            return Err(CloseError::Abandoned { queue: Box::new(self) });
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy), with the queue: requests are in flight, entries await a doorbell, or a
+    /// group has the ticket lock, so that neither is known. Other errors if the endpoint could not be closed.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        match refuse_unfinished(&self.state(), self.poison().is_some()) {
+            Ok(()) => self.destroy().map_err(Refused::gone),
+            Err(error) => Err(Refused::new(error, self)),
         }
-        let in_flight = self.in_flight();
-        if in_flight != 0 {
-            return Err(CloseError::Busy { queue: Box::new(self), in_flight });
-        }
-        let entries = unrung_entries(&self.state());
-        if entries != 0 && self.poison().is_none() {
-            return Err(CloseError::Unrung { queue: Box::new(self), entries });
-        }
-        self.destroy().map_err(CloseError::Destroy)
     }
 
     /// Destroys the endpoint even if requests are in flight, and deregisters the retained regions after that. A
@@ -427,7 +425,7 @@ impl MappedQueue {
     /// # Errors
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
     /// allocated until the process ends.
-    pub fn destroy(mut self) -> Result<(), QueueError> {
+    pub fn destroy(mut self) -> Result<()> {
         // The proxy rings for what was posted before, and stops accessing the endpoint's memory. A bad record is
         // logged.
         let _ = self.detach_proxy();
@@ -552,6 +550,36 @@ pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
 /// Returns the number of entries that have slots and whose doorbell was not rung. No group may own the ticket lock.
 pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
     outstanding(state.reserve.word as u32, state.lock.doorbell_index)
+}
+
+/// Refuses to close a queue of this state whose requests are not all known to be done.
+pub(crate) fn refuse_unfinished(state: &efa_gda_queue, poisoned: bool) -> Result<()> {
+    let in_flight = outstanding(state.lock.doorbell_index, state.completion.completed);
+    let (why, hint) = if is_locked(state) {
+        let why = "a kernel that owned it returned without closing its Sender, or failed while it had the lock of a \
+                   shared queue, so that what it posted is not known";
+        (why.to_owned(), "destroy the queue (in C: efa_gda_mapped_destroy), which flushes its requests")
+    } else if in_flight != 0 {
+        let why = format!("{in_flight} request(s) of it were rung and have not completed");
+        let hint =
+            "wait for them with quiet (in C: efa_gda_mapped_wait), or destroy the queue, which flushes them";
+        (
+            why,
+            if poisoned {
+                "the queue is poisoned: destroy it (in C: efa_gda_mapped_destroy), which flushes them"
+            } else {
+                hint
+            },
+        )
+    } else if let entries @ 1.. = unrung_entries(state)
+        && !poisoned
+    {
+        let why = format!("it has entries that were posted and never rung for ({entries})");
+        (why, "quiet (in C: efa_gda_mapped_wait) rings for them and waits; destroying the queue drops them")
+    } else {
+        return Ok(());
+    };
+    Err(Error::busy(format!("the queue was not closed, because {why}")).with_hint(hint))
 }
 
 #[cfg(test)]

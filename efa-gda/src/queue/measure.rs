@@ -8,10 +8,12 @@ use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
 };
 
+use super::work_error::not_possible;
 use super::work_error::{Requested, report};
-use super::{MappedQueue, WorkError, WorkRequest};
+use super::{MappedQueue, WorkRequest};
 use crate::executor::host::{self, BenchArgs, KernelOutcome};
 use crate::status::outcome;
+use crate::{Error, Result};
 
 /// The group that makes one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +102,7 @@ impl Load {
     }
 
     /// Refuses a load without producers, or with more than 32 bits can count.
-    fn check(&self) -> Result<(), WorkError> {
+    fn check(&self) -> Result<()> {
         match self.blocks.checked_mul(self.groups_of_block()) {
             None => Err(refused("more producers than can be counted; use fewer blocks")),
             Some(0) => Err(refused("a load has at least one block of one thread")),
@@ -110,7 +112,7 @@ impl Load {
 
     /// Refuses partial warps, which a GPU does not have.
     #[cfg(feature = "cuda")]
-    pub(crate) fn check_warps(&self) -> Result<(), WorkError> {
+    pub(crate) fn check_warps(&self) -> Result<()> {
         match self.producer == Producer::Warp && !self.threads.is_multiple_of(32) {
             true => Err(refused("warps of a GPU have 32 threads each; use a multiple of 32 threads")),
             false => Ok(()),
@@ -139,8 +141,8 @@ impl MappedQueue {
     /// each.
     ///
     /// # Errors
-    /// [`WorkError`] of the first queue that failed.
-    pub fn measure_rate(queues: &mut [Self], work: &[WorkRequest], load: &Load) -> Result<Rate, WorkError> {
+    /// [`Error`] of the first queue that failed.
+    pub fn measure_rate(queues: &mut [Self], work: &[WorkRequest], load: &Load) -> Result<Rate> {
         Ok(rate_of(&Self::measure(queues, work, load, false)?, load))
     }
 
@@ -153,17 +155,12 @@ impl MappedQueue {
         work: &WorkRequest,
         producer: Producer,
         calls: u32,
-    ) -> Result<Vec<Sample>, WorkError> {
+    ) -> Result<Vec<Sample>> {
         let (queues, work) = (std::slice::from_mut(self), std::slice::from_ref(work));
         latency_of(producer, calls, |load| Self::measure(queues, work, load, true))
     }
 
-    fn measure(
-        queues: &mut [Self],
-        work: &[WorkRequest],
-        load: &Load,
-        latency: bool,
-    ) -> Result<Words, WorkError> {
+    fn measure(queues: &mut [Self], work: &[WorkRequest], load: &Load, latency: bool) -> Result<Words> {
         queues.iter().try_for_each(|queue| queue.require_host_polls("a bench on the host"))?;
         let requests = arguments(queues.iter(), work, load)?;
         let mut words = Words::of(load, latency);
@@ -197,8 +194,8 @@ pub(crate) fn latency_of<E>(
     Ok(samples_of(&measure(&load)?, calls))
 }
 
-pub(crate) fn refused(why: &'static str) -> WorkError {
-    WorkError::Unsupported { operation: "a bench", why }
+pub(crate) fn refused(why: &'static str) -> Error {
+    not_possible("a bench", why)
 }
 
 /// Returns the arguments of each queue's work request, checked as for `execute`. There must be as many work requests
@@ -207,7 +204,7 @@ pub(crate) fn arguments<'a>(
     queues: impl ExactSizeIterator<Item = &'a MappedQueue>,
     work: &[WorkRequest],
     load: &Load,
-) -> Result<Vec<efa_gda_put_args>, WorkError> {
+) -> Result<Vec<efa_gda_put_args>> {
     load.check()?;
     if queues.len() != work.len() {
         return Err(refused("each queue needs a work request, and each work request a queue"));
@@ -229,7 +226,7 @@ pub(crate) fn arguments<'a>(
 pub(crate) fn check_status<'a>(
     words: &Words,
     queues: impl ExactSizeIterator<Item = &'a MappedQueue>,
-) -> Result<(), WorkError> {
+) -> Result<()> {
     let Some(error) = words.status.iter().find_map(|status| outcome(*status).err()) else { return Ok(()) };
     let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();
     let failed = states.iter().find(|(state, _)| state.error.reported == 1).or(states.first());

@@ -45,7 +45,6 @@
 //! [`MappedQueue::destroy`] destroys the endpoint first, and deregisters after that.
 
 pub(crate) mod backing;
-mod close_error;
 pub(crate) mod counters;
 mod doorbell_mode;
 mod geometry;
@@ -54,7 +53,6 @@ pub(crate) mod inline;
 pub(crate) mod mapped;
 #[cfg(feature = "test-utils")]
 pub mod measure;
-mod queue_error;
 pub(crate) mod quiet;
 pub(crate) mod receive;
 mod requests;
@@ -64,14 +62,9 @@ pub(crate) mod work_error;
 pub(crate) mod work_request;
 
 pub use backing::Region;
-pub use close_error::CloseError;
-pub use counters::CountersError;
-pub use doorbell_mode::DoorbellError;
 pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
-pub use queue_error::QueueError;
-pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveError, ReceiveId, Received, Receives};
-pub use requests::RequestTableError;
+pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;
-pub use work_error::{Limit, WorkError, WorkReport};
+pub use work_error::{Limit, WorkReport};
 pub use work_request::{WorkRequest, device_peer};

@@ -6,7 +6,8 @@ use efa_gda_sys::device::{EFA_GDA_OP_SEND, efa_gda_put_args};
 
 use super::receive::nanoseconds;
 use super::work_error::{Requested, report};
-use super::{MappedQueue, WorkError, WorkReport};
+use super::{MappedQueue, WorkReport};
+use crate::Result;
 use crate::executor::host;
 
 /// The arguments of a work request without requests: the put kernel then takes the ticket lock, rings for entries that
@@ -20,10 +21,10 @@ impl MappedQueue {
     /// reads their completions. The bound counts from the last request that completed, so the call may take longer.
     ///
     /// # Errors
-    /// [`WorkError::Completion`] with the first error among the completions that this call read. [`WorkError::Device`]
-    /// if the bound ran out, which poisons the queue, or if the queue is poisoned. [`WorkError::Unsupported`] if its
+    /// [`ErrorKind::FailedRequest`](crate::ErrorKind) with the first error among the completions that this call read;
+    /// `Device` if the bound ran out, which poisons the queue, or if the queue is poisoned; `Unsupported` if its
     /// completions or counters are in a GPU's memory.
-    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport, WorkError> {
+    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport> {
         self.require_host_polls("waiting on the host")?;
         let args = efa_gda_put_args { queue: self.as_ptr().as_ptr(), ..no_requests(timeout) };
         // SAFETY: as in `MappedQueue::execute`, except that there are no local bytes.

@@ -9,9 +9,11 @@ use efa_gda_wire::{
 };
 
 use super::backing::Region;
+use super::work_error::{too_long, wrong_access};
 use super::{Limit, MappedQueue, WorkRequest};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::host::{self, InboxEntry};
-use crate::fabric::{self, Access};
+use crate::memory::Access;
 use crate::status::DeviceError;
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
@@ -119,72 +121,16 @@ pub enum Arrival {
     Unknown(u8),
 }
 
-/// Why receives were not posted, or no completion was received.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiveError {
-    /// The endpoint's receives complete on another completion queue.
-    #[error(
+/// The endpoint's receives complete on another completion queue.
+pub(crate) fn no_receive_queue() -> Error {
+    Error::unsupported(
         "the queue takes no receives, because they complete on another completion queue than its requests: bind both \
-         sides of the endpoint to one completion queue"
-    )]
-    NoReceiveQueue,
-    /// The bytes are outside of the region, or the region has no key. Nothing was posted.
-    #[error("the memory cannot be used for these receives")]
-    Region(#[source] fabric::Error),
-    /// The region was not registered for receives. Nothing was posted.
-    #[error(
-        "the region was registered for access {:#x}, and receives need {:#x}: register it with that access",
-        .has.bits(), .needs.bits()
-    )]
-    Access {
-        /// The region's access.
-        has: Access,
-        /// The access that receives need.
-        needs: Access,
-    },
-    /// A receive is longer than a limit. Nothing was posted.
-    #[error("a length of {bytes} exceeds the {most} bytes that {limit} allows; {}", .limit.hint())]
-    TooLong {
-        /// The limit.
-        limit: Limit,
-        /// Bytes of the receive.
-        bytes: u64,
-        /// Bytes that the limit allows.
-        most: u64,
-    },
-    /// The host cannot poll the completion queue. Nothing was posted or taken.
-    #[error("receiving on the host is not possible on this queue: {why}")]
-    NotOnHost {
-        /// The reason.
-        why: &'static str,
-    },
-    /// The receive queue had too few free slots within the bound.
-    #[error(
-        "the receive queue stayed full past the bound (receives posted: {posted} of {count}); post the others after \
-         messages have arrived"
-    )]
-    Full {
-        /// Receives that were posted.
-        posted: u32,
-        /// Receives asked for.
-        count: u32,
-    },
-    /// Nothing arrived within the bound. The receives stay posted.
-    #[error("nothing was received within the bound; check that the peer sends, or wait longer")]
-    Timeout,
-    /// Completions arrived while the inbox was full. The contents of their receives' memory are not known.
-    #[error(
-        "the inbox was full, so completions of receives were lost ({count}): take completions more often, or open a \
-         deeper completion queue"
-    )]
-    Lost {
-        /// Lost completions since the last report.
-        count: u32,
-    },
-    /// The device library stopped for another reason.
-    #[error(transparent)]
-    Device(DeviceError),
+         sides of the endpoint to one completion queue",
+    )
+}
+
+fn stopped(error: DeviceError) -> Error {
+    Error::new(ErrorKind::Device(error), error.to_string())
 }
 
 impl Receives {
@@ -232,26 +178,29 @@ impl Receives {
     }
 
     /// Returns the arguments for the device library, checked against the region and the queue.
-    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives, ReceiveError> {
+    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives> {
         if queue.limits().receives == 0 {
-            return Err(ReceiveError::NoReceiveQueue);
+            return Err(no_receive_queue());
         }
         let (has, needs) = (self.region.access(), Access::RECEIVE);
         if !has.contains(needs) {
-            return Err(ReceiveError::Access { has, needs });
+            return Err(wrong_access("the region", has, "receives need", needs));
         }
         if self.bytes > LONGEST {
-            return Err(ReceiveError::TooLong { limit: Limit::Receive, bytes: self.bytes, most: LONGEST });
+            return Err(too_long(Limit::Receive, self.bytes, LONGEST));
         }
         let others = u64::from(self.count.saturating_sub(1));
         let extent = others.checked_mul(self.stride).and_then(|begin| begin.checked_add(self.bytes));
         let address = self.region.at(self.offset, extent.unwrap_or(u64::MAX));
         let key = queue.local_key(&self.region);
+        let unusable = |error: Error| {
+            error.within("the memory cannot be used for these receives").of_kind(ErrorKind::Argument)
+        };
         Ok(host::Receives {
-            address: address.map_err(ReceiveError::Region)?,
+            address: address.map_err(unusable)?,
             stride: self.stride,
             timeout_ns: nanoseconds(self.timeout),
-            lkey: key.map_err(ReceiveError::Region)?.get(),
+            lkey: key.map_err(unusable)?.get(),
             // At most LONGEST.
             length: self.bytes as u32,
             count: self.count,
@@ -269,8 +218,8 @@ impl MappedQueue {
     /// Posts receives, and retains their region until each has completed or the endpoint is closed.
     ///
     /// # Errors
-    /// [`ReceiveError`]. Receives that were posted before the queue stayed full stay posted.
-    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, ReceiveError> {
+    /// [`Error`]. Receives that were posted before the queue stayed full stay posted.
+    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives> {
         let args = receives.arguments(self)?;
         self.require_host_receives()?;
         // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
@@ -284,7 +233,7 @@ impl MappedQueue {
         &mut self,
         receives: &Receives,
         posted: host::PostedReceives,
-    ) -> Result<PostedReceives, ReceiveError> {
+    ) -> Result<PostedReceives> {
         for index in 0..posted.count {
             // The descriptor carries the low 16 bits.
             self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
@@ -292,9 +241,14 @@ impl MappedQueue {
         match posted.status {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
             Err(DeviceError::TimeoutSlots) => {
-                Err(ReceiveError::Full { posted: posted.count, count: receives.count })
+                let (posted, count) = (posted.count, receives.count);
+                let text = format!(
+                    "the receive queue stayed full past the bound (receives posted: {posted} of {count})"
+                );
+                Err(Error::new(ErrorKind::TimedOut, text)
+                    .with_hint("post the others after messages have arrived"))
             }
-            Err(error) => Err(ReceiveError::Device(error)),
+            Err(error) => Err(stopped(error)),
         }
     }
 
@@ -304,18 +258,20 @@ impl MappedQueue {
         self.backing.retain(receives.region.clone());
     }
 
-    fn require_host_receives(&self) -> Result<(), ReceiveError> {
-        self.host_cannot_poll().map_or(Ok(()), |why| Err(ReceiveError::NotOnHost { why }))
+    fn require_host_receives(&self) -> Result<()> {
+        self.host_cannot_poll().map_or(Ok(()), |why| {
+            Err(Error::unsupported(format!("receiving on the host is not possible on this queue: {why}")))
+        })
     }
 
     /// Waits for the first completion of the receive side and returns at most `most` completions, and at most 256, in
     /// their order. Their statuses may be errors.
     ///
     /// # Errors
-    /// [`ReceiveError::Lost`] before anything else, if completions were lost since the last report;
-    /// [`ReceiveError::Timeout`] if none arrived; [`ReceiveError::NoReceiveQueue`], [`ReceiveError::NotOnHost`],
-    /// [`ReceiveError::Device`].
-    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, ReceiveError> {
+    /// [`ErrorKind::Lost`] before anything else, if completions were lost since the last report;
+    /// [`ErrorKind::TimedOut`] if none arrived; [`ErrorKind::Unsupported`] for a queue without receives, or whose
+    /// completions are in a GPU's memory; [`ErrorKind::Device`].
+    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>> {
         self.report_lost()?;
         self.require_host_receives()?;
         let mut entries = [InboxEntry::default(); AT_ONCE];
@@ -327,14 +283,18 @@ impl MappedQueue {
     }
 
     /// Refuses a queue without receives, and reports completions that were lost since the last report.
-    pub(crate) fn report_lost(&mut self) -> Result<(), ReceiveError> {
+    pub(crate) fn report_lost(&mut self) -> Result<()> {
         if self.limits().inbox == 0 {
-            return Err(ReceiveError::NoReceiveQueue);
+            return Err(no_receive_queue());
         }
         let lost = self.lost_receives();
         if lost != self.reported_lost {
             let count = lost.wrapping_sub(std::mem::replace(&mut self.reported_lost, lost));
-            return Err(ReceiveError::Lost { count });
+            return Err(Error::new(
+                ErrorKind::Lost,
+                format!("the inbox was full, so completions of receives were lost ({count})"),
+            )
+            .with_hint("take completions more often, or open a deeper completion queue"));
         }
         Ok(())
     }
@@ -344,24 +304,27 @@ impl MappedQueue {
         &mut self,
         entries: &[InboxEntry],
         status: Result<(), DeviceError>,
-    ) -> Result<Vec<Received>, ReceiveError> {
+    ) -> Result<Vec<Received>> {
         match status {
             Ok(()) => entries.iter().map(|entry| self.received(entry)).collect(),
-            Err(DeviceError::TimeoutCompletion) => Err(ReceiveError::Timeout),
-            Err(error) => Err(ReceiveError::Device(error)),
+            Err(DeviceError::TimeoutCompletion) => {
+                Err(Error::new(ErrorKind::TimedOut, "nothing was received within the bound")
+                    .with_hint("check that the peer sends, or wait longer"))
+            }
+            Err(error) => Err(stopped(error)),
         }
     }
 
-    fn received(&mut self, entry: &InboxEntry) -> Result<Received, ReceiveError> {
+    fn received(&mut self, entry: &InboxEntry) -> Result<Received> {
         // Receives have 16-bit ids, whatever the width of the send queue's ids.
         let completion = Completion::decode(&entry.0, RequestIdWidth::Bits16);
-        let completion = completion.map_err(|_| ReceiveError::Device(DeviceError::BadCompletion))?;
+        let completion = completion.map_err(|_| stopped(DeviceError::BadCompletion))?;
         let CompletionKind::Receive(info) = completion.kind else {
-            return Err(ReceiveError::Device(DeviceError::BadCompletion));
+            return Err(stopped(DeviceError::BadCompletion));
         };
         let id = ReceiveId(completion.id.get() as u16);
         if completion.queue_pair != self.number() {
-            return Err(ReceiveError::Device(DeviceError::BadCompletion));
+            return Err(stopped(DeviceError::BadCompletion));
         }
         if !info.unsolicited {
             self.backing.receive_completed(id.0);
@@ -386,18 +349,5 @@ impl MappedQueue {
         let queue = self.as_ptr().as_ptr();
         // SAFETY: the struct lives as long as the queue. Device code may be changing the word, so it is read volatile.
         unsafe { (&raw const (*queue).completion.lost).read_volatile() }
-    }
-}
-
-impl From<ReceiveError> for crate::Error {
-    fn from(error: ReceiveError) -> Self {
-        let kind = match &error {
-            ReceiveError::Timeout | ReceiveError::Full { .. } => crate::ErrorKind::TimedOut,
-            ReceiveError::Lost { .. } => crate::ErrorKind::Lost,
-            ReceiveError::NoReceiveQueue | ReceiveError::NotOnHost { .. } => crate::ErrorKind::Unsupported,
-            ReceiveError::Device(error) => crate::ErrorKind::Device(*error),
-            _ => crate::ErrorKind::Argument,
-        };
-        Self::new(kind, error)
     }
 }

@@ -3,8 +3,9 @@
 
 use efa_gda_sys::device::efa_gda_requests;
 
-use super::{MappedQueue, QueueError};
+use super::MappedQueue;
 use crate::memory::Buffer;
+use crate::{Error, Result};
 
 /// The longest table. A request id of 16 bits then determines the slot and one more bit: the parity of the lap.
 const LONGEST: u32 = 32768;
@@ -14,40 +15,14 @@ const SHORTEST: u32 = 256;
 /// the send queue's entries can be posted after it; then posts wait for it.
 const FACTOR: u32 = 4;
 
-/// Why a queue cannot have a request table.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RequestTableError {
-    /// The queue uses completion counters, which say how many requests completed, not which.
-    #[error(
-        "the queue uses completion counters, and with them the completion queue is not read: use either counters or a \
-         request table"
-    )]
-    Counters,
-    /// The send queue is too deep.
-    #[error(
-        "the send queue has {requests} entries, and a request table serves at most {}: open the endpoint with a \
-         smaller send queue", LONGEST / 2
-    )]
-    TooDeep {
-        /// Entries of the send queue.
-        requests: u32,
-    },
-    /// The queue has posted requests that a new table would not know.
-    #[error("the queue has already posted requests: call with_request_table before its first request")]
-    Posted,
-    /// The table cannot be allocated.
-    #[error("a request table of {bytes} bytes cannot be allocated: free memory")]
-    NoMemory {
-        /// Bytes needed.
-        bytes: usize,
-    },
-}
-
 /// The number of entries of the table of a send queue of `requests` entries.
-fn entries(requests: u32) -> Result<u32, RequestTableError> {
+fn entries(requests: u32) -> Result<u32> {
     if requests > LONGEST / 2 {
-        return Err(RequestTableError::TooDeep { requests });
+        let most = LONGEST / 2;
+        return Err(Error::unsupported(format!(
+            "the send queue has {requests} entries, and a request table serves at most {most}: open the endpoint with a \
+             smaller send queue"
+        )));
     }
     Ok((FACTOR * requests).clamp(SHORTEST, LONGEST))
 }
@@ -59,19 +34,25 @@ impl MappedQueue {
     /// well.
     ///
     /// # Errors
-    /// [`QueueError::RequestTable`]; the endpoint is then closed.
-    pub fn with_request_table(mut self) -> Result<Self, QueueError> {
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), or `OutOfMemory`; the endpoint is then closed.
+    pub fn with_request_table(mut self) -> Result<Self> {
         let state = self.state();
         if self.counters.is_some() {
-            return Err(RequestTableError::Counters.into());
+            return Err(Error::unsupported(
+                "the queue uses completion counters, and with them the completion queue is not read: use either \
+                 counters or a request table",
+            ));
         }
         if state.reserve.word != 0 {
-            return Err(RequestTableError::Posted.into());
+            return Err(Error::unsupported(
+                "the queue has already posted requests: call with_request_table before its first request",
+            ));
         }
         let num_entries = entries(state.sq.num_entries)?;
         let words = num_entries as usize * size_of::<u16>();
         let bytes = 2 * words;
-        let table = Buffer::zeroed(bytes).ok_or(RequestTableError::NoMemory { bytes })?;
+        let table =
+            Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes).within("the request table"))?;
         let requests = efa_gda_requests {
             done: table.as_ptr().cast(),
             posters: table.as_ptr().wrapping_add(words).cast(),
@@ -85,7 +66,8 @@ impl MappedQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::{RequestTableError, entries};
+    use super::entries;
+    use crate::ErrorKind;
 
     #[test]
     fn a_table_holds_the_ring_and_as_many_publication_slots() {
@@ -94,6 +76,6 @@ mod tests {
             assert!(table.is_power_of_two() && table <= 32768, "{requests}: {table}");
             assert!(table >= requests + requests.max(64), "{requests}: {table}");
         }
-        assert!(matches!(entries(32768), Err(RequestTableError::TooDeep { requests: 32768 })));
+        assert_eq!(entries(32768).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

@@ -14,7 +14,6 @@ use efa_gda_wire::{
 
 use super::mapped::{is_locked, unrung_entries};
 use super::{MappedQueue, outstanding};
-use crate::error_chain::error_chain;
 use crate::exposure::Exposure;
 use crate::smaps;
 use crate::status::{DeviceError, outcome};
@@ -167,7 +166,7 @@ impl RingBytes {
                 Ok(Self::Mapped(start))
             }
             Ok(_) => Err("it is the adapter's memory, which is write-only".into()),
-            Err(error) => Err(error_chain(&error).to_string()),
+            Err(error) => Err(error.to_string()),
         }
     }
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use crate::executor::host::{KernelOutcome, LaunchError};
-use crate::fabric::{self, Access};
+use crate::error::{Error, ErrorKind, Progress, Result};
+use crate::executor::host::KernelOutcome;
+use crate::memory::Access;
 use crate::status::DeviceError;
 
 /// A limit on a request's length.
@@ -55,106 +56,9 @@ pub struct WorkReport {
     pub completed: u64,
 }
 
-/// Why a work request was not posted, or failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkError {
-    /// The bytes are outside of the region, or the region has no key. Nothing was posted.
-    #[error("the {side} memory cannot be used for this work request")]
-    Region {
-        /// `local` or `remote`.
-        side: &'static str,
-        /// The cause.
-        source: fabric::Error,
-    },
-    /// The region was not registered for this access. Nothing was posted.
-    #[error(
-        "the local region was registered for access {:#x}, and this request needs {:#x}: register it with that access",
-        .has.bits(), .needs.bits()
-    )]
-    Access {
-        /// The region's access.
-        has: Access,
-        /// The access that the request needs.
-        needs: Access,
-    },
-    /// The request is longer than a limit. Nothing was posted.
-    #[error("a length of {bytes} exceeds the {most} bytes that {limit} allows; {}", .limit.hint())]
-    TooLong {
-        /// The limit.
-        limit: Limit,
-        /// Bytes of the request.
-        bytes: u64,
-        /// Bytes that the limit allows.
-        most: u64,
-    },
-    /// The queue or the adapter does not support the operation. Nothing was posted.
-    #[error("{operation} is not possible on this queue: {why}")]
-    Unsupported {
-        /// The operation.
-        operation: &'static str,
-        /// The reason.
-        why: &'static str,
-    },
-    /// This CPU cannot read the bytes of an inline request. Nothing was posted.
-    #[error(
-        "an inline request carries its bytes, and this CPU cannot read the memory of the local region: use a request \
-         that is not inline, or post from the GPU that has the memory"
-    )]
-    Unreadable,
-    /// The work request has more entries than 64 bits can count. Nothing was posted.
-    #[error(
-        "{count} transfers of {each} entries each are more entries than can be counted; ask for fewer transfers at once"
-    )]
-    TooMany {
-        /// Transfers.
-        count: u64,
-        /// Entries of each.
-        each: u64,
-    },
-    /// The host executor did not start. Nothing was posted.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A request completed with an error. Requests that were not posted by then are not posted. The queue stays usable.
-    #[error(
-        "request id {request} completed with status {code}: {status} ({}); run gda-probe explain \
-         STATUS-{code} for the causes; the queue stays usable, except after status 1 or 2: open a new endpoint then",
-        progress(*posted, *completed, *unposted, *count), code = .status.code()
-    )]
-    Completion {
-        /// Status of the completion.
-        status: CompletionStatus,
-        /// The first failed request's id: a queue numbers its entries from 0, and the id is that number cut to the
-        /// width of the queue's ids. It is not the index within this work request.
-        request: RequestId,
-        /// Entries posted (`efa_gda_put_result::posted`).
-        posted: u64,
-        /// Completions read, including those of earlier requests.
-        completed: u64,
-        /// Transfers of which not all entries were posted.
-        unposted: u64,
-        /// Transfers asked for.
-        count: u64,
-    },
-    /// The device library stopped for another reason. After a wait that timed out, the queue is poisoned and retains
-    /// the region until its endpoint is destroyed.
-    #[error(
-        "{error} (entries posted: {posted}, completions read: {completed}, requests in flight: {in_flight})"
-    )]
-    Device {
-        /// The status of the device library.
-        error: DeviceError,
-        /// Entries posted (`efa_gda_put_result::posted`).
-        posted: u64,
-        /// Completions read.
-        completed: u64,
-        /// Requests of the queue in flight.
-        in_flight: u32,
-    },
-}
-
-/// The progress of a work request when one of its requests failed. One without requests (`quiet`) posts nothing.
-fn progress(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
+/// The progress of a work request when one of its requests failed, in words. One without requests (`quiet`) posts nothing.
+fn in_words(progress: &Progress) -> String {
+    let Progress { posted, completed, unposted, count, .. } = *progress;
     let mut words = format!("completions read: {completed}");
     if posted != 0 {
         words += &format!(", entries posted: {posted}");
@@ -175,39 +79,53 @@ pub(crate) struct Requested {
 }
 
 /// Converts the outcome of a put kernel, after which `in_flight` requests of the queue are in flight.
-pub(crate) fn report(
-    outcome: KernelOutcome,
-    in_flight: u32,
-    requested: Requested,
-) -> Result<WorkReport, WorkError> {
+pub(crate) fn report(outcome: KernelOutcome, in_flight: u32, requested: Requested) -> Result<WorkReport> {
     let (posted, completed) = (outcome.posted, outcome.completed);
     let whole = posted.checked_div(requested.each).unwrap_or(0);
     match outcome.status {
         Ok(()) => Ok(WorkReport { posted, completed }),
-        Err(DeviceError::Completion) => Err(WorkError::Completion {
-            // The kernel widened the completion's status byte to 32 bits.
-            status: CompletionStatus::from_code(outcome.completion_status as u8),
-            request: RequestId::new(outcome.request_id),
-            posted,
-            completed,
-            unposted: requested.count.saturating_sub(whole),
-            count: requested.count,
-        }),
-        Err(error) => Err(WorkError::Device { error, posted, completed, in_flight }),
+        Err(error) => {
+            let unposted = requested.count.saturating_sub(whole);
+            let progress = Progress { posted, completed, unposted, count: requested.count, in_flight };
+            Err(failed(error, outcome, &progress).with_progress(progress))
+        }
     }
 }
 
-impl From<WorkError> for crate::Error {
-    fn from(error: WorkError) -> Self {
-        let kind = match &error {
-            WorkError::Completion { status, request, .. } => {
-                crate::ErrorKind::FailedRequest { request: *request, status: *status }
-            }
-            WorkError::Device { error, .. } => crate::ErrorKind::Device(*error),
-            WorkError::Unsupported { .. } => crate::ErrorKind::Unsupported,
-            WorkError::Launch(_) => crate::ErrorKind::Internal,
-            _ => crate::ErrorKind::Argument,
-        };
-        Self::new(kind, error)
+fn failed(error: DeviceError, outcome: KernelOutcome, progress: &Progress) -> Error {
+    let Progress { posted, completed, in_flight, .. } = progress;
+    if error != DeviceError::Completion {
+        let text = format!(
+            "{error} (entries posted: {posted}, completions read: {completed}, requests in flight: {in_flight})"
+        );
+        return Error::new(ErrorKind::Device(error), text);
     }
+    // The kernel widened the completion's status byte to 32 bits.
+    let status = CompletionStatus::from_code(outcome.completion_status as u8);
+    let request = RequestId::new(outcome.request_id);
+    let code = status.code();
+    let text =
+        format!("request id {request} completed with status {code}: {status} ({})", in_words(progress));
+    Error::new(ErrorKind::FailedRequest { request, status }, text).with_hint(format!(
+        "run gda-probe explain STATUS-{code} for the causes; the queue stays usable, except after status 1 or 2: open a \
+         new endpoint then"
+    ))
+}
+
+/// A queue or an adapter that does not support `operation`. Nothing was posted.
+pub(crate) fn not_possible(operation: &str, why: &str) -> Error {
+    Error::unsupported(format!("{operation} is not possible on this queue: {why}"))
+}
+
+/// A request or a receive that is longer than a limit. Nothing was posted.
+pub(crate) fn too_long(limit: Limit, bytes: u64, most: u64) -> Error {
+    let text = format!("a length of {bytes} exceeds the {most} bytes that {limit} allows");
+    Error::new(ErrorKind::TooLong { limit, bytes, most }, text).with_hint(limit.hint())
+}
+
+/// A region that was not registered for this access. Nothing was posted.
+pub(super) fn wrong_access(region: &str, has: Access, user: &str, needs: Access) -> Error {
+    let (has, needs) = (has.bits(), needs.bits());
+    Error::argument(format!("{region} was registered for access {has:#x}, and {user} {needs:#x}"))
+        .with_hint("register it with that access")
 }

@@ -10,7 +10,8 @@ use super::MappedQueue;
 use super::backing::Region;
 use super::inline::copy_inline_bytes;
 use super::receive::nanoseconds;
-use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
+use super::work_error::{Limit, Requested, WorkReport, not_possible, report, too_long, wrong_access};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::host;
 use crate::fabric::{Access, RemoteRegion};
 
@@ -19,8 +20,8 @@ use crate::fabric::{Access, RemoteRegion};
 /// ([`WorkRequest::whole`]).
 ///
 /// The first completion with an error ends the work request. Requests that were posted before still complete; the
-/// others are not posted. [`WorkError::Completion`] states how many transfers were not posted, and names the failed
-/// request by its request id, not by `i`.
+/// others are not posted. [`Error::progress`] states how many transfers were not posted; [`ErrorKind::FailedRequest`] names the
+/// failed request by its request id, not by `i`.
 ///
 /// ```
 /// # use efa_gda::queue::{MappedQueue, WorkRequest};
@@ -179,12 +180,12 @@ impl WorkRequest {
         }
     }
 
-    fn check_access(&self) -> Result<(), WorkError> {
+    fn check_access(&self) -> Result<()> {
         let Some(needs) = self.required_access() else { return Ok(()) };
         let has = self.local.access();
         match has.contains(needs) {
             true => Ok(()),
-            false => Err(WorkError::Access { has, needs }),
+            false => Err(wrong_access("the local region", has, "this request needs", needs)),
         }
     }
 
@@ -195,21 +196,21 @@ impl WorkRequest {
     }
 
     /// Checks that the queue supports the operation, and that a request is within the limits.
-    fn check_limits(&self, queue: &MappedQueue) -> Result<(), WorkError> {
+    fn check_limits(&self, queue: &MappedQueue) -> Result<()> {
         let limits = queue.limits();
-        let unsupported = |operation, why| Err(WorkError::Unsupported { operation, why });
-        let too_long = |limit, bytes, most| match bytes > most {
-            true => Err(WorkError::TooLong { limit, bytes, most }),
+        let unsupported = |operation, why| Err(not_possible(operation, why));
+        let within = |limit, bytes, most| match bytes > most {
+            true => Err(too_long(limit, bytes, most)),
             false => Ok(()),
         };
         match self.operation {
-            device::EFA_GDA_OP_SEND => too_long(Limit::Message, self.bytes, limits.message),
-            device::EFA_GDA_OP_INLINE_SEND => too_long(Limit::Inline, self.bytes, limits.inline_send),
+            device::EFA_GDA_OP_SEND => within(Limit::Message, self.bytes, limits.message),
+            device::EFA_GDA_OP_INLINE_SEND => within(Limit::Inline, self.bytes, limits.inline_send),
             device::EFA_GDA_OP_INLINE_WRITE if limits.inline_write == 0 => unsupported(
                 "an inline write",
                 "the queue's entries have 64 bytes; open it with 128-byte entries",
             ),
-            device::EFA_GDA_OP_INLINE_WRITE => too_long(Limit::Inline, self.bytes, limits.inline_write),
+            device::EFA_GDA_OP_INLINE_WRITE => within(Limit::Inline, self.bytes, limits.inline_write),
             device::EFA_GDA_OP_READ if !limits.reads => {
                 unsupported("an RDMA read", "the adapter does not support it; let the other side write")
             }
@@ -218,13 +219,16 @@ impl WorkRequest {
                 "a read has no completion at its target; omit the immediate",
             ),
             _ if limits.rdma == 0 => unsupported("RDMA", "the adapter does not support it; use sends"),
-            _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
+            _ if self.whole => within(Limit::Rdma, self.bytes, limits.rdma),
             _ => {
                 let Requested { count, each } =
                     requested(self.operation, self.bytes, self.count, limits.rdma);
                 match count.checked_mul(each) {
                     Some(_) => Ok(()),
-                    None => Err(WorkError::TooMany { count, each }),
+                    None => Err(Error::argument(format!(
+                        "{count} transfers of {each} entries each are more entries than can be counted"
+                    ))
+                    .with_hint("ask for fewer transfers at once")),
                 }
             }
         }
@@ -249,31 +253,30 @@ impl WorkRequest {
     }
 
     /// Returns the address of the first transfer, if all transfers are within the local region.
-    fn local_address(&self) -> Result<u64, WorkError> {
+    fn local_address(&self) -> Result<u64> {
         let length = self.extent(self.local_stride).unwrap_or(u64::MAX);
-        self.local.at(self.local_offset, length).map_err(|source| WorkError::Region { side: "local", source })
+        self.local.at(self.local_offset, length).map_err(|error| unusable("local", error))
     }
 
     /// Returns address and key of the first transfer, if all transfers are within the remote region.
-    fn remote_memory(&self) -> Result<(u64, u32), WorkError> {
+    fn remote_memory(&self) -> Result<(u64, u32)> {
         let Some(remote) = self.remote else { return Ok((0, 0)) };
         let length = self.extent(self.remote_stride).unwrap_or(u64::MAX);
         let memory = remote.at(self.remote_offset, length);
-        let memory = memory.map_err(|source| WorkError::Region { side: "remote", source: source.into() })?;
+        let memory = memory.map_err(|error| unusable("remote", error))?;
         Ok((memory.address, memory.key.get()))
     }
 
     /// Returns the arguments for the put kernel, checked against both regions and the queue.
     ///
     /// # Errors
-    /// [`WorkError`] if the request must not be posted.
-    pub fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_put_args, WorkError> {
+    /// [`Error`] if the request must not be posted.
+    pub fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_put_args> {
         self.check_access()?;
         self.check_limits(queue)?;
         let local_address = self.local_address()?;
         let (remote_address, rkey) = self.remote_memory()?;
-        let lkey =
-            queue.local_key(&self.local).map_err(|source| WorkError::Region { side: "local", source })?;
+        let lkey = queue.local_key(&self.local).map_err(|error| unusable("local", error))?;
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
             result: std::ptr::null_mut(),
@@ -295,12 +298,19 @@ impl WorkRequest {
     }
 }
 
+/// The bytes are outside of the region, or the region has no key. Nothing was posted.
+fn unusable(side: &str, error: Error) -> Error {
+    error
+        .within(format!("the {side} memory cannot be used for this work request"))
+        .of_kind(ErrorKind::Argument)
+}
+
 impl MappedQueue {
     /// Executes a work request on this thread, with the host executor, and waits for all of its completions.
     ///
     /// # Errors
-    /// [`WorkError`]. If a wait timed out, the queue is poisoned and retains the local region.
-    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport, WorkError> {
+    /// [`Error`]. If a wait timed out, the queue is poisoned and retains the local region.
+    pub fn execute(&mut self, work: &WorkRequest) -> Result<WorkReport> {
         let mut args = work.arguments(self)?;
         self.require_host_executes(work)?;
         let _inline = copy_inline_bytes(&mut args, work.local.buffer())?;

@@ -7,8 +7,7 @@ use std::fmt;
 use efa_gda_sys::verbs::{Call, LoadError};
 
 use super::Capability;
-use crate::exposure::ExposureError;
-use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
+use crate::memory::REGION_IN_USE_HINT;
 
 /// The result of an operation of this module.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -101,10 +100,8 @@ pub enum Error {
         /// Why it has none.
         why: String,
     },
-    /// A byte range does not lie in its memory region.
-    OutOfBounds(OutOfBounds),
-    /// The rings that the queue pair exposes break a rule.
-    Exposure(ExposureError),
+    /// A byte range does not lie in its memory region, or the rings that the queue pair exposes break a rule.
+    Library(crate::Error),
     /// Another call failed.
     Call(FailedCall),
 }
@@ -130,7 +127,7 @@ impl Error {
     /// What to do about it. Empty for an error of another module, whose text states it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Load(_) | Self::Exposure(_) => "",
+            Self::Load(_) | Self::Library(_) => "",
             Self::FunctionMissing(_) => {
                 "install an rdma-core that has it, such as the current EFA installer's"
             }
@@ -153,7 +150,6 @@ impl Error {
                 "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
             }
             Self::NoDmabuf { .. } => "open the queue with libfabric, or use memory of the host",
-            Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
         }
     }
@@ -202,7 +198,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(error) => return write!(f, "{error}"),
-            Self::Exposure(error) => return write!(f, "{error}"),
+            Self::Library(error) => return write!(f, "{error}"),
             Self::FunctionMissing(call) => {
                 write!(f, "the loaded {} has no {call}, which rdma-core {} added", call.library, call.since)?;
             }
@@ -237,7 +233,6 @@ impl fmt::Display for Error {
                 f,
                 "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
             )?,
-            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
@@ -253,15 +248,9 @@ impl From<LoadError> for Error {
     }
 }
 
-impl From<ExposureError> for Error {
-    fn from(error: ExposureError) -> Self {
-        Self::Exposure(error)
-    }
-}
-
-impl From<OutOfBounds> for Error {
-    fn from(range: OutOfBounds) -> Self {
-        Self::OutOfBounds(range)
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Self {
+        Self::Library(error)
     }
 }
 
@@ -273,13 +262,19 @@ impl From<Error> for crate::Error {
     fn from(error: Error) -> Self {
         use Error::*;
         let kind = match &error {
-            Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
+            Library(error) => error.kind(),
+            Load(_) => crate::ErrorKind::NoLibrary,
+            NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
             FunctionMissing(_) | AdapterLacks { .. } | NoDmabuf { .. } => crate::ErrorKind::Unsupported,
-            Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => crate::ErrorKind::Argument,
-            Exposure(_) => crate::ErrorKind::Exposure,
+            Exceeds { .. } | OtherContext { .. } => crate::ErrorKind::Argument,
             Busy { .. } => crate::ErrorKind::Busy,
             _ => crate::ErrorKind::Other,
         };
-        Self::new(kind, error)
+        let (text, hint) = (error.to_string(), error.hint());
+        let what =
+            text.strip_suffix(hint).and_then(|text| text.strip_suffix("; ")).unwrap_or(&text).to_owned();
+        let into = Self::new(kind, what).with_hint(hint);
+        let into = error.operation().into_iter().fold(into, Self::in_call);
+        error.errno().into_iter().fold(into, Self::with_code)
     }
 }

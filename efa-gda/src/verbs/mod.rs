@@ -57,8 +57,7 @@ mod object;
 mod queue_pair;
 
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RegionOrdering,
-    RemoteRegion,
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, RegionOrdering, RemoteRegion,
 };
 pub use address::{Address, AddressMalformed, Gid};
 pub use completion::CompletionQueue;

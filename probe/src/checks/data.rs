@@ -9,11 +9,11 @@ pub(crate) mod pattern;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use efa_gda::ErrorKind;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
-use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 pub(crate) use self::loopback::is_unanswered;
@@ -245,10 +245,12 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
     match session.rig.execute(&WorkRequest::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
-        Err(GpuQueueError::Work(WorkError::Completion { status, .. })) => {
-            Outcome::pass(format!("status {}: {status}", status.code())).into()
-        }
-        Err(error) => Err(put_failed(&error, session.request.wait)),
+        Err(error) => match error.kind() {
+            ErrorKind::FailedRequest { status, .. } => {
+                Outcome::pass(format!("status {}: {status}", status.code())).into()
+            }
+            _ => Err(put_failed(&error, session.request.wait)),
+        },
         Ok(_) => Outcome::fail(
             format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
             "an error completion",

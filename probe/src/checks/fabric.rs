@@ -13,16 +13,16 @@ pub(crate) mod start;
 
 use std::time::Duration;
 
+use efa_gda::Error;
 use efa_gda::doorbell::DoorbellMode;
-use efa_gda::error_chain;
 use efa_gda::fabric::{
-    Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
-    GdaOps, Info, Library, MemoryRegion,
+    Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Fabric, FabricAddress, GdaOps,
+    Info, Library, MemoryRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{MappedQueue, Region};
 
-use super::session::{self, Layer, Poster, failed, missing, without_hint};
+use super::session::{self, Layer, Poster, failed, missing};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::{Op, Who};
@@ -85,7 +85,7 @@ impl Layer for Libfabric {
         };
         MappedQueue::new(endpoint, ops).map_err(|error| {
             failed(
-                error_chain(&error).to_string(),
+                error.to_string(),
                 "a queue that the host's device code can use",
                 "the device code in the host executor uses the memory that libfabric mapped",
                 "report it with the provider's version",
@@ -138,7 +138,7 @@ impl Layer for Libfabric {
         let mut failures: Vec<String> = Vec::new();
         let mut note = |what: &str, result: Option<Result<(), Error>>| {
             if let Some(Err(error)) = result {
-                failures.push(format!("{what}: {}", error_chain(&error)));
+                failures.push(format!("{what}: {}", error));
             }
         };
         note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
@@ -206,7 +206,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 
 /// A failure whose observed text and fix come from libfabric's error.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
-    failed(without_hint(error, error.hint()), required, why, error.hint(), who)
+    failed(error.what().to_owned(), required, why, error.hint(), who)
 }
 
 /// [`refused`], for `map_err`.
@@ -223,6 +223,6 @@ pub(crate) fn refusal_then(
 ) -> impl FnOnce(Error) -> Outcomes {
     move |error| {
         let fix = format!("{}; then {next}", error.hint());
-        failed(without_hint(&error, error.hint()), required, why, &fix, who)
+        failed(error.what().to_owned(), required, why, &fix, who)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::Result;
 use efa_gda::doorbell::DoorbellMode;
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::memory::RemoteRegion;
 use efa_gda::queue::measure::{Load, Producer, Rate as Measured, Sample};
 use efa_gda::queue::{MappedQueue, Region, WorkRequest};
@@ -96,7 +97,7 @@ pub(crate) enum Meter<'a> {
 }
 
 impl Meter<'_> {
-    fn rate(&mut self, requests: &[WorkRequest], load: &Load) -> Result<Measured, GpuQueueError> {
+    fn rate(&mut self, requests: &[WorkRequest], load: &Load) -> Result<Measured> {
         let used = requests.len();
         match self {
             Self::Host(queues) => Ok(MappedQueue::measure_rate(&mut queues[..used], requests, load)?),
@@ -105,12 +106,7 @@ impl Meter<'_> {
     }
 
     /// The latency of the first queue.
-    fn latency(
-        &mut self,
-        request: &WorkRequest,
-        producer: Producer,
-        calls: u32,
-    ) -> Result<Vec<Sample>, GpuQueueError> {
+    fn latency(&mut self, request: &WorkRequest, producer: Producer, calls: u32) -> Result<Vec<Sample>> {
         match self {
             Self::Host(queues) => Ok(queues[0].measure_latency(request, producer, calls)?),
             Self::Gpu(queues) => queues[0].measure_latency(request, producer, calls),
@@ -142,7 +138,7 @@ pub(crate) struct Bed<'a> {
 
 impl Bed<'_> {
     /// Measures a case within about `share`.
-    pub(crate) fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
+    pub(crate) fn measure(&mut self, case: Case, share: Duration) -> Result<Figure> {
         match case {
             Case::Latency(producer, name) => self.latency(producer, name, share),
             Case::Rate(producers) => {
@@ -175,7 +171,7 @@ impl Bed<'_> {
         }
     }
 
-    fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure, GpuQueueError> {
+    fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure> {
         let request = (self.requests)(SMALL, 1).remove(0);
         // The first call may compile the kernel.
         self.meter.latency(&request, producer, 1)?;
@@ -194,13 +190,7 @@ impl Bed<'_> {
     }
 
     /// The requests per nanosecond of each run; all runs together take about `share`.
-    fn runs(
-        &mut self,
-        bytes: u64,
-        queues: usize,
-        mut load: Load,
-        share: Duration,
-    ) -> Result<Vec<f64>, GpuQueueError> {
+    fn runs(&mut self, bytes: u64, queues: usize, mut load: Load, share: Duration) -> Result<Vec<f64>> {
         let requests = (self.requests)(bytes, queues);
         self.meter.rate(&requests, &Load { calls: 1, ..load })?;
         let begin = Instant::now();

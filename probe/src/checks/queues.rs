@@ -2,9 +2,8 @@
 
 use std::marker::PhantomData;
 
-use efa_gda::exposure::{
-    CompletionRing, ExposureError, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue,
-};
+use efa_gda::exposure::{CompletionRing, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue};
+use efa_gda::{Error, ErrorKind};
 
 use super::session::{Layer, Session, missing};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared};
@@ -35,18 +34,14 @@ impl<L: Layer> Of<L> {
     ];
 }
 
-fn broken<L: Layer>(session: &Session<L>, error: &ExposureError) -> Outcomes {
-    let text = error.to_string();
-    // The error's text is `observed; required: fix`, with the fix for programs that open queues themselves.
-    let facts = text.rsplit_once(": ").map_or(text.as_str(), |(facts, _)| facts);
-    let (observed, required) = facts.split_once("; ").unwrap_or((facts, "the rules of the rings"));
-    let (fix, who) = match error {
+fn broken<L: Layer>(session: &Session<L>, error: &Error) -> Outcomes {
+    let (fix, who) = match error.kind() {
         _ if session.request.soft => (
             "unset SOFTEFA_BREAK if it is set, which makes the software adapter report this; otherwise report it \
              (gda-probe report)",
             Who::Code,
         ),
-        ExposureError::EntrySize { .. } => (
+        ErrorKind::Unsupported => (
             "install the newest gda-probe and efa-gda: this adapter's entries are of a kind that they do not know yet",
             Who::Image,
         ),
@@ -57,8 +52,8 @@ fn broken<L: Layer>(session: &Session<L>, error: &ExposureError) -> Outcomes {
         ),
     };
     Outcome::fail(
-        observed,
-        required.replace(" was expected", "").replace(" were expected", ""),
+        error.what(),
+        "numbers that follow the rules of the rings",
         "the provider reported this, not the program: device code that used these numbers would write outside the \
          ring, or its doorbells would have no effect",
         fix,
@@ -68,11 +63,7 @@ fn broken<L: Layer>(session: &Session<L>, error: &ExposureError) -> Outcomes {
 }
 
 /// The result for a work queue that was exposed, judged by the rules of its ring.
-fn judge_work<T, L: Layer>(
-    session: &Session<L>,
-    raw: &RawWorkQueue,
-    judged: Result<T, ExposureError>,
-) -> Checked {
+fn judge_work<T, L: Layer>(session: &Session<L>, raw: &RawWorkQueue, judged: Result<T, Error>) -> Checked {
     judged.map_err(|error| broken(session, &error))?;
     let RawWorkQueue { num_entries, entry_size, max_batch, .. } = raw;
     let batch = format!("at most {max_batch} between two doorbells");

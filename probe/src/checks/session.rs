@@ -5,13 +5,13 @@
 use std::fmt;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
-use efa_gda::error_chain;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
 use efa_gda::gpu::GpuMemory;
-use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
-use efa_gda::queue::{CloseError, MappedQueue, QueueError, Region, WorkError, WorkReport, WorkRequest};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
+use efa_gda::{Error, ErrorKind, Refused};
 
 use crate::check::{Outcome, Outcomes, Unit};
 use crate::checks::measure::Meter;
@@ -77,9 +77,9 @@ pub(crate) enum Poster {
 
 impl Poster {
     /// Posts and waits for the completions.
-    fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
+    fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, Error> {
         match self {
-            Self::Host(queue) => Ok(queue.execute(request)?),
+            Self::Host(queue) => queue.execute(request),
             Self::Gpu(queue) => queue.execute(request),
         }
     }
@@ -117,7 +117,7 @@ impl Poster {
 }
 
 /// Gives both queues the address of the other. Returns the peer that the sender posts to.
-pub(crate) fn introduce(sender: &MappedQueue, receiver: &MappedQueue) -> Result<Peer, QueueError> {
+pub(crate) fn introduce(sender: &MappedQueue, receiver: &MappedQueue) -> Result<Peer, Error> {
     receiver.insert_peer(&sender.address()?)?;
     sender.insert_peer(&receiver.address()?)
 }
@@ -173,16 +173,16 @@ impl<L: Layer> Rig<L> {
         }
     }
 
-    /// Posts from the poster if there is one, otherwise from the host's queue.
-    pub(crate) fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
+    /// Posts from the poster if there is one, otherwise from the host's queue. One of them must be open.
+    pub(crate) fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, Error> {
         let result = match (&mut self.poster, &mut self.queue) {
             (Some(queue), _) => queue.execute(request),
-            (None, Some(queue)) => queue.execute(request).map_err(Into::into),
-            (None, None) => {
-                Err(WorkError::Unsupported { operation: "posting", why: "no queue is open" }.into())
-            }
+            (None, Some(queue)) => queue.execute(request),
+            (None, None) => unreachable!("checks that post need a queue"),
         };
-        if let (Err(GpuQueueError::Work(WorkError::Device { .. })), Some(queue)) = (&result, self.sender()) {
+        if result.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Device(_)))
+            && let Some(queue) = self.sender()
+        {
             for line in queue.snapshot().to_string().lines() {
                 tracing::info!("state of the queue: {line}");
             }
@@ -214,29 +214,21 @@ pub(crate) fn no_neighbour(chosen: bool) -> String {
 
 /// Closes a queue, or destroys it with the requests that are in flight. Returns the failure, if any.
 pub(crate) fn close_queue(queue: MappedQueue) -> Option<String> {
-    let destroyed = match queue.close() {
-        Err(CloseError::Destroy(error)) => Err(error),
-        // Requests in flight are flushed with the queue pair.
-        Err(
-            CloseError::Busy { queue, .. }
-            | CloseError::Unrung { queue, .. }
-            | CloseError::Abandoned { queue, .. },
-        ) => queue.destroy(),
-        Ok(()) | Err(_) => Ok(()),
-    };
-    destroyed.err().map(|error| error_chain(&error).to_string())
+    closed(queue.close(), MappedQueue::destroy)
 }
 
 /// As [`close_queue`], for a queue that a GPU drives.
 fn close_gpu_queue(queue: GpuQueue) -> Option<String> {
-    match queue.close() {
-        // Requests in flight are flushed with the queue pair.
-        Err(GpuCloseError::Unmapped(CloseError::Busy { queue, .. })) => {
-            queue.destroy().err().map(|error| error_chain(&error).to_string())
-        }
-        Err(error) => Some(error_chain(&error).to_string()),
-        Ok(()) => None,
-    }
+    closed(queue.close(), |queue| queue.destroy().map_err(Error::from))
+}
+
+/// Destroys a queue that was not closed, which flushes the requests in flight.
+fn closed<Q>(closed: Result<(), Refused<Q>>, destroy: impl FnOnce(Q) -> Result<(), Error>) -> Option<String> {
+    let destroyed = closed.or_else(|Refused { error, queue, .. }| match queue {
+        Some(queue) => destroy(*queue),
+        None => Err(error),
+    });
+    destroyed.err().map(text)
 }
 
 impl<L: Layer> Session<L> {
@@ -316,7 +308,7 @@ pub(crate) fn describe_peer(peer: &Peer) -> String {
     format!("address handle {handle}, queue pair {pair}, queue key {key:#x}")
 }
 
-/// An error's text with its causes, for `map_err`.
-pub(crate) fn text(error: impl std::error::Error + 'static) -> String {
-    error_chain(&error).to_string()
+/// An error's text, for `map_err`.
+pub(crate) fn text(error: impl fmt::Display) -> String {
+    error.to_string()
 }

@@ -4,7 +4,6 @@
 pub(crate) mod objects;
 pub(crate) mod start;
 
-use efa_gda::error_chain;
 use efa_gda::queue::{MappedQueue, Region};
 use efa_gda::verbs::{
     Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
@@ -60,7 +59,7 @@ impl Layer for Verbs {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
             failed(
-                error_chain(&error).to_string(),
+                error.to_string(),
                 "a queue that the host's device code can use",
                 "the device code in the host executor uses the memory that rdma-core mapped",
                 "report it with the versions of rdma-core and the kernel driver",
@@ -115,7 +114,7 @@ impl Layer for Verbs {
         let mut failures: Vec<String> = Vec::new();
         let mut note = |what: &str, result: Option<Result<(), Error>>| {
             if let Some(Err(error)) = result {
-                failures.push(format!("{what}: {}", error_chain(&error)));
+                failures.push(format!("{what}: {}", error));
             }
         };
         note("queue pair", self.pair.take().map(QueuePair::close));
@@ -171,7 +170,7 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
             "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
              file is there, replace it and the libraries that it needs"
         }
-        Error::Exposure(_) => {
+        Error::Library(_) => {
             "install rdma-core 59 or newer in the image, such as the current EFA installer's"
         }
         error => error.hint(),

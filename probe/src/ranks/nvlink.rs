@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
-use efa_gda::gpu::{Error, Gpu, GpuMemory};
+use efa_gda::gpu::{self, Gpu, GpuMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::session::text;
@@ -44,7 +44,14 @@ struct Export {
 
 /// Returns the text for a failed call of the driver.
 fn failed(operation: &'static str) -> impl Fn(DriverError) -> String {
-    move |result| text(Error::Driver { operation, result })
+    move |result| text(gpu::failed_call(operation, result))
+}
+
+fn outside(offset: usize, length: usize, memory: usize) -> String {
+    format!(
+        "the range of length {length} at offset {offset} exceeds a GPU memory block of length {memory}; end the range \
+         inside the block"
+    )
 }
 
 /// Returns the context of `gpu`, which is then current on this thread.
@@ -121,7 +128,7 @@ impl Mapping {
                 (mapping.start, mapping.length) = (allocation + export.offset, length);
                 Ok(mapping)
             }
-            _ => Err(text(Error::OutOfBounds { offset, length, memory })),
+            _ => Err(outside(offset, length, memory)),
         }
     }
 
@@ -137,7 +144,7 @@ impl Mapping {
         let length = bytes.saturating_mul(count);
         for (offset, memory) in [(offset, source.len()), (0, self.length)] {
             if offset.checked_add(length).is_none_or(|end| end > memory) {
-                return Err(text(Error::OutOfBounds { offset, length, memory }));
+                return Err(outside(offset, length, memory));
             }
         }
         let context = self.stream.context();
@@ -160,8 +167,10 @@ impl Mapping {
                     std::thread::sleep(PAUSE);
                 }
                 Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {
-                    let (operation, ordinal) = ("the copies of a stream", context.ordinal());
-                    return Err(text(Error::Unanswered { operation, ordinal, limit }));
+                    return Err(format!(
+                        "the copies of a stream on GPU {} did not end within {limit:?}; see dmesg (Xid) and nvidia-smi",
+                        context.ordinal()
+                    ));
                 }
                 Err(error) => return Err(failed("cuStreamQuery")(error)),
             }

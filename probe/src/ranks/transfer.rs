@@ -8,8 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::Error;
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer, RemoteRegion};
 use efa_gda::queue::{MappedQueue, Region, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
@@ -283,7 +283,7 @@ impl Transfer {
             .offsets(self.length as u64, 0)
             .timeout(timeout);
         let to = self.target.unwrap_or_default();
-        let failed = |error: GpuQueueError, wait: u64| {
+        let failed = |error: Error, wait: u64| {
             sentence(&format!("the put to rank {to}"), data::put_failed(&error, wait))
         };
         let wait = session.request.wait;

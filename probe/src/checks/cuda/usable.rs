@@ -4,7 +4,6 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use efa_gda::error_chain;
 use efa_gda::gpu::Gpu;
 
 use super::Cuda;
@@ -16,7 +15,7 @@ const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
 /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` of `cuda.h`; CUDA 12.3 and newer.
 const ATTRIBUTE_MPS: c_int = 133;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE` of `cuda.h`.
-const DEVICE_UNAVAILABLE: u32 = 46;
+const DEVICE_UNAVAILABLE: i32 = 46;
 /// Additional time for opening a context, which takes seconds on a machine with many GPUs.
 const CONTEXT: Duration = Duration::from_secs(8);
 /// Additional time for NVRTC, which takes about a second, and longer on a busy machine.
@@ -90,14 +89,14 @@ pub(super) fn opens(cuda: &mut Cuda) -> Checked {
             Outcome::pass(sharing.describe()).into()
         }
         Err(error) => {
-            let text = format!("{}; {}", error_chain(&error), sharing.describe());
-            Outcome::Fail(context_refused(text, sharing, error.cuda_result())).into()
+            let text = format!("{}; {}", error, sharing.describe());
+            Outcome::Fail(context_refused(text, sharing, error.code())).into()
         }
     }
 }
 
 /// The problem of a context that does not open, by how processes share the GPU.
-fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> Problem {
+fn context_refused(observed: String, sharing: Sharing, result: Option<i32>) -> Problem {
     let (why, fix, who) = match (sharing.mode, result) {
         (ComputeMode::Prohibited, _) => (
             "the GPU's compute mode allows no process to use it",
@@ -147,7 +146,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
         Err(error) => Outcome::fail(
-            error_chain(&error).to_string(),
+            error.to_string(),
             "libnvrtc 12 or newer, and a GPU of compute capability 8.0 or newer",
             "kernels are compiled at run time for the GPU, unless the build included them",
             "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
@@ -162,7 +161,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
 mod tests {
     use super::*;
 
-    fn problem(mode: ComputeMode, mps: bool, result: u32) -> Problem {
+    fn problem(mode: ComputeMode, mps: bool, result: i32) -> Problem {
         context_refused(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
     }
 

@@ -1,10 +1,9 @@
 //! A write to itself that nothing answers: whether another adapter of the node answers tells a platform that drops
 //! loopback from a network that drops everything.
 
-use efa_gda::error_chain;
-use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::queue::WorkRequest;
 use efa_gda::wire::CompletionStatus;
+use efa_gda::{Error, ErrorKind};
 
 use super::moving::{Memory, bound, put_failed};
 use crate::check::{Outcome, Outcomes, Problem};
@@ -12,11 +11,11 @@ use crate::checks::session::{Layer, Session, close_queue, failed, introduce, tex
 use crate::model::{Op, Who};
 
 /// Whether the target did not answer: no completion, or one that says so.
-pub(crate) fn is_unanswered(error: &GpuQueueError) -> bool {
+pub(crate) fn is_unanswered(error: &Error) -> bool {
     use CompletionStatus::{UnreachableRemote, UnresponsiveRemote};
-    match error {
-        GpuQueueError::Work(WorkError::Device { .. }) => true,
-        GpuQueueError::Work(WorkError::Completion { status, .. }) => {
+    match error.kind() {
+        ErrorKind::Device(_) => true,
+        ErrorKind::FailedRequest { status, .. } => {
             matches!(status, UnresponsiveRemote | UnreachableRemote)
         }
         _ => false,
@@ -24,7 +23,7 @@ pub(crate) fn is_unanswered(error: &GpuQueueError) -> bool {
 }
 
 /// The result of PUT-001 after `error`: a write to another adapter of the node decides it, and later puts go there.
-pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueError) -> Outcomes {
+pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &Error) -> Outcomes {
     let wait = session.request.wait;
     let timeout = bound(session, 64, 1);
     // For opening the other adapter, and for the second wait.
@@ -45,7 +44,7 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
         Ok(_) => Outcome::Warn(Problem {
             observed: format!(
                 "a write to {name} completed; a write of this adapter to itself did not: {}",
-                error_chain(error)
+                error
             ),
             required: "a completion with status 0 of both".to_owned(),
             why: "the adapter is sound: the platform drops what an adapter sends to itself, so a program whose ranks \

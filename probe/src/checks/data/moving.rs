@@ -3,16 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::error_chain;
-use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer};
 use efa_gda::queue::{
-    Arrival, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives, Region, WorkError,
-    WorkRequest,
+    Arrival, Limit, MappedQueue, QueueLimits, ReceiveId, Received, Receives, Region, WorkRequest,
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
+use efa_gda::{Error, ErrorKind};
 
-use super::super::session::{Layer, Session, failed, missing, without_hint};
+use super::super::session::{Layer, Session, failed, missing};
 use super::pattern::Pattern;
 use crate::check::Outcomes;
 use crate::exchange::Deadline;
@@ -122,17 +120,16 @@ fn page(status: CompletionStatus) -> String {
 }
 
 /// The failed outcome for the error of a put; `wait` is the bound of the waits, in milliseconds.
-pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
-    use GpuQueueError::{Gpu, Work};
-    let (why, fix, who) = match error {
-        Work(WorkError::Completion { status, .. }) => {
+pub(crate) fn put_failed(error: &Error, wait: u64) -> Outcomes {
+    let (why, fix, who) = match error.kind() {
+        ErrorKind::FailedRequest { status, .. } => {
             let fix = format!(
                 "{}; on EC2, check that the security group allows all traffic within itself, inbound and outbound",
-                page(*status)
+                page(status)
             );
             ("the adapter or the target refused the request", fix, Who::Host)
         }
-        Work(WorkError::Device { .. }) => (
+        ErrorKind::Device(_) => (
             "the adapter did not complete the request in time: the doorbell did not arrive, the port is down, or the \
              network drops the traffic",
             // The wait is half of the limit.
@@ -142,18 +139,11 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
                    another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound",
             Who::Host,
         ),
-        Work(WorkError::TooLong { limit, most, .. }) => (
-            "an adapter refuses a longer request or moves only a part of it; nothing was posted",
-            match limit {
-                Limit::Rdma => format!("use --bytes {most} or less; to move more, raise --count"),
-                _ => format!("use --bytes {most} or less, or --op write, which moves more"),
-            },
-            Who::Code,
-        ),
-        Work(WorkError::Unsupported { .. }) => {
+        ErrorKind::TooLong { limit, bytes, most } => return too_long(limit, bytes, most),
+        ErrorKind::Unsupported => {
             ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Who::Code)
         }
-        Gpu(_) => (
+        ErrorKind::Gpu | ErrorKind::GpuLost => (
             "CUDA failed before or while the kernel ran; the observed text has its result",
             "on the host: run nvidia-smi and search dmesg for Xid; start the program again, because a lost \
              context cannot be used in its process"
@@ -162,29 +152,35 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
         ),
         _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
     };
-    let required = match error {
-        Work(WorkError::TooLong { limit, most, .. }) => format!("at most {most} bytes: {limit}"),
-        _ => "a completion with status 0".to_owned(),
+    failed(error.to_string(), "a completion with status 0", why, &fix, who)
+}
+
+/// The failed outcome for operations of `bytes` that exceed a limit. The library's hint is for callers of its API.
+fn too_long(limit: Limit, bytes: u64, most: u64) -> Outcomes {
+    let fix = match limit {
+        Limit::Rdma => format!("use --bytes {most} or less; to move more, raise --count"),
+        _ => format!("use --bytes {most} or less, or --op write, which moves more"),
     };
-    let observed = match error {
-        // The library's hint is for callers of its API.
-        Work(WorkError::TooLong { limit, .. }) => without_hint(error, limit.hint()),
-        _ => error_chain(error).to_string(),
-    };
-    failed(observed, &required, why, &fix, who)
+    failed(
+        format!("a length of {bytes} exceeds the {most} bytes that {limit} allows"),
+        &format!("at most {most} bytes: {limit}"),
+        "an adapter refuses a longer request or moves only a part of it; nothing was posted",
+        &fix,
+        Who::Code,
+    )
 }
 
 pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
 
-/// The error, as the library would return it, if requests of `bytes` exceed a limit.
-fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
+/// The failed outcome if requests of `bytes` exceed a limit.
+fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<Outcomes> {
     let (limit, most) = match op {
         Op::Send if limits.message > LONGEST_RECEIVE => (Limit::Receive, LONGEST_RECEIVE),
         Op::Send => (Limit::Message, limits.message),
         Op::InlineWrite => (Limit::Inline, limits.inline_write),
         Op::Write | Op::WriteImm | Op::Read => (Limit::Rdma, limits.rdma),
     };
-    (bytes > most).then_some(WorkError::TooLong { limit, bytes, most })
+    (bytes > most).then(|| too_long(limit, bytes, most))
 }
 
 /// Operations between two comparisons.
@@ -206,8 +202,8 @@ fn per_round(request: PutRequest, queue: &MappedQueue) -> u64 {
 pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest, peer: Peer) -> MoveResult {
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
-    if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
-        return Err((moved, put_failed(&error.into(), session.request.wait)));
+    if let Some(outcomes) = past_limit(request.op, request.bytes, queue.limits()) {
+        return Err((moved, outcomes));
     }
     let per_round = per_round(request, queue);
     let length = per_round.saturating_mul(request.bytes);
@@ -463,9 +459,9 @@ fn internal(error: impl ToString) -> Outcomes {
 }
 
 /// The failed outcome for the error of a receive.
-fn receive_failed(error: &ReceiveError) -> Outcomes {
+fn receive_failed(error: &Error) -> Outcomes {
     failed(
-        error_chain(error).to_string(),
+        error.to_string(),
         "a completion at the receiver for every operation",
         "the sender's requests completed with status 0, so each must complete at the receiver too",
         "run again with -v, and report it with the versions of the adapter and its kernel driver",

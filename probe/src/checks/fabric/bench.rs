@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
-use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
-use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
-use efa_gda::queue::{MappedQueue, QueueError};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
+use efa_gda::{Error, Result};
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
@@ -47,27 +47,24 @@ struct Rig {
 impl Rig {
     /// Opens `count` queues that write to themselves, in this doorbell mode only.
     fn open(session: &mut Session, count: u32, mode: DoorbellMode) -> Result<Self, Outcomes> {
-        let proxy = DoorbellProxy::start().map_err(|error| unusable(error_chain(&error).to_string()))?;
+        let proxy = DoorbellProxy::start().map_err(|error| unusable(error.to_string()))?;
         let mut queues = Vec::new();
         for _ in 0..count {
             let (_, mut queue) = another_queue(&session.rig.objects).map_err(unusable)?;
             if session.gpu.is_none() && mode != DoorbellMode::Direct {
-                queue
-                    .set_doorbell(mode, &proxy)
-                    .map_err(|error| unusable(error_chain(&error).to_string()))?;
+                queue.set_doorbell(mode, &proxy).map_err(|error| unusable(error.to_string()))?;
             }
             queues.push(queue);
         }
         let itself = |queue: &MappedQueue| queue.insert_peer(&queue.address()?);
         let peers: Result<_, _> = queues.iter().map(itself).collect();
-        let peers = peers.map_err(|error: QueueError| unusable(error_chain(&error).to_string()))?;
+        let peers = peers.map_err(|error: Error| unusable(error.to_string()))?;
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
-                let on_gpu =
-                    |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy) {
-                        Ok((queue, _)) => Ok(queue),
-                        Err(MapError { error, .. }) => Err(unusable(error_chain(&error).to_string())),
-                    };
+                let on_gpu = |queue| {
+                    let mapped = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy);
+                    mapped.map(|(queue, _)| queue).map_err(|error| unusable(error.to_string()))
+                };
                 Queues::Gpu(queues.into_iter().map(on_gpu).collect::<Result<_, _>>()?)
             }
             _ => Queues::Host(queues),
@@ -77,7 +74,7 @@ impl Rig {
         Ok(Self { queues, peers, source, target, _proxy: proxy, mode, timeout })
     }
 
-    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
+    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure> {
         let Self { queues, peers, source, target, mode, timeout, .. } = self;
         let of = |peer: &Peer, bytes| measure::request(*peer, &*source, target.remote(), bytes, *timeout);
         let requests = |bytes, count| peers.iter().take(count).map(|peer| of(peer, bytes)).collect();
@@ -118,9 +115,9 @@ fn describe(outcomes: &Outcomes) -> String {
     outcomes.0.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
+fn bench_failed(case: Case, error: &Error) -> Outcomes {
     failed(
-        format!("{}: {}", case.describe(), error_chain(error)),
+        format!("{}: {}", case.describe(), error),
         "every write completes with status 0",
         "figures of failed writes mean nothing",
         "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit (milliseconds)",

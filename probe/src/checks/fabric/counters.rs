@@ -4,19 +4,19 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, FIRST_WITH_COUNTERS, Library,
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, FIRST_WITH_COUNTERS, Library,
     RemoteRegion,
 };
-use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{MappedQueue, QueueError, Region, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region, WorkRequest};
 use efa_gda::wire::RemoteKey;
+use efa_gda::{Error, ErrorKind};
 
 use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, neighbour};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data::{WRONG, is_unanswered};
-use crate::checks::session::{Layer, close_queue, introduce, missing, text, without_hint};
+use crate::checks::session::{Layer, close_queue, introduce, missing, text};
 use crate::model::Who;
 use crate::releases::COUNTERS_BY_DEFAULT;
 use crate::system::System;
@@ -72,11 +72,11 @@ pub(super) fn count(session: &mut Session) -> Checked {
                 .to_owned(),
             Who::Host,
         )),
-        Err(Uncompared::NotOpened(error @ (Error::NotBuiltIn(_) | Error::AdapterLacks(_)))) => {
+        Err(Uncompared::NotOpened(error)) if error.kind() == ErrorKind::Unsupported => {
             Ok(not_opened(session, &error))
         }
         Err(Uncompared::NotOpened(error) | Uncompared::Refused(error)) => {
-            Err(uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host))
+            Err(uncounted(error.what().to_owned(), error.hint().to_owned(), Who::Host))
         }
         Err(Uncompared::NotRegistered(outcomes)) => Ok(outcomes),
         Err(Uncompared::Unanswered(why) | Uncompared::Unexpected(why)) => Outcome::unknown(format!(
@@ -120,7 +120,7 @@ fn not_opened(session: &Session, error: &Error) -> Outcomes {
         rdma_core,
     };
     let set = facts.switch.as_ref().map(|value| format!("{SWITCH}={value} is set; ")).unwrap_or_default();
-    let observed = format!("{set}{}", without_hint(error, error.hint()));
+    let observed = format!("{set}{}", error.what().to_owned());
     match counter_cause::of(&facts) {
         Cause::OffByDefault => {
             let soft = if soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
@@ -158,19 +158,16 @@ fn one_success_and_one_error(
         Some((other, receiver)) => (Some(registered(other)?), introduce(&queue, receiver)),
         None => (None, queue.address().and_then(|address| queue.insert_peer(&address))),
     };
-    let peer = peer.map_err(|error| match error {
-        QueueError::Fabric(error) => Uncompared::Refused(error),
-        error => Uncompared::Unexpected(text(error)),
-    })?;
+    let peer = peer.map_err(Uncompared::Refused)?;
     let right = target.as_ref().unwrap_or(&source).remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let write = |to| WorkRequest::write(peer, &source, to).timeout(wait);
-    let first = queue.execute(&write(right)).map_err(GpuQueueError::from);
+    let first = queue.execute(&write(right));
     let ended = match first {
         Err(error) if is_unanswered(&error) => Err(Uncompared::Unanswered(text(error))),
         Err(error) => Err(Uncompared::Unexpected(text(error))),
         Ok(_) => match queue.execute(&write(wrong)) {
-            Err(WorkError::Completion { .. }) => Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::FailedRequest { .. }) => Ok(()),
             Err(error) => Err(Uncompared::Unexpected(text(error))),
             Ok(_) => {
                 Err(Uncompared::Unexpected("a write with a wrong rkey completed with status 0".to_owned()))

@@ -2,14 +2,15 @@
 
 use std::os::fd::AsFd;
 
+use efa_gda::Error;
 use efa_gda::fabric::{
-    Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
+    ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
 };
 
 use super::{Session, refusal};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, missing, open, without_hint};
+use crate::checks::session::{EXPOSES, describe_peer, missing, open};
 use crate::model::Who;
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
@@ -234,7 +235,7 @@ fn external_opens(session: &mut Session) -> Checked {
 /// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
     Outcome::warn(
-        without_hint(error, error.hint()),
+        error.what().to_owned(),
         "cq_open_ext, query_cq and fi_close succeed",
         "a GPU reads completions in its memory faster than across PCIe",
         error.hint(),

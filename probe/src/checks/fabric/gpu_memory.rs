@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use efa_gda::fabric::{Access, Domain, Error, Fabric, Info, MemoryRegion, Query, Registration};
+use efa_gda::Error;
+use efa_gda::fabric::{Access, Domain, Fabric, Info, MemoryRegion, Query, Registration};
 use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::{failed, open, text, without_hint};
+use crate::checks::session::{failed, open};
 use crate::model::Who;
 use crate::system::System;
 
@@ -27,10 +28,10 @@ pub(super) fn registers(session: &mut Session) -> Checked {
         Ok(info) => info,
         Err(error) if session.request.soft => {
             let why = "the software adapter has GPU memory only with SOFTEFA_HMEM=1".to_owned();
-            return Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into();
+            return Outcome::Unknown(Some(error.what().to_owned()), why).into();
         }
         Err(error) => {
-            return Err(refused(without_hint(&error, error.hint()), WITH_CUDA.to_owned(), Who::Image));
+            return Err(refused(error.what().to_owned(), WITH_CUDA.to_owned(), Who::Image));
         }
     };
     let fabric =
@@ -64,7 +65,7 @@ fn refused_on(root: &Path, error: &Error, loaded: &str) -> Outcomes {
     let system = System { root: root.to_owned(), ..System::default() };
     let facts = Facts::of(&system);
     let (fix, who) = cause(&error.to_string(), &facts);
-    let observed = without_hint(error, error.hint());
+    let observed = error.what().to_owned();
     let observed = observed.strip_prefix("the GPU memory was not registered: ").unwrap_or(&observed);
     refused(format!("{observed}; {}{loaded}", facts.describe()), fix, who)
 }
@@ -86,13 +87,10 @@ fn register_twice(
     gpu: &Gpu,
 ) -> Result<(String, Result<Registration, String>), Error> {
     let domain = fabric.domain(info)?;
-    let memory = || GpuMemory::zeroed(gpu, BYTES).map_err(text);
-    let no_memory = |why: String| Error::DeviceMemory { dmabuf: why.clone(), address: why };
-    let (first, second) = (memory().map_err(no_memory)?, memory().map_err(no_memory)?);
+    let (first, second) = (GpuMemory::zeroed(gpu, BYTES)?, GpuMemory::zeroed(gpu, BYTES)?);
     let here = register(&domain, first)?;
     let elsewhere = std::thread::scope(|scope| {
-        let thread =
-            scope.spawn(|| register(&domain, second).map_err(|error| without_hint(&error, error.hint())));
+        let thread = scope.spawn(|| register(&domain, second).map_err(|error| error.what().to_owned()));
         thread.join().unwrap_or_else(|_| Err("the thread panicked".to_owned()))
     });
     domain.close()?;

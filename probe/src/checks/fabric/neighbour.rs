@@ -1,6 +1,7 @@
 //! Another adapter of the node as the target of puts, for platforms that drop what an adapter sends to itself.
 
-use efa_gda::fabric::{Error, Fabric, Info, Library};
+use efa_gda::Error;
+use efa_gda::fabric::{Fabric, Info, Library};
 use efa_gda::queue::MappedQueue;
 
 use super::objects::PEERS;

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
-use efa_gda::error_chain;
 use efa_gda::fabric::{Bindings, CompletionQueue, Query};
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuQueue, MapError, MappedPart};
+use efa_gda::gpu_queue::{GpuQueue, MappedPart};
 use efa_gda::queue::{MappedQueue, StoreWidth};
 use efa_gda::smaps::MemoryKind;
+use efa_gda::{Error, Refused};
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
@@ -142,9 +142,9 @@ pub(super) fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
     Ok(gpu)
 }
 
-fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
+fn gpu_failed(error: &Error) -> Outcomes {
     failed(
-        error_chain(error).to_string(),
+        error.to_string(),
         "a GPU that can use the adapter's queue",
         "CUDA refused a call or lost the context; nothing was posted after that",
         "look up CUDA's result in the observed text; on the host, run nvidia-smi and search dmesg for Xid",
@@ -161,7 +161,7 @@ fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<MappedPart>, V
         match result {
             _ if !wanted.contains(&part) => {}
             Ok(registered) => mapped.push(registered),
-            Err(error) => refused.push(format!("{part}: {}", error_chain(&error))),
+            Err(error) => refused.push(format!("{part}: {}", error)),
         }
     }
     Ok((mapped, refused))
@@ -237,7 +237,7 @@ fn host_completions(session: &Session) -> String {
     };
     match Query::new().host_completions(true).adapter(info.domain_name()).find(library) {
         Ok(_) => format!("{piece} is offered, so libfabric can read the completions of a GPU's requests"),
-        Err(error) => format!("{piece} is not offered: {}", error_chain(&error)),
+        Err(error) => format!("{piece} is not offered: {}", error),
     }
 }
 
@@ -277,7 +277,7 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
         true => receiver(session)?,
         false => neighbour::receiver(session).map_err(no_doorbell_mode)?,
     };
-    let proxy = DoorbellProxy::start().map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?;
+    let proxy = DoorbellProxy::start().map_err(|error| no_doorbell_mode(error.to_string()))?;
     let Some(mut queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
     let qualifies = session.request.put.qualify_laps.is_some();
     if qualifies {
@@ -286,9 +286,9 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     let choice = DoorbellChoice::from(session.request.doorbell);
     let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
         Ok(mapped) => mapped,
-        Err(MapError { error, queue }) => {
-            session.rig.queue = Some(*queue);
-            return Err(no_doorbell_mode(error_chain(&error).to_string()));
+        Err(Refused { error, queue, .. }) => {
+            session.rig.queue = queue.map(|queue| *queue);
+            return Err(no_doorbell_mode(error.to_string()));
         }
     };
     let (mode, relayed) = (queue.doorbell_mode(), queue.relayed().is_some());
@@ -298,7 +298,7 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     }
     queue.prepare().map_err(|error| gpu_failed(&error))?;
     let peer = introduce(queue.mapped(), &receiver);
-    session.rig.peer = Some(peer.map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?);
+    session.rig.peer = Some(peer.map_err(|error| no_doorbell_mode(error.to_string()))?);
     session.rig.poster = Some(Poster::Gpu(Box::new(queue)));
     session.rig.queue = Some(receiver);
     // The mode `direct` needs no doorbell proxy; a relay of completions keeps its own handle of it.
@@ -348,7 +348,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
         Ok((completions, endpoint))
     });
     let (completions, endpoint) =
-        opened.map_err(|error| format!("a second endpoint does not open: {}", error_chain(&error)))?;
+        opened.map_err(|error| format!("a second endpoint does not open: {}", error))?;
     let queue = MappedQueue::new(endpoint, ops).map_err(text)?;
     Ok((completions, queue))
 }

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, QueryOption, Version};
+use efa_gda::fabric::{EFA_DIRECT, Info, Library, Query, QueryOption, Version};
+use efa_gda::{Error, ErrorKind};
 use efa_gda_sys::LoadError;
 
 use super::{Session, gpu_memory, refusal, refused};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
 use crate::checks::dev;
-use crate::checks::session::{failed, missing, open, without_hint};
+use crate::checks::session::{failed, missing, open};
 use crate::model::{Memory, Op, Who};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
@@ -36,7 +37,9 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
 fn loads(session: &mut Session) -> Checked {
     let library = match Library::load() {
         Err(error) if session.request.soft && is_absent(&error) => return without_libfabric(session),
-        Err(error @ Error::Load(LoadError::Named { .. })) => return Err(wrong_name(session, &error)),
+        Err(error) if matches!(error.cause(), Some(LoadError::Named { .. })) => {
+            return Err(wrong_name(session, &error));
+        }
         loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?,
     };
     let path = library.path().display().to_string();
@@ -53,8 +56,8 @@ fn is_absent(error: &Error) -> bool {
     let no_file = |attempt: &String| {
         attempt.contains("libfabric.so.1: cannot open shared object file: No such file or directory")
     };
-    match error {
-        Error::Load(LoadError::NotFound { attempts }) => attempts.iter().all(no_file),
+    match error.cause() {
+        Some(LoadError::NotFound { attempts }) => attempts.iter().all(no_file),
         _ => false,
     }
 }
@@ -68,7 +71,7 @@ fn wrong_name(session: &Session, error: &Error) -> Outcomes {
         found => format!("which finds {}", found.join(", ")),
     };
     failed(
-        without_hint(error, error.hint()),
+        error.what().to_owned(),
         &format!("LIBFABRIC_PATH unset, or the file of a {LIBFABRIC_REQUIRED}"),
         WHY_LIBFABRIC,
         &format!(
@@ -134,9 +137,7 @@ fn provider(session: &mut Session) -> Checked {
             let version = first.map(|version| version.to_string()).unwrap_or_default();
             Outcome::pass(format!("efa provider {version}")).into()
         }
-        Err(Error::NoDirectFabric { fabrics, .. }) => {
-            Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
-        }
+        Err(error) if error.kind() == ErrorKind::NoDirectFabric => Outcome::pass(error.what()).into(),
         Err(error) if session.request.soft => Err(no_software_adapter(error)),
         Err(error) => Err(no_adapter(session, error)),
     };
@@ -149,10 +150,10 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
     const REQUIRED: &str = "a provider named efa that finds an adapter";
     const WHY: &str = "libfabric reaches EFA adapters through this provider, which finds them through libefa and \
                        /dev/infiniband";
-    let observed = without_hint(error, error.hint());
+    let observed = error.what().to_owned();
     let system = System { root: session.request.root.clone(), ..System::default() };
-    match error {
-        Error::NoAdapter(_) if !system.unusable_verbs_devices().is_empty() => {
+    match error.kind() {
+        ErrorKind::NoAdapter if !system.unusable_verbs_devices().is_empty() => {
             let devices: Vec<String> =
                 system.unusable_verbs_devices().iter().map(ForeignDevice::describe).collect();
             failed(
@@ -169,7 +170,7 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
                 Who::Pod,
             )
         }
-        Error::NoAdapter(_) if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => failed(
+        ErrorKind::NoAdapter if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => failed(
             format!("{observed}; {} are on the PCI bus", ADAPTER_EFA4.piece),
             REQUIRED,
             WHY,
@@ -179,21 +180,21 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             ),
             Who::Image,
         ),
-        Error::NoAdapter(_) if system.all_adapters().is_empty() => failed(
+        ErrorKind::NoAdapter if system.all_adapters().is_empty() => failed(
             format!("no EFA adapter is on the PCI bus; {observed}"),
             REQUIRED,
             WHY,
             dev::ATTACH,
             Who::Host,
         ),
-        Error::NoAdapter(_) if has_no_node(&system) => failed(
+        ErrorKind::NoAdapter if has_no_node(&system) => failed(
             format!("no adapter has its device node in /dev/infiniband (DEV-005); {observed}"),
             REQUIRED,
             WHY,
             "fix DEV-005 first: give the container the adapters' nodes in /dev/infiniband",
             Who::Pod,
         ),
-        Error::NoAdapter(_) => failed(
+        ErrorKind::NoAdapter => failed(
             observed,
             REQUIRED,
             WHY,
@@ -201,21 +202,21 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
              the efa provider in the image, such as the EFA installer's",
             Who::Image,
         ),
-        Error::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => failed(
+        ErrorKind::WithoutOption(QueryOption::GpuMemory) => failed(
             observed,
             REQUIRED,
             "the bytes are in memory of the GPU, which the provider registers only with FI_HMEM",
             gpu_memory::WITH_CUDA,
             Who::Image,
         ),
-        Error::OptionNotAvailable { .. } => failed(
+        ErrorKind::WithoutOption(_) => failed(
             observed,
             REQUIRED,
             "an inline RDMA write needs 128-byte entries",
             "use another --op, or an adapter with 128-byte entries and rdma-core 63 or newer",
             Who::Code,
         ),
-        error => refused(error, REQUIRED, WHY, Who::Image),
+        _ => refused(error, REQUIRED, WHY, Who::Image),
     }
 }
 
@@ -234,7 +235,7 @@ fn no_software_adapter(error: &Error) -> Outcomes {
     set.sort();
     let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
     failed(
-        format!("{}{set}", without_hint(error, error.hint())),
+        format!("{}{set}", error.what().to_owned()),
         "the software adapter, as a provider named efa",
         "softefa's provider did not start, or this libfabric did not load it",
         "read softefa's messages on stderr (more with SOFTEFA_LOG=1); correct the SOFTEFA_* variables that are set \
@@ -291,7 +292,7 @@ fn xpu(session: &mut Session) -> Checked {
         Ok(infos) => Outcome::pass(offered(&infos)).into(),
         Err(error) => {
             let why = format!("this provider does not offer {}, which the GDA operations replace", XPU.piece);
-            Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into()
+            Outcome::Unknown(Some(error.what().to_owned()), why).into()
         }
     }
 }
