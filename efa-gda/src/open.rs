@@ -13,8 +13,6 @@ use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_wire::{EntrySize, QueueKey};
 use efa_gda_wire::{LocalKey, Peer};
 
-#[cfg(feature = "cuda")]
-use crate::doorbell::DoorbellChoice;
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bindings, Domain, Fabric, Info, Library, Query};
@@ -237,9 +235,8 @@ impl Queue {
             #[cfg(feature = "cuda")]
             Processor::Gpu(gpu) => {
                 // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
-                let choice = options.doorbell.map_or(DoorbellChoice::Auto, DoorbellChoice::from);
                 let (queue, refused) =
-                    GpuQueue::with_doorbell(queue, &gpu, choice, &DoorbellProxy::start()?)?;
+                    GpuQueue::with_doorbell(queue, &gpu, options.doorbell, &DoorbellProxy::start()?)?;
                 let refused = refused.iter().map(|one| format!("doorbell {}: {}", one.mode, one.reason));
                 (Driven::Gpu(Box::new(queue)), refused.collect())
             }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::exposure::Exposure;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
@@ -118,7 +118,7 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, None, &proxy).unwrap();
         assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
         let two = write.clone().count(2);
@@ -152,7 +152,7 @@ fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
                 .unwrap();
         let send = WorkRequest::inline_send(peer, &foreign).bytes(16);
         let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, None, &proxy).unwrap();
         let error = queue.execute(&send).unwrap_err();
         assert!(matches!(error, GpuQueueError::Work(WorkError::Unsupported { .. })), "{error:?}");
         queue.unmap().unwrap().close().unwrap();
@@ -168,7 +168,7 @@ fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, None, &proxy).unwrap();
         assert!(queue.relayed().is_some());
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).count(2);
         completing(0..2, CompletionStatus::Ok, &exposure, || queue.execute(&write)).unwrap();

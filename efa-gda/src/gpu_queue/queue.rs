@@ -11,7 +11,7 @@ use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
 use super::{GpuAbortFlag, GpuCloseError, GpuQueueError, LaunchGuard, MapError};
-use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error_chain::error_chain;
 use crate::fabric;
 use crate::gpu::memory::Relaxed;
@@ -90,8 +90,8 @@ pub struct RefusedMode {
 }
 
 impl GpuQueue {
-    /// Maps `queue` into `gpu` in the first doorbell mode of `choice` that works, and returns why it could not use the
-    /// modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
+    /// Maps `queue` into `gpu` in the doorbell mode `only`, or in the first that works, and returns why it could not use
+    /// the modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
@@ -100,12 +100,12 @@ impl GpuQueue {
     pub fn with_doorbell(
         queue: MappedQueue,
         gpu: &Gpu,
-        choice: DoorbellChoice,
+        only: Option<DoorbellMode>,
         proxy: &DoorbellProxy,
     ) -> Result<(Self, Vec<RefusedMode>), MapError> {
         let mut queue = Box::new(queue);
         let (mut refused, mut last) = (Vec::new(), None);
-        for mode in choice.candidates() {
+        for mode in DoorbellMode::candidates(only) {
             let error = match queue.set_doorbell(mode, proxy) {
                 Err(error) => error.into(),
                 Ok(()) => match Self::map(*queue, gpu, Some(proxy)) {
@@ -137,12 +137,10 @@ impl GpuQueue {
         let _relaxed = Relaxed::enter();
         let made = MappedParts::map(&queue, gpu, proxy).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
-            let alarm = Arc::new(GpuAbortFlag(device.abort.clone()));
-            if let Some(registration) = &queue.registration {
-                registration.add_alarm(alarm.clone());
-            }
-            if let Some(relayed) = &parts.relay {
-                relayed.relay.add_alarm(alarm);
+            let relay = parts.relay.as_ref().map(|relayed| &relayed.relay);
+            for registration in queue.registration.as_deref().into_iter().chain(relay) {
+                let flag = GpuAbortFlag(device.abort.clone());
+                registration.add_alarm(move |end| flag.end_waits(end));
             }
             Ok((parts, device))
         });

@@ -15,7 +15,7 @@ use super::backing::{Backing, Region};
 use super::counters::{Counters, device_counters};
 use super::geometry::geometry;
 use super::{CloseError, QueueError, StoreWidth};
-use crate::doorbell::{Alarm, End, Registration};
+use crate::doorbell::{End, Registration};
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
@@ -37,12 +37,10 @@ impl AbortFlag {
     pub fn lower(&self) {
         swap_word(&self.0, 1, 0);
     }
-}
 
-impl Alarm for AbortFlag {
-    /// Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses it on the host, and a proxy
-    /// or the device then rings for it in another mode.
-    fn raise(&self, end: End) {
+    /// The alarm of a send queue. Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses
+    /// it on the host, and a proxy or the device then rings for it in another mode.
+    pub(super) fn end_waits(&self, end: End) {
         if end != End::Detached {
             raise_status(&self.0, end.status());
         }
@@ -55,8 +53,8 @@ pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
     let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations and relays can raise one flag; the
-/// first status stays, because it states the cause.
+/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations can raise one flag; the first status
+/// stays, because it states the cause.
 pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
     let over = |value| (value <= 1).then_some(status);
     // A failure means that the word holds a status, which stays.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
@@ -63,11 +63,10 @@ impl Rig {
         let peers = peers.map_err(|error: QueueError| unusable(error_chain(&error).to_string()))?;
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
-                let on_gpu =
-                    |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy) {
-                        Ok((queue, _)) => Ok(queue),
-                        Err(MapError { error, .. }) => Err(unusable(error_chain(&error).to_string())),
-                    };
+                let on_gpu = |queue| match GpuQueue::with_doorbell(queue, gpu, Some(mode), &proxy) {
+                    Ok((queue, _)) => Ok(queue),
+                    Err(MapError { error, .. }) => Err(unusable(error_chain(&error).to_string())),
+                };
                 Queues::Gpu(queues.into_iter().map(on_gpu).collect::<Result<_, _>>()?)
             }
             _ => Queues::Host(queues),
@@ -130,7 +129,7 @@ fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
 
 fn run(session: &mut Session) -> Checked {
     let request = session.request.bench.ok_or_else(|| missing("the bench"))?;
-    let modes: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
+    let modes: Vec<DoorbellMode> = DoorbellMode::candidates(session.request.doorbell.only()).collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
     let mut total = modes.len() * cases(false).len() + cases(true).len() - cases(false).len();
