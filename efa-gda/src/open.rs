@@ -4,13 +4,11 @@ mod close;
 mod options;
 mod processor;
 
-#[cfg(feature = "verbs")]
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use efa_gda_sys::device::efa_gda_queue;
 #[cfg(feature = "verbs")]
-use efa_gda_wire::{EntrySize, QueueKey};
+use efa_gda_wire::EntrySize;
 use efa_gda_wire::{LocalKey, Peer};
 
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
@@ -25,7 +23,7 @@ use crate::queue::{
     MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
 };
 #[cfg(feature = "verbs")]
-use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
+use crate::verbs::{self, Capability, ProtectionDomain, QueuePair, QueuePairOptions};
 
 pub use close::NotClosed;
 pub use options::{Counter, Options, Source};
@@ -199,20 +197,20 @@ impl Queue {
         let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
         let least = rounded(requests).saturating_add(rounded(receives));
         let completions = verbs::CompletionQueue::create(context, options.completions.unwrap_or(least))?;
-        let of_pair = QueuePairOptions::new()
-            .send_entries(requests)
-            .receive_entries(receives)
-            .entry_size(if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 })
-            .unsolicited_writes(context.attributes().has(Capability::UnsolicitedWriteReceive));
-        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &of_pair)?;
-        match &options.counter {
-            Some((Counter::RdmaCore(counter), counted)) => pair.attach(counter, *counted)?,
+        let counters = match &options.counter {
+            Some((Counter::RdmaCore(counter), counted)) => vec![(counter.clone(), *counted)],
             Some(_) => return Err(Error::argument(OTHER_COUNTER)),
-            None => {}
-        }
-        // An adapter drops messages of senders that do not know the key. The highest bit is the kernel's.
-        let key = RandomState::new().build_hasher().finish() as u32 >> 1;
-        let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(key))?)?;
+            None => Vec::new(),
+        };
+        let of_pair = QueuePairOptions {
+            send_entries: requests,
+            receive_entries: receives,
+            entry_size: if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 },
+            unsolicited_writes: context.attributes().has(Capability::UnsolicitedWriteReceive),
+            counters,
+            ..QueuePairOptions::default()
+        };
+        let queue = MappedQueue::over_verbs(QueuePair::open(domain, &completions, &of_pair)?)?;
         Self::drive(queue, processor, OpenDomain::RdmaCore(domain.clone()), options)
     }
 

@@ -17,7 +17,6 @@ use crate::fabric;
 use crate::gpu::memory::Relaxed;
 use crate::gpu::{self, Gpu};
 use crate::leak;
-use crate::queue::WorkError;
 use crate::queue::inline::inline_bytes;
 use crate::queue::mapped::{is_locked, unrung_entries};
 use crate::queue::quiet::no_requests;
@@ -250,10 +249,6 @@ impl GpuQueue {
         let inline_region = work.inline_region();
         require_same_gpu(&self.gpu, "the local memory", inline_region.and_then(Region::device))?;
         let on_host = inline_region.is_some_and(Region::on_host);
-        if inline_region.is_some_and(|region| !region.on_host() && region.device().is_none()) {
-            let why = "the bytes are in a dmabuf, and its GPU is not known; copy them to host memory or send a segment";
-            return Err(WorkError::Unsupported { operation: "an inline request from a dmabuf", why }.into());
-        }
         let inline = inline_bytes(&args)
             .filter(|_| on_host)
             .map(|range| {

@@ -42,9 +42,6 @@ pub(crate) enum RegionMemory {
     Device { ordinal: i32, owner: Owner },
     /// Host memory of the caller.
     Foreign,
-    /// A dmabuf of the caller, which does not say whose memory it is.
-    #[cfg(feature = "verbs")]
-    Dmabuf,
 }
 
 impl RegionMemory {
@@ -79,8 +76,6 @@ impl fmt::Debug for RegionMemory {
             Self::Buffer(buffer) => buffer.fmt(f),
             Self::Device { ordinal, .. } => write!(f, "of GPU {ordinal}"),
             Self::Foreign => f.write_str("the caller's"),
-            #[cfg(feature = "verbs")]
-            Self::Dmabuf => f.write_str("of a dmabuf"),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::leak;
 #[cfg(feature = "verbs")]
 use crate::memory::OutOfBounds;
 #[cfg(feature = "verbs")]
-use crate::verbs::{self, QueuePair, Ready};
+use crate::verbs::{self, QueuePair};
 
 /// Why a region cannot be written or read.
 const FOREIGN: &str = "the region does not own its memory: use the caller's own pointer to it";
@@ -173,11 +173,11 @@ impl Region {
         match self {
             Self::Libfabric(region) => region.device().is_none(),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.on_host(),
+            Self::RdmaCore(region) => region.device().is_none(),
         }
     }
 
-    /// Returns the CUDA ordinal of the GPU whose memory it is, if that is known. A dmabuf does not say it.
+    /// Returns the CUDA ordinal of the GPU whose memory it is. None for memory of the host.
     #[cfg(feature = "cuda")]
     pub(crate) fn device(&self) -> Option<i32> {
         match self {
@@ -194,7 +194,7 @@ pub(crate) enum Backing {
     /// An enabled endpoint, with the GDA operations of its domain.
     Libfabric { endpoint: Endpoint<Enabled>, ops: GdaOps },
     #[cfg(feature = "verbs")]
-    RdmaCore(QueuePair<Ready>),
+    RdmaCore(QueuePair),
 }
 
 impl Backing {
@@ -230,7 +230,7 @@ impl Backing {
         match (self, region) {
             (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => endpoint.retain(region),
             #[cfg(feature = "verbs")]
-            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.retain(region),
+            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.regions().retain(region),
             // Never freed under the adapter.
             #[cfg(feature = "verbs")]
             (_, region) => leak::leak(region),
@@ -245,7 +245,7 @@ impl Backing {
                 endpoint.receive_posted(id, region);
             }
             #[cfg(feature = "verbs")]
-            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.receive_posted(id, region),
+            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.regions().receive_posted(id, region),
             // Never freed under the adapter.
             #[cfg(feature = "verbs")]
             (_, region) => leak::leak(region),
@@ -257,7 +257,7 @@ impl Backing {
         match self {
             Self::Libfabric { endpoint, .. } => endpoint.receive_completed(id),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(pair) => pair.receive_completed(id),
+            Self::RdmaCore(pair) => pair.regions().receive_completed(id),
         }
     }
 }

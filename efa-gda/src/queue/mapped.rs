@@ -20,7 +20,7 @@ use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
-use crate::verbs::{Address, QueuePair, Ready};
+use crate::verbs::QueuePair;
 
 /// Ends every wait on a queue, from any thread.
 #[derive(Clone, Debug, Default)]
@@ -180,13 +180,12 @@ impl MappedQueue {
     /// # Errors
     /// [`QueueError`]; the queue pair is then destroyed.
     #[cfg(feature = "verbs")]
-    pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self, QueueError> {
+    pub fn over_verbs(pair: QueuePair) -> Result<Self, QueueError> {
         let exposure = pair.exposure()?;
-        let limits = pair.context().limits()?;
-        let receives = pair.send_completions().is_same(pair.receive_completions());
-        pair.send_completions().claim()?;
+        let limits = pair.domain().context().limits()?;
+        pair.completions().claim()?;
         let number = pair.number();
-        Self::from_parts(Backing::RdmaCore(pair), exposure, limits, number, receives)
+        Self::from_parts(Backing::RdmaCore(pair), exposure, limits, number, true)
     }
 
     /// Returns the endpoint, if the queue is one of libfabric.
@@ -195,15 +194,6 @@ impl MappedQueue {
             Backing::Libfabric { endpoint, .. } => Some(endpoint),
             #[cfg(feature = "verbs")]
             Backing::RdmaCore(_) => None,
-        }
-    }
-
-    /// Returns the queue pair, if the queue is one of rdma-core.
-    #[cfg(feature = "verbs")]
-    pub fn queue_pair(&self) -> Option<&QueuePair<Ready>> {
-        match &self.backing {
-            Backing::Libfabric { .. } => None,
-            Backing::RdmaCore(pair) => Some(pair),
         }
     }
 
@@ -225,7 +215,7 @@ impl MappedQueue {
         match &self.backing {
             Backing::Libfabric { endpoint, .. } => Ok(endpoint.address()?),
             #[cfg(feature = "verbs")]
-            Backing::RdmaCore(pair) => Ok(pair.address()?.to_bytes().to_vec()),
+            Backing::RdmaCore(pair) => Ok(pair.address()?.to_vec()),
         }
     }
 
@@ -243,10 +233,9 @@ impl MappedQueue {
             }
             #[cfg(feature = "verbs")]
             Backing::RdmaCore(pair) => {
-                let (length, expected) = (address.len(), Address::BYTES);
-                let address = Address::from_bytes(address);
-                let address = address.map_err(|_| fabric::Error::AddressLength { length, expected })?;
-                Ok(pair.peer(&address)?)
+                let (length, expected) = (address.len(), QueuePair::ADDRESS_BYTES);
+                let address = address.try_into();
+                Ok(pair.peer(address.map_err(|_| fabric::Error::AddressLength { length, expected })?)?)
             }
         }
     }

@@ -137,11 +137,6 @@ impl CompletionQueue {
         Object::close_shared(self.0)
     }
 
-    /// Whether both are handles of the same queue.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     pub(super) fn raw(&self) -> *mut verbs::ibv_cq {
         self.0.raw()
     }

@@ -1,16 +1,15 @@
-//! An open adapter, and what rdma-core reports about it.
+//! An open adapter, what rdma-core reports about it, and its protection domains.
 
-use std::ffi::CStr;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_device_attr, ibv_device_attr, ibv_port_attr};
 
 use super::Library;
-use super::address::Gid;
 use super::error::{Error, FailedCall, Result};
-use super::object::{InLibrary, Object, check, function, inlen};
+use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use crate::memory::Limits;
 use crate::ownership::into_sole_owner;
 
@@ -95,8 +94,6 @@ impl fmt::Display for Capability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// The firmware version.
-    pub firmware: String,
     /// The PCI vendor id and device id.
     pub pci: (u32, u32),
     /// Most entries of a send queue with 64-byte entries.
@@ -105,8 +102,6 @@ pub struct Attributes {
     pub max_receive_entries: u32,
     /// Most segments of a SEND.
     pub max_send_segments: u16,
-    /// Most segments of a receive.
-    pub max_receive_segments: u16,
     /// Most inline bytes of a 64-byte entry.
     pub inline_bytes: u16,
     /// Most inline bytes of a 128-byte entry. Not more than `inline_bytes` where the adapter, or an rdma-core
@@ -131,19 +126,11 @@ impl Attributes {
     }
 
     fn new(efa: &efadv_device_attr, plain: &ibv_device_attr) -> Self {
-        // The field is an array of c_char, which firmware may fill without a terminating zero.
-        let firmware: Vec<u8> = plain.fw_ver.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
-        let firmware = match CStr::from_bytes_until_nul(&firmware) {
-            Ok(text) => text.to_string_lossy().into_owned(),
-            Err(_) => String::from_utf8_lossy(&firmware).into_owned(),
-        };
         Self {
-            firmware,
             pci: (plain.vendor_id, plain.vendor_part_id),
             max_send_entries: efa.max_sq_wr,
             max_receive_entries: efa.max_rq_wr,
             max_send_segments: efa.max_sq_sge,
-            max_receive_segments: efa.max_rq_sge,
             inline_bytes: efa.inline_buf_size,
             wide_inline_bytes: efa.inline_buf_size_ex.max(efa.inline_buf_size),
             max_rdma_bytes: efa.max_rdma_size,
@@ -161,8 +148,6 @@ pub struct Port {
     pub active: bool,
     /// Most bytes that one SEND moves.
     pub max_message: u32,
-    /// Entries of the GID table.
-    pub gids: u32,
 }
 
 impl Context {
@@ -222,11 +207,7 @@ impl Context {
         // SAFETY: the context is open. The exported function fills in the beginning of the structure, and only
         // that is read.
         check("ibv_query_port", unsafe { query(self.raw(), PORT, (&raw mut attr).cast()) })?;
-        Ok(Port {
-            active: attr.state == verbs::IBV_PORT_ACTIVE,
-            max_message: attr.max_msg_sz,
-            gids: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-        })
+        Ok(Port { active: attr.state == verbs::IBV_PORT_ACTIVE, max_message: attr.max_msg_sz })
     }
 
     /// Returns how many bytes one request moves.
@@ -243,12 +224,12 @@ impl Context {
         })
     }
 
-    /// Returns the adapter's address, which is its first GID.
+    /// Returns the adapter's address, which is its first GID, in the form of rdma-core's tools.
     ///
     /// # Errors
     /// [`Error::Call`] where `ibv_query_gid` fails, with ENODATA for an address of zeroes, which is
     /// libibverbs's form of an empty entry.
-    pub fn gid(&self) -> Result<Gid> {
+    pub fn gid(&self) -> Result<Ipv6Addr> {
         const OPERATION: &str = "ibv_query_gid";
         let query = function!(self.library(), ibv, ibv_query_gid)?;
         let mut gid = verbs::ibv_gid { raw: [0; 16] };
@@ -259,7 +240,7 @@ impl Context {
         if bytes == [0; 16] {
             return Err(Error::Call(FailedCall { operation: OPERATION, errno: libc::ENODATA }));
         }
-        Ok(Gid::from_bytes(bytes))
+        Ok(bytes.into())
     }
 
     /// Refuses a capability that the adapter lacks, before a call that needs it.
@@ -288,5 +269,53 @@ impl Context {
     /// Whether both are handles of one opening of one device.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A protection domain. Clones are handles of one object, which is freed when the last clone and the last
+/// object in it are dropped.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(Arc<Object<verbs::ibv_pd, Context>>);
+
+impl InLibrary for ProtectionDomain {
+    fn library(&self) -> &Library {
+        self.0.parents().library()
+    }
+}
+
+impl ProtectionDomain {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where `ibv_alloc_pd` fails.
+    pub fn allocate(context: &Context) -> Result<Self> {
+        let allocate = function!(context.library(), ibv, ibv_alloc_pd)?;
+        // SAFETY: the context is open.
+        let raw = pointer("ibv_alloc_pd", unsafe { allocate(context.raw()) })?;
+        // SAFETY: the object was just created, and no other handle to it exists.
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
+    }
+
+    /// The adapter of the domain.
+    pub fn context(&self) -> &Context {
+        self.0.parents()
+    }
+
+    /// Frees the domain and reports the result.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a clone or an object in it uses it; [`Error::Call`] where `ibv_dealloc_pd`
+    /// fails.
+    pub fn close(self) -> Result<()> {
+        Object::close_shared(self.0)
+    }
+
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn raw(&self) -> *mut verbs::ibv_pd {
+        self.0.raw()
     }
 }

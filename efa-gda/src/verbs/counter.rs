@@ -28,12 +28,6 @@ pub(super) fn attach_bits(operations: CountedOperations) -> u32 {
     OPERATIONS.iter().filter(|(one, _)| operations.contains(*one)).fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// The operations that rdma-core's bits stand for. Bits of newer releases are ignored.
-fn from_attach_bits(bits: u32) -> CountedOperations {
-    let set = OPERATIONS.iter().filter(|(_, bit)| bits & bit != 0);
-    set.fold(CountedOperations::NONE, |operations, (one, _)| operations | *one)
-}
-
 /// A word of a counter, as rdma-core takes it.
 fn location(memory: CounterMemory<'_>) -> efadv_memory_location {
     let mut location = efadv_memory_location { ptr: memory.mapped.cast(), ..Default::default() };
@@ -56,8 +50,6 @@ pub struct CounterLimits {
     pub max_value: u64,
     /// The largest number of counters.
     pub max_counters: u32,
-    /// The operations that counters can count.
-    pub operations: CountedOperations,
 }
 
 /// A completion counter: a word of successes and a word of errors. The number of requests in flight is the
@@ -86,14 +78,10 @@ impl CompletionCounter {
         // SAFETY: the context is open; the structure can be written.
         let code = unsafe { query(context.raw(), &mut caps, size_of::<ibv_comp_cntr_caps>()) };
         check("ibv_query_comp_cntr_caps", code)?;
-        Ok(CounterLimits {
-            max_value: caps.max_value,
-            max_counters: caps.max_counters,
-            operations: from_attach_bits(caps.supported_qp_attach_ops),
-        })
+        Ok(CounterLimits { max_value: caps.max_value, max_counters: caps.max_counters })
     }
 
-    /// Creates a counter whose words rdma-core allocates. [`Self::successes`] and [`Self::errors`] read them.
+    /// Creates a counter whose words rdma-core allocates. [`Self::read`] reads them.
     ///
     /// # Errors
     /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
@@ -143,29 +131,20 @@ impl CompletionCounter {
         Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
     }
 
-    /// The number of requests that completed successfully.
+    /// Returns the numbers of requests that completed successfully and with an error.
     ///
     /// # Errors
-    /// [`super::Error::Call`] where `ibv_read_comp_cntr` fails, with EOPNOTSUPP for a word in a dmabuf that
-    /// this process cannot read.
-    pub fn successes(&self) -> Result<u64> {
+    /// [`super::Error::Call`] where `ibv_read_comp_cntr` or `ibv_read_err_comp_cntr` fails, with EOPNOTSUPP for a word
+    /// in a dmabuf that this process cannot read.
+    pub fn read(&self) -> Result<(u64, u64)> {
+        let (mut successes, mut errors) = (0, 0);
         let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
-        let mut value = 0;
         // SAFETY: the counter is live; the value can be written.
-        check("ibv_read_comp_cntr", unsafe { read(self.raw(), &mut value) })?;
-        Ok(value)
-    }
-
-    /// The number of requests that completed with an error.
-    ///
-    /// # Errors
-    /// Those of [`Self::successes`], with `ibv_read_err_comp_cntr`.
-    pub fn errors(&self) -> Result<u64> {
+        check("ibv_read_comp_cntr", unsafe { read(self.raw(), &mut successes) })?;
         let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
-        let mut value = 0;
-        // SAFETY: the counter is live; the value can be written.
-        check("ibv_read_err_comp_cntr", unsafe { read(self.raw(), &mut value) })?;
-        Ok(value)
+        // SAFETY: as above.
+        check("ibv_read_err_comp_cntr", unsafe { read(self.raw(), &mut errors) })?;
+        Ok((successes, errors))
     }
 
     /// The adapter of the counter.

@@ -1,6 +1,6 @@
-//! Memory regions: memory of the host or of a GPU that a region owns, memory of the caller, and dmabufs.
+//! Memory regions: memory of the host or of a GPU that a region owns, and memory of the caller.
 
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -111,46 +111,22 @@ impl MemoryRegion {
         unsafe { Self::adopt(raw, domain, start as u64, length, access, memory) }
     }
 
-    /// Registers `length` bytes of a dmabuf from `offset`. Entries name the first byte as `address`, which for
-    /// GPU memory is its address on the GPU. The registration takes a reference to the dmabuf.
+    /// Registers GPU memory as its dmabuf. Entries name its first byte by the address on the GPU. The region keeps the
+    /// memory allocated.
     ///
     /// # Errors
-    /// Those of [`Self::register`], with `ibv_reg_dmabuf_mr`, which rdma-core 34 added.
-    pub fn register_dmabuf(
-        domain: &ProtectionDomain,
-        dmabuf: BorrowedFd<'_>,
-        offset: u64,
-        length: usize,
-        address: u64,
-        access: Access,
-    ) -> Result<Self> {
-        Self::dmabuf(domain, (dmabuf, offset), (address, length), access, RegionMemory::Dmabuf)
-    }
-
-    /// Registers GPU memory as its dmabuf. The region keeps the memory allocated.
-    ///
-    /// # Errors
-    /// [`Error::NoDmabuf`]; those of [`Self::register_dmabuf`].
+    /// [`Error::NoDmabuf`]; those of [`Self::register`], with `ibv_reg_dmabuf_mr`, which rdma-core 34 added.
     pub fn register_device(domain: &ProtectionDomain, memory: DeviceMemory, access: Access) -> Result<Self> {
         let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { why })?;
-        let (file, range) = ((dmabuf.file.as_fd(), dmabuf.offset), (address.as_ptr() as u64, length));
-        Self::dmabuf(domain, file, range, access, RegionMemory::Device { ordinal, owner })
-    }
-
-    fn dmabuf(
-        domain: &ProtectionDomain,
-        (dmabuf, offset): (BorrowedFd<'_>, u64),
-        (address, length): (u64, usize),
-        access: Access,
-        memory: RegionMemory,
-    ) -> Result<Self> {
+        let address = address.as_ptr() as u64;
         require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_dmabuf_mr)?;
-        let (fd, access_bits) = (dmabuf.as_raw_fd(), bits(access) as i32);
+        let (fd, access_bits) = (dmabuf.file.as_raw_fd(), bits(access) as i32);
         // SAFETY: the domain is live, and the descriptor is open during the call.
-        let raw = unsafe { register(domain.raw(), offset, length, address, fd, access_bits) };
+        let raw = unsafe { register(domain.raw(), dmabuf.offset, length, address, fd, access_bits) };
         let raw = pointer("ibv_reg_dmabuf_mr", raw)?;
+        let memory = RegionMemory::Device { ordinal, owner };
         // SAFETY: the region was just registered, and no other handle to it exists.
         unsafe { Self::adopt(raw, domain, address, length, access, memory) }
     }
@@ -233,14 +209,7 @@ impl MemoryRegion {
         self.0.object.parents().memory.buffer()
     }
 
-    /// Whether the host reads the region's bytes at its address. False for memory of a GPU, and for a
-    /// dmabuf, of which this is not known.
-    pub(crate) fn on_host(&self) -> bool {
-        matches!(self.0.object.parents().memory, RegionMemory::Buffer(_) | RegionMemory::Foreign)
-    }
-
-    /// The CUDA ordinal of the GPU whose memory it is, if that is known.
-    #[cfg(feature = "cuda")]
+    /// The CUDA ordinal of the GPU whose memory this is. None for host memory.
     pub(crate) fn device(&self) -> Option<i32> {
         self.0.object.parents().memory.device()
     }

@@ -7,8 +7,8 @@ pub(crate) mod start;
 use efa_gda::error_chain;
 use efa_gda::queue::{MappedQueue, Region};
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
-    ProtectionDomain, QueuePair, Ready,
+    Access, Buffer, CompletionQueue, Context, Device, Error, Library, MemoryRegion, ProtectionDomain,
+    QueuePair,
 };
 
 use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
@@ -41,7 +41,7 @@ pub(crate) struct Verbs {
     pub(crate) domain: Option<ProtectionDomain>,
     pub(crate) completions: Option<CompletionQueue>,
     pub(crate) region: Option<MemoryRegion>,
-    pub(crate) pair: Option<QueuePair<Ready>>,
+    pub(crate) pair: Option<QueuePair>,
     /// The completion queue of a second queue.
     pub(crate) more_completions: Option<CompletionQueue>,
     /// The adapter that requests arrive at, if it is not this one.
@@ -130,11 +130,6 @@ impl Layer for Verbs {
         }
         failures
     }
-}
-
-/// Whether queue pairs are created so that RDMA writes with immediate consume no receive.
-fn unsolicited(context: &Context) -> bool {
-    context.attributes().has(Capability::UnsolicitedWriteReceive)
 }
 
 /// The checks of each adapter, in their order.

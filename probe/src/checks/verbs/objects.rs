@@ -3,13 +3,12 @@
 use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CompletionQueues, Context,
-    CountedOperations, ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions, Ready,
-    Result,
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, Context, CountedOperations,
+    ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions, Result,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
-use super::{Session, refusal, unsolicited};
+use super::{Session, refusal};
 use crate::check::{Checked, Outcome, Unit, declared, proven};
 use crate::checks::external_memory;
 use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open, without_hint};
@@ -113,16 +112,19 @@ pub(super) fn new_queue_pair(
     domain: &ProtectionDomain,
     completions: &CompletionQueue,
     op: Op,
-) -> Result<QueuePair<Ready>> {
+) -> Result<QueuePair> {
     let wide = op == Op::InlineWrite;
     let has = context.attributes();
-    let options = QueuePairOptions::new()
-        .send_entries(ENTRIES.min(has.max_send_entries))
-        .receive_entries(ENTRIES.min(has.max_receive_entries))
+    let options = QueuePairOptions {
+        send_entries: ENTRIES.min(has.max_send_entries),
+        receive_entries: ENTRIES.min(has.max_receive_entries),
         // Inline RDMA writes need 128-byte entries; other operations do not.
-        .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
-        .unsolicited_writes(unsolicited(context));
-    QueuePair::create(domain, CompletionQueues::shared(completions), &options)?.activate(KEY)
+        entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
+        unsolicited_writes: has.has(Capability::UnsolicitedWriteReceive),
+        queue_key: KEY,
+        counters: Vec::new(),
+    };
+    QueuePair::open(domain, completions, &options)
 }
 
 fn queue_pair(session: &mut Session) -> Checked {
@@ -174,12 +176,13 @@ fn counter(session: &mut Session) -> Checked {
     // A completion queue serves one queue pair in its life, and the session's is for the puts.
     let attached = CompletionCounter::limits(context).and_then(|limits| {
         let counter = CompletionCounter::create(context)?;
-        let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
+        let counters = vec![(counter.clone(), CountedOperations::WRITE)];
+        let of_pair =
+            QueuePairOptions { send_entries: 16, receive_entries: 16, counters, ..Default::default() };
         let completions = CompletionQueue::create(context, 32)?;
-        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options)?;
-        pair.attach(&counter, CountedOperations::WRITE)?;
-        pair.close()?;
-        counter.successes()?;
+        QueuePair::open(domain, &completions, &of_pair)?.close()?;
+        drop(of_pair);
+        counter.read()?;
         counter.close()?;
         completions.close()?;
         Ok(limits)
