@@ -84,7 +84,7 @@ pub mod verbs;
 
 mod error_chain;
 mod leak;
-mod ownership;
+mod object;
 mod polling;
 mod readable;
 

@@ -279,9 +279,9 @@ impl Queue {
     pub fn allocate(&self, bytes: usize, access: Access) -> Result<Region> {
         let buffer = Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes))?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?.into()),
+            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => Ok(verbs::MemoryRegion::register(domain, buffer, access)?.into()),
+            OpenDomain::RdmaCore(domain) => Ok(domain.register(buffer, access)?),
         }
     }
 
@@ -297,11 +297,9 @@ impl Queue {
         };
         let memory = GpuMemory::zeroed(queue.gpu(), bytes)?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0.into()),
+            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => {
-                Ok(verbs::MemoryRegion::register_device(domain, memory.into(), access)?.into())
-            }
+            OpenDomain::RdmaCore(domain) => Ok(domain.register_device(memory.into(), access)?),
         }
     }
 

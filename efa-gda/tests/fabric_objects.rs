@@ -4,9 +4,10 @@
 mod fabric_fake;
 
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, Domain, Enabled, Endpoint, Error, FailedCall, GdaOps, MemoryRegion,
-    OutOfBounds, UnavailableReason, Version,
+    Access, Bindings, Buffer, Domain, Enabled, Endpoint, Error, FailedCall, GdaOps, OutOfBounds, Region,
+    UnavailableReason, Version,
 };
+use efa_gda::queue::{MappedQueue, QueueError};
 use efa_gda_sys::fi;
 use fabric_fake::{Fake, GuardedTable, gda_table};
 
@@ -17,7 +18,7 @@ fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint<Enabled> {
     endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
 }
 
-fn region(domain: &Domain) -> Result<MemoryRegion, Error> {
+fn region(domain: &Domain) -> Result<Region, Error> {
     domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL)
 }
 
@@ -97,7 +98,8 @@ fn closing_a_region_with_another_owner_returns_busy() {
     let region = region(&fake.domain()).unwrap();
     let other = region.clone();
     let error = region.close().unwrap_err();
-    assert!(matches!(error, Error::Busy { what: "memory region", holders: 1 }), "{error}");
+    assert_eq!(error.kind(), efa_gda::ErrorKind::Busy);
+    assert!(error.to_string().starts_with("the memory region was not closed: 1 other handle(s) use it;"));
     other.close().unwrap();
     assert_eq!(closes(&fake), ["close mr"]);
 }
@@ -118,10 +120,10 @@ fn a_region_with_another_owner_is_handed_back_and_can_be_closed_later() {
 fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
     let fake = Fake::new(206);
     let domain = fake.domain();
-    let mut endpoint = endpoint(&fake, &domain);
-    endpoint.retain(region(&domain).unwrap());
+    let mut queue = MappedQueue::new(endpoint(&fake, &domain), &domain.gda_ops().unwrap()).unwrap();
+    queue.retain(region(&domain).unwrap()).unwrap();
     assert_eq!(closes(&fake), [""; 0]);
-    endpoint.close().unwrap();
+    queue.close().unwrap();
     assert_eq!(closes(&fake)[..2], ["close endpoint", "close mr"]);
 }
 
@@ -129,9 +131,9 @@ fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
 fn a_failed_close_is_reported_and_leaves_bound_objects_and_regions_open() {
     let fake = Fake::answering("close endpoint", -i64::from(libc::EBUSY));
     let domain = fake.domain();
-    let mut endpoint = endpoint(&fake, &domain);
-    endpoint.retain(region(&domain).unwrap());
-    let error = endpoint.close().unwrap_err();
+    let mut queue = MappedQueue::new(endpoint(&fake, &domain), &domain.gda_ops().unwrap()).unwrap();
+    queue.retain(region(&domain).unwrap()).unwrap();
+    let QueueError::Fabric(error) = queue.destroy().unwrap_err() else { panic!("not libfabric's") };
     assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
     assert_eq!(
         closes(&fake),

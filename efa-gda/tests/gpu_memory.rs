@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, Query, Region};
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::{GpuQueue, Placement};
 use efa_gda::queue::{Receives, WorkError, WorkRequest};
@@ -57,8 +57,8 @@ fn pretended_memory(gpu: &Driver, bytes: &[u8]) -> DeviceMemory {
     unsafe { DeviceMemory::new(gpu.memory(bytes), bytes.len(), 0, no_dmabuf(), Arc::new(())) }.unwrap()
 }
 
-fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> MemoryRegion {
-    MemoryRegion::register_device(&side.domain, pretended_memory(gpu, bytes), Access::ALL).unwrap().0
+fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> Region {
+    side.domain.register_device(pretended_memory(gpu, bytes), Access::ALL).unwrap().0
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn a_region_retains_gpu_memory_until_its_last_use() {
         let owner = Arc::new(FlagOnDrop(freed.clone()));
         // SAFETY: as in `pretended_memory`.
         let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
-        let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
+        let (region, _) = side.domain.register_device(memory, Access::ALL).unwrap();
         let put = WorkRequest::write(peer, &region, region.remote());
-        assert!(matches!(region.clone().close().unwrap_err(), Error::Busy { .. }));
+        assert_eq!(region.clone().close().unwrap_err().kind(), efa_gda::ErrorKind::Busy);
         drop(region);
         assert!(!freed.load(Ordering::Relaxed), "a work request still refers to the memory");
         drop(put);
@@ -133,7 +133,7 @@ fn an_error_of_registration_names_the_reason_of_both_attempts() {
         let owner = Arc::new(());
         // SAFETY: the domain refuses the memory, so nothing accesses it.
         let memory = unsafe { DeviceMemory::new(0x7000_0000, 64, 0, no_dmabuf(), owner) }.unwrap();
-        let error = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap_err();
+        let error = side.domain.register_device(memory, Access::ALL).unwrap_err();
         let Error::DeviceMemory { dmabuf, address } = &error else { panic!("{error}") };
         assert_eq!(dmabuf, "a fake");
         assert!(address.contains("without FI_HMEM"), "{address}");

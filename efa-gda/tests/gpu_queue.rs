@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
-use efa_gda::fabric::{Buffer, MemoryRegion, Query};
+use efa_gda::fabric::{Buffer, Query, Region};
 use efa_gda::gpu::{Gpu, HostRange};
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
 use efa_gda::queue::{Contents, MappedQueue, WorkError, WorkRequest, device_peer};
@@ -44,8 +44,8 @@ struct Scene {
     queue: GpuQueue,
     _second: MappedQueue,
     peer: Peer,
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     stream: Arc<CudaStream>,
     mapped_word: HostRange,
     // Dropped after its range.

@@ -61,13 +61,13 @@ fn itself(queue: &mut MappedQueue) -> Peer {
     queue.insert_peer(&address).unwrap()
 }
 
-fn region(domain: &ProtectionDomain, bytes: &[u8]) -> MemoryRegion {
+fn region(domain: &ProtectionDomain, bytes: &[u8]) -> Region {
     let buffer = Buffer::zeroed(bytes.len()).unwrap();
     buffer.write(0, bytes).unwrap();
-    MemoryRegion::register(domain, buffer, Access::ALL).unwrap()
+    domain.register(buffer, Access::ALL).unwrap()
 }
 
-fn content(region: &MemoryRegion) -> Vec<u8> {
+fn content(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.buffer().unwrap().read(0, &mut bytes).unwrap();
     bytes
@@ -89,7 +89,7 @@ fn a_read_of_a_region_with_relaxed_ordering_returns_every_write_before_it() {
     let mut queue = queue(&domain, &QueuePairOptions::default());
     let peer = itself(&mut queue);
     let access = Access::ALL | Access::RELAXED_ORDERING;
-    let relaxed = MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    let relaxed = domain.register(Buffer::zeroed(64).unwrap(), access).unwrap();
     assert_eq!(relaxed.ordering(), RegionOrdering::Relaxed);
     let (source, sink) = (region(&domain, &[0xff; 64]), region(&domain, &[0; 64]));
     let strict = region(&domain, &[0; 64]);
@@ -246,7 +246,7 @@ fn a_read_on_an_adapter_without_rdma_read_is_refused() {
         return skip(format!("{} has RDMA read", domain.context().name()));
     }
     let mut queue = queue(&domain, &QueuePairOptions::default());
-    let register = |access| MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    let register = |access| domain.register(Buffer::zeroed(64).unwrap(), access).unwrap();
     let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
     let peer = itself(&mut queue);
     let error = queue.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap_err();

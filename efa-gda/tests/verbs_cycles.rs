@@ -25,7 +25,7 @@ fn cycle(context: &Context) {
     let mut queue = MappedQueue::over_verbs(pair).unwrap();
     queue.insert_peer(&queue.address().unwrap()).unwrap();
     let buffer = Buffer::zeroed(4096).unwrap();
-    queue.retain(MemoryRegion::register(&domain, buffer, Access::ALL).unwrap()).unwrap();
+    queue.retain(domain.register(buffer, Access::ALL).unwrap()).unwrap();
     queue.close().unwrap();
     completions.close().unwrap();
     domain.close().unwrap();

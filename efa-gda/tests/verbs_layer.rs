@@ -48,7 +48,7 @@ fn children_are_destroyed_first_even_if_parents_are_dropped_first() {
     let context = context();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 16).unwrap();
-    let region = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap();
+    let region = domain.register(buffer(), Access::ALL).unwrap();
     let pair = QueuePair::open(&domain, &completions, &options()).unwrap();
     let mut queue = MappedQueue::over_verbs(pair).unwrap();
     queue.insert_peer(&queue.address().unwrap()).unwrap();
@@ -77,7 +77,7 @@ fn an_object_that_cannot_be_destroyed_leaves_its_parents_open() {
 fn closing_a_parent_in_use_returns_busy() {
     let context = context();
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
+    let region = domain.register(buffer(), Access::LOCAL).unwrap();
     let error = domain.close().unwrap_err();
     assert!(matches!(error, Error::Busy { what: "protection domain", holders: 1 }), "{error}");
     region.close().unwrap();
@@ -237,7 +237,7 @@ fn access_flags_translate_to_the_kernels_bits() {
         (Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ),
         (Access::SEND | Access::RELAXED_ORDERING, sys::IBV_ACCESS_RELAXED_ORDERING),
     ] {
-        let region = MemoryRegion::register(&domain, buffer(), access).unwrap();
+        let region = domain.register(buffer(), access).unwrap();
         assert_eq!(state(|state| state.access), bits as i32, "{access:?}");
         let relaxed = region.ordering() == RegionOrdering::Relaxed;
         assert_eq!(relaxed, access.contains(Access::RELAXED_ORDERING), "{access:?}");
@@ -248,7 +248,7 @@ fn access_flags_translate_to_the_kernels_bits() {
 fn remote_access_that_the_adapter_lacks_is_refused_with_the_capability() {
     state(|state| state.attributes.device_caps = 0);
     let domain = ProtectionDomain::allocate(&context()).unwrap();
-    let error = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap_err();
+    let error = domain.register(buffer(), Access::ALL).unwrap_err();
     assert!(matches!(error, Error::AdapterLacks { capability: Capability::RdmaWrite, .. }), "{error}");
 }
 
@@ -256,7 +256,7 @@ fn remote_access_that_the_adapter_lacks_is_refused_with_the_capability() {
 fn an_lkey_of_more_than_24_bits_is_refused_and_its_region_deregistered() {
     state(|state| state.keys = (1 << 24, 0));
     let domain = ProtectionDomain::allocate(&context()).unwrap();
-    let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+    let error = domain.register(buffer(), Access::LOCAL).unwrap_err();
     assert!(matches!(error, Error::TooWide { what: "lkey", bits: 24, .. }), "{error}");
     assert!(state(|state| state.calls.contains(&"ibv_dereg_mr")));
 }
@@ -273,7 +273,7 @@ fn a_queue_pair_with_a_number_of_more_than_16_bits_is_refused_and_destroyed() {
 fn memory_that_cannot_be_pinned_hints_at_the_locked_memory_limit() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     fail("ibv_reg_mr", libc::ENOMEM);
-    let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+    let error = domain.register(buffer(), Access::LOCAL).unwrap_err();
     assert!(error.hint().contains("ulimit -l"), "{error}");
 }
 
@@ -286,7 +286,7 @@ fn a_registration_that_fails_hints_at_its_cause() {
         (libc::EMFILE, "ulimit -n"),
     ] {
         fail("ibv_reg_mr", errno);
-        let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+        let error = domain.register(buffer(), Access::LOCAL).unwrap_err();
         assert!(error.hint().contains(hint), "{error}");
     }
 }
@@ -359,7 +359,7 @@ fn a_dmabuf_is_registered_at_the_address_that_entries_use() {
     let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let (descriptor, dmabuf) = (file.as_raw_fd(), Dmabuf { file, offset: 8192 });
     let memory = unsafe { DeviceMemory::new(0x7000_0000, 4096, 0, Ok(dmabuf), Arc::new(())) }.unwrap();
-    let region = MemoryRegion::register_device(&domain, memory, Access::LOCAL).unwrap();
+    let region = domain.register_device(memory, Access::LOCAL).unwrap();
     assert_eq!(state(|state| state.dmabuf), Some((8192, 4096, 0x7000_0000, descriptor)));
     assert_eq!((region.address(), region.at(4095, 1).unwrap()), (0x7000_0000, 0x7000_0fff));
 }
@@ -367,12 +367,8 @@ fn a_dmabuf_is_registered_at_the_address_that_entries_use() {
 #[test]
 fn bytes_past_the_end_of_a_region_have_no_address() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
-    let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
-    let error = region.at(4096, 1).unwrap_err();
-    assert!(
-        matches!(error, Error::OutOfBounds(OutOfBounds { offset: 4096, length: 1, region: 4096 })),
-        "{error}"
-    );
+    let region = domain.register(buffer(), Access::LOCAL).unwrap();
+    assert_eq!(region.at(4096, 1), Err(OutOfBounds { offset: 4096, length: 1, region: 4096 }));
 }
 
 #[test]
@@ -394,7 +390,7 @@ fn a_read_is_refused_by_a_queue_of_an_adapter_without_rdma_reads() {
     let ready = queue_pair(&options()).unwrap();
     let domain = ready.domain().clone();
     let mut queue = MappedQueue::over_verbs(ready).unwrap();
-    let region = MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), Access::READ).unwrap();
+    let region = domain.register(Buffer::zeroed(64).unwrap(), Access::READ).unwrap();
     let peer = Peer { address_handle: AddressHandle::new(1), queue_pair: queue.number(), queue_key: KEY };
     let error = queue.execute(&WorkRequest::read(peer, &region, region.remote())).unwrap_err();
     assert!(matches!(error, WorkError::Unsupported { operation: "an RDMA read", .. }), "{error}");
@@ -407,7 +403,7 @@ const _: () = {
     shared::<Library>();
     shared::<Device>();
     shared::<Context>();
-    shared::<MemoryRegion>();
+    shared::<Region>();
     shared::<CompletionQueue>();
     shared::<CompletionCounter>();
     shared::<QueuePair>();
@@ -429,14 +425,14 @@ fn a_region_of_another_protection_domain_has_no_key_for_a_queue() {
     let own = ready.domain().clone();
     let other = ProtectionDomain::allocate(own.context()).unwrap();
     let mut queue = MappedQueue::over_verbs(ready).unwrap();
-    let foreign = MemoryRegion::register(&other, buffer(), Access::ALL).unwrap();
+    let foreign = other.register(buffer(), Access::ALL).unwrap();
     let error = queue.retain(&foreign).unwrap_err();
     assert!(matches!(error, efa_gda::fabric::Error::OtherDomain { .. }), "{error}");
     let peer = Peer { address_handle: AddressHandle::new(1), queue_pair: queue.number(), queue_key: KEY };
     let error = queue.execute(&WorkRequest::write(peer, &foreign, foreign.remote())).unwrap_err();
     assert!(matches!(error, WorkError::Region { side: "local", .. }), "{error}");
     foreign.close().expect("the queue does not hold the region");
-    queue.retain(MemoryRegion::register(&own, buffer(), Access::ALL).unwrap()).unwrap();
+    queue.retain(own.register(buffer(), Access::ALL).unwrap()).unwrap();
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn completing<R>(
 }
 
 /// Opens a queue of the fake adapter, which is its own peer, and registers memory for its requests.
-fn open() -> (MappedQueue, Peer, MemoryRegion) {
+fn open() -> (MappedQueue, Peer, Region) {
     state(|state| {
         state.send = efadv_wq_attr {
             buffer: RINGS.send.get().cast(),
@@ -104,7 +104,7 @@ fn open() -> (MappedQueue, Peer, MemoryRegion) {
     let completions = CompletionQueue::create(&context, COMPLETIONS).unwrap();
     let pair = QueuePair::open(&domain, &completions, &QueuePairOptions::default()).unwrap();
     let queue = MappedQueue::over_verbs(pair).unwrap();
-    let region = MemoryRegion::register(&domain, Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
+    let region = domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
     let address = queue.address().unwrap();
     let peer = queue.insert_peer(&address).unwrap();
     (queue, peer, region)

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::gda::{CQ_OPEN_EXT, CqOpenExt, cq_error};
-use super::object::{Context, InContext, Object, Padded, table_op};
+use super::object::{Object, Padded, table_op};
 use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 
@@ -50,12 +49,6 @@ impl CqParents {
     }
 }
 
-impl InContext for CqParents {
-    fn context(&self) -> &Context {
-        self.domain.context()
-    }
-}
-
 /// Attributes of a queue that is polled and never waited on.
 fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
     Padded::new(fi::fi_cq_attr {
@@ -80,7 +73,7 @@ impl CompletionQueue {
         };
         let parents = CqParents::new(domain, Memory::Host);
         // SAFETY: no other handle exists to the queue that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, domain.context(), parents, call) }?)))
     }
 
     /// Calls `cq_open_ext`, whose presence [`super::GdaOps`] has checked.
@@ -112,7 +105,8 @@ impl CompletionQueue {
         };
         let parents = CqParents::new(domain, memory);
         // SAFETY: no other handle exists to the queue that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open_or(CQ_OPEN_EXT, parents, cq_error, call) }?)))
+        let object = unsafe { Object::open_or(CQ_OPEN_EXT, domain.context(), parents, cq_error, call) };
+        Ok(Self(Arc::new(object?)))
     }
 
     /// The CUDA ordinal of the GPU in whose memory the entries are. None where the host reads them.
@@ -141,7 +135,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
-        close_shared(self.0, "completion queue")
+        Object::close_shared(self.0)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut fi::fid_cq {

@@ -8,7 +8,7 @@ use efa_gda_wire::COMPLETION_BYTES;
 use super::GpuQueueError;
 use crate::error_chain::error_chain;
 use crate::fabric::{
-    self, Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
+    self, Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, Region,
     Registration,
 };
 use crate::gpu::{Gpu, GpuMemory};
@@ -43,9 +43,9 @@ impl GpuMemory {
     /// why so.
     ///
     /// # Errors
-    /// As [`MemoryRegion::register_device`]; the memory is then freed.
-    pub fn register(self, domain: &Domain, access: Access) -> fabric::Result<(MemoryRegion, Registration)> {
-        MemoryRegion::register_device(domain, self.into(), access)
+    /// As [`Domain::register_device`]; the memory is then freed.
+    pub fn register(self, domain: &Domain, access: Access) -> fabric::Result<(Region, Registration)> {
+        domain.register_device(self.into(), access)
     }
 }
 
@@ -66,13 +66,6 @@ impl From<GpuMemory> for DeviceMemory {
                 }))
             })
             .expect("CUDA allocates nothing at address 0")
-    }
-}
-
-impl MemoryRegion {
-    /// Returns the GPU's memory, if the region owns a [`GpuMemory`].
-    pub fn gpu_memory(&self) -> Option<&GpuMemory> {
-        self.owner()
     }
 }
 

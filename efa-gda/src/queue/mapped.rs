@@ -11,13 +11,14 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
 
-use super::backing::{Backing, Region};
+use super::backing::Backing;
 use super::counters::{Counters, device_counters};
 use super::geometry::geometry;
 use super::{CloseError, QueueError, StoreWidth};
 use crate::doorbell::{End, Registration};
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
+use crate::memory::Region;
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
 use crate::verbs::QueuePair;
@@ -359,7 +360,7 @@ impl MappedQueue {
     pub fn retain(&mut self, region: impl Into<Region>) -> fabric::Result<LocalKey> {
         let region = region.into();
         let key = self.backing.local_key(&region)?;
-        self.backing.retain(region);
+        self.backing.regions().retain(region);
         Ok(key)
     }
 
@@ -469,7 +470,7 @@ impl MappedQueue {
     /// Retains `region` until the endpoint is destroyed, if the adapter may still access it.
     pub(super) fn retain_if_in_use(&mut self, region: &Region) {
         if self.in_flight() != 0 || self.poison().is_some() {
-            self.backing.retain(region.clone());
+            self.backing.regions().retain(region.clone());
         }
     }
 }

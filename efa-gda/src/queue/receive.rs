@@ -8,10 +8,10 @@ use efa_gda_wire::{
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
 };
 
-use super::backing::Region;
 use super::{Limit, MappedQueue, WorkRequest};
 use crate::executor::host::{self, InboxEntry};
 use crate::fabric::{self, Access};
+use crate::memory::Region;
 use crate::status::DeviceError;
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
@@ -248,7 +248,7 @@ impl Receives {
         let address = self.region.at(self.offset, extent.unwrap_or(u64::MAX));
         let key = queue.local_key(&self.region);
         Ok(host::Receives {
-            address: address.map_err(ReceiveError::Region)?,
+            address: address.map_err(|range| ReceiveError::Region(range.into()))?,
             stride: self.stride,
             timeout_ns: nanoseconds(self.timeout),
             lkey: key.map_err(ReceiveError::Region)?.get(),
@@ -287,7 +287,9 @@ impl MappedQueue {
     ) -> Result<PostedReceives, ReceiveError> {
         for index in 0..posted.count {
             // The descriptor carries the low 16 bits.
-            self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
+            self.backing
+                .regions()
+                .receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
         match posted.status {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
@@ -301,7 +303,7 @@ impl MappedQueue {
     /// Retains the region of receives that may have been posted.
     #[cfg(feature = "cuda")]
     pub(crate) fn retain_maybe_posted(&mut self, receives: &Receives) {
-        self.backing.retain(receives.region.clone());
+        self.backing.regions().retain(receives.region.clone());
     }
 
     fn require_host_receives(&self) -> Result<(), ReceiveError> {
@@ -364,7 +366,7 @@ impl MappedQueue {
             return Err(ReceiveError::Device(DeviceError::BadCompletion));
         }
         if !info.unsolicited {
-            self.backing.receive_completed(id.0);
+            self.backing.regions().receive_completed(id.0);
         }
         let handle = Some(info.address_handle).filter(|handle| *handle != UNKNOWN_ADDRESS_HANDLE);
         Ok(Received {

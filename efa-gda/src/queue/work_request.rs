@@ -7,12 +7,12 @@ use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
 use efa_gda_wire::Peer;
 
 use super::MappedQueue;
-use super::backing::Region;
 use super::inline::copy_inline_bytes;
 use super::receive::nanoseconds;
 use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, RemoteRegion};
+use crate::memory::Region;
 
 /// One operation, repeated `count` times: `count` transfers of `bytes` bytes, transfer `i` at `offset + i * stride` of
 /// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several
@@ -251,7 +251,8 @@ impl WorkRequest {
     /// Returns the address of the first transfer, if all transfers are within the local region.
     fn local_address(&self) -> Result<u64, WorkError> {
         let length = self.extent(self.local_stride).unwrap_or(u64::MAX);
-        self.local.at(self.local_offset, length).map_err(|source| WorkError::Region { side: "local", source })
+        let at = self.local.at(self.local_offset, length);
+        at.map_err(|range| WorkError::Region { side: "local", source: range.into() })
     }
 
     /// Returns address and key of the first transfer, if all transfers are within the remote region.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_cq_attr, efadv_cq_init_attr, ibv_cq_init_attr_ex};
 
+use super::Context;
 use super::context::Capability;
 use super::error::{Error, Result};
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, Library};
+use super::object::{Object, check, function, inlen, pointer};
 use crate::exposure::RawCompletionQueue;
 use crate::memory::ExternalMemory;
 use crate::polling::{Completing, Polling, Unclaimable};
@@ -25,12 +25,6 @@ struct Parents {
     /// Counts the queue pairs that complete on the queue, and records whether a reader claimed it.
     polling: Polling,
     context: Context,
-}
-
-impl InLibrary for Parents {
-    fn library(&self) -> &Library {
-        self.context.library()
-    }
 }
 
 impl CompletionQueue {
@@ -90,7 +84,7 @@ impl CompletionQueue {
     unsafe fn adopt(raw: NonNull<verbs::ibv_cq>, context: &Context) -> Self {
         let parents = Parents { polling: Polling::default(), context: context.clone() };
         // SAFETY: the caller guarantees it, as this function requires.
-        Self(Arc::new(unsafe { Object::adopt(raw, parents) }))
+        Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), parents) }))
     }
 
     /// Returns the address and size of the entries. For a queue in external memory, the buffer is the address
@@ -99,7 +93,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] where `efadv_query_cq` fails.
     pub fn query(&self) -> Result<RawCompletionQueue> {
-        let query = function!(self.context().library(), efadv, efadv_query_cq)?;
+        let query = function!(self.0.library(), efadv, efadv_query_cq)?;
         // Zeroed: a release that knows fewer fields leaves the rest unchanged.
         let mut attr = efadv_cq_attr::default();
         let size = inlen(&attr);

@@ -9,9 +9,9 @@ use efa_gda_sys::verbs::{self, efadv_device_attr, ibv_device_attr, ibv_port_attr
 
 use super::Library;
 use super::error::{Error, FailedCall, Result};
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
+use super::object::{Object, check, function, inlen, pointer};
 use crate::memory::Limits;
-use crate::ownership::into_sole_owner;
+use crate::object::{Destroy as _, into_sole_owner};
 
 /// The number of an adapter's only port.
 pub(super) const PORT: u8 = 1;
@@ -23,15 +23,9 @@ pub struct Context(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    object: Object<verbs::ibv_context, Library>,
+    object: Object<verbs::ibv_context, ()>,
     name: String,
     attributes: Attributes,
-}
-
-impl InLibrary for Context {
-    fn library(&self) -> &Library {
-        self.0.object.parents()
-    }
 }
 
 /// A feature that some adapters, drivers or releases of rdma-core lack (`EFADV_DEVICE_ATTR_CAPS_*` of efadv.h).
@@ -162,7 +156,7 @@ impl Context {
     ) -> Result<Self> {
         const QUERY: &str = "efadv_query_device";
         // SAFETY: the caller guarantees it, as this function requires. From here on an error closes it.
-        let object = unsafe { Object::adopt(raw, library.clone()) };
+        let object = unsafe { Object::adopt(raw, library.clone(), ()) };
         let query = function!(library, efadv, efadv_query_device)?;
         let mut efa = efadv_device_attr::default();
         let size = inlen(&efa);
@@ -194,7 +188,7 @@ impl Context {
 
     /// The rdma-core that the adapter was opened with.
     pub(crate) fn library(&self) -> &Library {
-        self.0.object.parents()
+        self.0.object.library()
     }
 
     /// Queries the state of the port.
@@ -256,10 +250,7 @@ impl Context {
     /// # Errors
     /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `ibv_close_device` fails.
     pub fn close(self) -> Result<()> {
-        match into_sole_owner(self.0) {
-            Ok(inner) => inner.object.close(),
-            Err(holders) => Err(Error::Busy { what: "context", holders }),
-        }
+        into_sole_owner(self.0).map_err(verbs::ibv_context::busy)?.object.close()
     }
 
     pub(super) fn raw(&self) -> *mut verbs::ibv_context {
@@ -277,12 +268,6 @@ impl Context {
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<Object<verbs::ibv_pd, Context>>);
 
-impl InLibrary for ProtectionDomain {
-    fn library(&self) -> &Library {
-        self.0.parents().library()
-    }
-}
-
 impl ProtectionDomain {
     /// Allocates a protection domain.
     ///
@@ -293,7 +278,7 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let raw = pointer("ibv_alloc_pd", unsafe { allocate(context.raw()) })?;
         // SAFETY: the object was just created, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), context.clone()) })))
     }
 
     /// The adapter of the domain.
@@ -308,6 +293,10 @@ impl ProtectionDomain {
     /// fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
+    }
+
+    pub(super) fn library(&self) -> &Library {
+        self.0.library()
     }
 
     /// Whether both are handles of the same domain.

@@ -7,10 +7,10 @@ use efa_gda_sys::verbs::{
     self, efadv_comp_cntr_init_attr, efadv_memory_location, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr,
 };
 
+use super::Context;
 use super::context::Capability;
 use super::error::Result;
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, Library};
+use super::object::{Object, check, function, inlen, pointer};
 use crate::memory::{CountedOperations, CounterMemory};
 
 /// Each operation with its bit in `enum ibv_qp_attach_comp_cntr_op`.
@@ -57,12 +57,6 @@ pub struct CounterLimits {
 /// last queue pair that it is attached to are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Object<verbs::ibv_comp_cntr, Context>>);
-
-impl InLibrary for CompletionCounter {
-    fn library(&self) -> &Library {
-        self.context().library()
-    }
-}
 
 impl CompletionCounter {
     /// Returns the limits of the adapter's counters.
@@ -128,7 +122,7 @@ impl CompletionCounter {
         let raw =
             pointer("efadv_create_comp_cntr", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         // SAFETY: the object was just created, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), context.clone()) })))
     }
 
     /// Returns the numbers of requests that completed successfully and with an error.
@@ -138,10 +132,10 @@ impl CompletionCounter {
     /// in a dmabuf that this process cannot read.
     pub fn read(&self) -> Result<(u64, u64)> {
         let (mut successes, mut errors) = (0, 0);
-        let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
+        let read = function!(self.0.library(), ibv, ibv_read_comp_cntr)?;
         // SAFETY: the counter is live; the value can be written.
         check("ibv_read_comp_cntr", unsafe { read(self.raw(), &mut successes) })?;
-        let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
+        let read = function!(self.0.library(), ibv, ibv_read_err_comp_cntr)?;
         // SAFETY: as above.
         check("ibv_read_err_comp_cntr", unsafe { read(self.raw(), &mut errors) })?;
         Ok((successes, errors))

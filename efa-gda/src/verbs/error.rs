@@ -8,7 +8,6 @@ use efa_gda_sys::verbs::{Call, LoadError};
 
 use super::Capability;
 use crate::exposure::ExposureError;
-use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
 /// The result of an operation of this module.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -101,8 +100,6 @@ pub enum Error {
         /// Why it has none.
         why: String,
     },
-    /// A byte range does not lie in its memory region.
-    OutOfBounds(OutOfBounds),
     /// The rings that the queue pair exposes break a rule.
     Exposure(ExposureError),
     /// Another call failed.
@@ -148,12 +145,10 @@ impl Error {
             Self::TooWide { .. } => "report it with the versions of rdma-core and the kernel driver",
             Self::OtherContext { .. } => "create all objects of a queue pair on one context",
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
-            Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
             Self::Busy { .. } => {
                 "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
             }
             Self::NoDmabuf { .. } => "open the queue with libfabric, or use memory of the host",
-            Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
         }
     }
@@ -237,7 +232,6 @@ impl fmt::Display for Error {
                 f,
                 "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
             )?,
-            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
@@ -259,12 +253,6 @@ impl From<ExposureError> for Error {
     }
 }
 
-impl From<OutOfBounds> for Error {
-    fn from(range: OutOfBounds) -> Self {
-        Self::OutOfBounds(range)
-    }
-}
-
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -275,7 +263,7 @@ impl From<Error> for crate::Error {
         let kind = match &error {
             Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
             FunctionMissing(_) | AdapterLacks { .. } | NoDmabuf { .. } => crate::ErrorKind::Unsupported,
-            Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => crate::ErrorKind::Argument,
+            Exceeds { .. } | OtherContext { .. } => crate::ErrorKind::Argument,
             Exposure(_) => crate::ErrorKind::Exposure,
             Busy { .. } => crate::ErrorKind::Busy,
             _ => crate::ErrorKind::Other,

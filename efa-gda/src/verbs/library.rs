@@ -8,17 +8,11 @@ use efa_gda_sys::verbs::{self, Call, Loaded, RdmaCore};
 
 use super::Context;
 use super::error::{Error, Result};
-use super::object::{InLibrary, function, pointer};
+use super::object::{function, pointer};
 
 /// rdma-core, loaded at run time. Clones are handles of the same libraries.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<RdmaCore>);
-
-impl InLibrary for Library {
-    fn library(&self) -> &Library {
-        self
-    }
-}
 
 impl From<RdmaCore> for Library {
     fn from(core: RdmaCore) -> Self {

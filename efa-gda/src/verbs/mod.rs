@@ -5,7 +5,7 @@
 //! Library ─ Device ─ Context ─┬─ CompletionQueue ─────┐
 //!                             ├─ CompletionCounter ───┤
 //!                             └─ ProtectionDomain ─┬──┴─ QueuePair ─► exposure, peers
-//!                                                  └──── MemoryRegion
+//!                                                  └──── Region
 //! ```
 //!
 //! [`QueuePair::exposure`] returns where a queue pair's rings and doorbells are. This module posts nothing:
@@ -48,8 +48,8 @@ mod object;
 mod queue_pair;
 
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RegionOrdering,
-    RemoteRegion,
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, Region,
+    RegionOrdering, RemoteRegion,
 };
 pub use completion::CompletionQueue;
 pub use context::{Attributes, Capability, Context, Port, ProtectionDomain};
@@ -57,5 +57,4 @@ pub use counter::{CompletionCounter, CounterLimits};
 pub use efa_gda_sys::verbs::{Call, LoadError, Loaded, RdmaCore, Release};
 pub use error::{Error, FailedCall, Result};
 pub use library::{Device, Library};
-pub use memory::MemoryRegion;
 pub use queue_pair::{QueuePair, QueuePairOptions};

@@ -14,8 +14,8 @@ use efa_gda_wire::{AddressHandle, EntrySize, Peer, QueueKey, QueuePairNumber};
 use super::context::{Capability, PORT};
 use super::counter::attach_bits;
 use super::error::{Error, Result};
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{CompletionCounter, CompletionQueue, Context, Library, MemoryRegion, ProtectionDomain};
+use super::object::{Object, check, function, inlen, pointer};
+use super::{CompletionCounter, CompletionQueue, Context, Library, ProtectionDomain};
 use crate::exposure::{Exposure, RawWorkQueue};
 use crate::memory::{CountedOperations, RetainedRegions};
 use crate::polling::Completing;
@@ -93,7 +93,7 @@ pub struct QueuePair {
 /// Objects that the queue pair refers to. They are dropped after the queue pair is destroyed.
 #[derive(Debug)]
 struct Parents {
-    regions: RetainedRegions<MemoryRegion>,
+    regions: RetainedRegions,
     /// Handles that requests in flight may name.
     handles: Mutex<Vec<Handle>>,
     _counters: Vec<(CompletionCounter, CountedOperations)>,
@@ -109,12 +109,6 @@ struct Handle {
     gid: [u8; 16],
     number: AddressHandle,
     _object: Object<verbs::ibv_ah, ProtectionDomain>,
-}
-
-impl InLibrary for Parents {
-    fn library(&self) -> &Library {
-        self.domain.library()
-    }
 }
 
 impl QueuePair {
@@ -155,7 +149,7 @@ impl QueuePair {
             domain: domain.clone(),
         };
         // SAFETY: the object was just created, and no other handle to it exists. From here on an error destroys it.
-        let object = unsafe { Object::adopt(raw, parents) };
+        let object = unsafe { Object::adopt(raw, domain.library().clone(), parents) };
         // SAFETY: libibverbs fills in the number before it returns a queue pair.
         let number = unsafe { (*object.raw()).qp_num };
         let number = u16::try_from(number).map(QueuePairNumber::new).map_err(|_| Error::TooWide {
@@ -273,7 +267,7 @@ impl QueuePair {
     }
 
     /// The regions that the queue pair retains until it is destroyed.
-    pub(crate) fn regions(&mut self) -> &mut RetainedRegions<MemoryRegion> {
+    pub(crate) fn regions(&mut self) -> &mut RetainedRegions {
         &mut self.object.parents_mut().regions
     }
 
@@ -302,7 +296,7 @@ impl QueuePair {
     }
 
     fn library(&self) -> &Library {
-        self.object.parents().library()
+        self.object.library()
     }
 }
 
@@ -320,7 +314,7 @@ impl Handle {
         // SAFETY: the domain is live; the attributes are complete.
         let raw = pointer("ibv_create_ah", unsafe { create(domain.raw(), &mut attr) })?;
         // SAFETY: the object was just created, and no other handle to it exists.
-        let object = unsafe { Object::adopt(raw, domain.clone()) };
+        let object = unsafe { Object::adopt(raw, library.clone(), domain.clone()) };
         let mut efa = efadv_ah_attr::default();
         let size = inlen(&efa);
         // SAFETY: the handle is live; `size` bytes can be written.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
-use efa_gda::fabric::{MemoryRegion, RemoteRegion};
+use efa_gda::fabric::{Region, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{WorkRequest, device_peer};
@@ -35,7 +35,7 @@ fn until_traffic(proxy: &DoorbellProxy) {
 }
 
 /// A write of more entries than a proxy can ring for before it is stopped.
-pub(crate) fn endless(peer: Peer, source: &MemoryRegion, target: RemoteRegion) -> WorkRequest {
+pub(crate) fn endless(peer: Peer, source: &Region, target: RemoteRegion) -> WorkRequest {
     let put = WorkRequest::write(peer, source, target).bytes(64).count(u64::from(u32::MAX));
     put.timeout(Duration::from_secs(60))
 }

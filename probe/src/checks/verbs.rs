@@ -5,10 +5,9 @@ pub(crate) mod objects;
 pub(crate) mod start;
 
 use efa_gda::error_chain;
-use efa_gda::queue::{MappedQueue, Region};
+use efa_gda::queue::MappedQueue;
 use efa_gda::verbs::{
-    Access, Buffer, CompletionQueue, Context, Device, Error, Library, MemoryRegion, ProtectionDomain,
-    QueuePair,
+    Access, Buffer, CompletionQueue, Context, Device, Error, Library, ProtectionDomain, QueuePair, Region,
 };
 
 use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
@@ -40,7 +39,7 @@ pub(crate) struct Verbs {
     pub(crate) context: Option<Context>,
     pub(crate) domain: Option<ProtectionDomain>,
     pub(crate) completions: Option<CompletionQueue>,
-    pub(crate) region: Option<MemoryRegion>,
+    pub(crate) region: Option<Region>,
     pub(crate) pair: Option<QueuePair>,
     /// The completion queue of a second queue.
     pub(crate) more_completions: Option<CompletionQueue>,
@@ -71,15 +70,14 @@ impl Layer for Verbs {
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        let registered = MemoryRegion::register(domain, buffer, access).map_err(|error| {
+        domain.register(buffer, access).map_err(|error| {
             refused(
                 &error,
                 "ibv_reg_mr succeeds",
                 "the adapter moves bytes of registered memory only",
                 Who::Pod,
             )
-        });
-        Ok(registered?.into())
+        })
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
@@ -113,17 +111,17 @@ impl Layer for Verbs {
 
     fn close(&mut self) -> Vec<String> {
         let mut failures: Vec<String> = Vec::new();
-        let mut note = |what: &str, result: Option<Result<(), Error>>| {
-            if let Some(Err(error)) = result {
-                failures.push(format!("{what}: {}", error_chain(&error)));
+        let mut note = |what: &str, closed: Option<Result<(), efa_gda::Error>>| {
+            if let Some(Err(error)) = closed {
+                failures.push(format!("{what}: {error}"));
             }
         };
-        note("queue pair", self.pair.take().map(QueuePair::close));
-        note("memory region", self.region.take().map(MemoryRegion::close));
-        note("second completion queue", self.more_completions.take().map(CompletionQueue::close));
-        note("completion queue", self.completions.take().map(CompletionQueue::close));
-        note("domain", self.domain.take().map(ProtectionDomain::close));
-        note("device", self.context.take().map(Context::close));
+        note("queue pair", self.pair.take().map(|one| Ok(one.close()?)));
+        note("memory region", self.region.take().map(Region::close));
+        note("second completion queue", self.more_completions.take().map(|one| Ok(one.close()?)));
+        note("completion queue", self.completions.take().map(|one| Ok(one.close()?)));
+        note("domain", self.domain.take().map(|one| Ok(one.close()?)));
+        note("device", self.context.take().map(|one| Ok(one.close()?)));
         if let Some(mut neighbour) = self.neighbour.take() {
             let of = neighbour.adapter();
             failures.extend(neighbour.close().iter().map(|failure| format!("{of}: {failure}")));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
-use efa_gda::fabric::{Access, Buffer, MemoryRegion};
+use efa_gda::fabric::{Access, Buffer, Region};
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
 use efa_gda::queue::{MappedQueue, QueueError};
 use efa_gda::wire::Peer;
@@ -36,8 +36,8 @@ enum Queues {
 struct Rig {
     queues: Queues,
     peers: Vec<Peer>,
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     /// Declared after the queues, so that it is dropped after them.
     _proxy: DoorbellProxy,
     mode: DoorbellMode,
@@ -88,7 +88,7 @@ impl Rig {
     }
 }
 
-fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
+fn region(session: &Session, access: Access) -> Result<Region, Outcomes> {
     let Some(domain) = &session.rig.objects.domain else { return Err(missing("the domain")) };
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
     Access, Buffer, Capability, CompletionCounter, CompletionQueue, Context, CountedOperations,
-    ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions, Result,
+    ExternalMemory, ProtectionDomain, QueuePair, QueuePairOptions, Result,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
@@ -99,9 +99,10 @@ fn memory(session: &mut Session) -> Checked {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
     let why = "the adapter reads and writes registered memory only, whose pages registration locks";
-    let registered = MemoryRegion::register(domain, buffer, Access::ALL);
+    let registered = domain.register(buffer, Access::ALL);
     let region = registered.map_err(refusal("ibv_reg_mr succeeds", why, Who::Pod))?;
-    let (local, remote) = (region.local_key().get(), region.remote_key().get());
+    let local = domain.local_key(&region).map_err(refusal("ibv_reg_mr returns an lkey", why, Who::Pod))?;
+    let (local, remote) = (local.get(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
 }
