@@ -189,7 +189,7 @@ pub unsafe extern "C" fn efa_gda_counter_read(
                     )
                 })
             }
-            Counter::Verbs { counter, .. } => Ok((counter.successes()?, counter.errors()?)),
+            Counter::Verbs { counter, .. } => Ok(counter.read()?),
         })?;
         // SAFETY: neither is null, and the caller guarantees that they are writable.
         unsafe {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::fmt::Display;
 
-use efa_gda::{ErrorKind, verbs};
+use efa_gda::ErrorKind;
 
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +118,6 @@ impl From<efa_gda::Error> for Fault {
             _ => Code::Fabric,
         };
         Self::new(code, error)
-    }
-}
-
-impl From<verbs::Error> for Fault {
-    fn from(error: verbs::Error) -> Self {
-        efa_gda::Error::from(error).into()
     }
 }
 

@@ -5,9 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
 use efa_gda::queue::Region;
-use efa_gda::verbs;
 use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
 use crate::domain::{Opened, Parts};
@@ -71,12 +70,8 @@ pub unsafe extern "C" fn efa_gda_region_register(
         // SAFETY: the caller guarantees that the memory stays mapped until the region is closed.
         let region = unsafe {
             match &parts.layer {
-                Opened::Fabric { domain, .. } => {
-                    Region::Libfabric(fabric::MemoryRegion::register_foreign(domain, start, length, access)?)
-                }
-                Opened::Verbs { domain, .. } => {
-                    Region::RdmaCore(verbs::MemoryRegion::register_foreign(domain, start, length, access)?)
-                }
+                Opened::Fabric { domain, .. } => domain.register_foreign(start, length, access)?,
+                Opened::Verbs { domain, .. } => domain.register_foreign(start, length, access)?,
             }
         };
         Ok(REGIONS.insert(OpenRegion { region, is_dmabuf: false, parts }, ()))
@@ -114,12 +109,10 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
         let (region, is_dmabuf) = match &parts.layer {
             Opened::Fabric { domain, .. } => {
-                let (region, how) = fabric::MemoryRegion::register_device(domain, memory, access)?;
-                (Region::Libfabric(region), how == Registration::Dmabuf)
+                let (region, how) = domain.register_device(memory, access)?;
+                (region, how == Registration::Dmabuf)
             }
-            Opened::Verbs { domain, .. } => {
-                (Region::RdmaCore(verbs::MemoryRegion::register_device(domain, memory, access)?), true)
-            }
+            Opened::Verbs { domain, .. } => (domain.register_device(memory, access)?, true),
         };
         Ok(REGIONS.insert(OpenRegion { region, is_dmabuf, parts }, ()))
     };
@@ -150,15 +143,9 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
     call(|| {
         let value = REGIONS.with(handle, |open, _| {
-            let lkey = match (&open.region, &open.parts.layer) {
-                (Region::Libfabric(region), Opened::Fabric { ops, .. }) => ops.get_mr_lkey(region)?,
-                (Region::RdmaCore(region), _) => region.local_key(),
-                _ => {
-                    return Err(Fault::new(
-                        Code::Internal,
-                        "the region is of another library than its domain",
-                    ));
-                }
+            let lkey = match &open.parts.layer {
+                Opened::Fabric { ops, .. } => ops.get_mr_lkey(&open.region)?,
+                Opened::Verbs { domain, .. } => domain.local_key(&open.region)?,
             };
             let (remote, ordering) = (open.region.remote(), open.region.ordering());
             Ok(RegionInfo {

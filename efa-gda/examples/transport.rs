@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             Err(format!("unknown argument \"{other}\"; expected none, or the rank, 0 or 1").into())
         }
     };
-    let failed = ended.map_err(|error| eprintln!("transport: {}", efa_gda::error_chain(&*error))).is_err();
+    let failed = ended.map_err(|error| eprintln!("transport: {}", error)).is_err();
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

@@ -164,6 +164,14 @@ impl Error {
         self
     }
 
+    /// The same failed call, as an error of another kind, with other texts.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn with_text(&self, kind: ErrorKind, what: String, hint: &'static str) -> Self {
+        let mut error = Self::new(kind, what).with_hint(hint);
+        (error.0.operation, error.0.code) = (self.operation(), self.code());
+        error
+    }
+
     /// The same error, of another kind.
     pub(crate) fn of_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;

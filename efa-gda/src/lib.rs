@@ -25,7 +25,8 @@
 //! need; it has no stability promise.
 //!
 //! # Errors
-//! The text of [`Error`] contains those of its causes. That of a module's error does not; [`error_chain`] joins them.
+//! Every call returns [`Error`]: its [`ErrorKind`] is matched, its text states what happened and what to do. A call that
+//! takes a queue and refuses hands it back in [`Refused`].
 //!
 //! # An RDMA write, from beginning to end
 //! [`Queue::open`] opens an adapter, a queue of it, and what the queue needs. `examples/put.rs`, which stands below, writes
@@ -82,13 +83,11 @@ pub mod status;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
-mod error_chain;
 mod leak;
-mod ownership;
+mod object;
 mod polling;
 mod readable;
 
 pub use efa_gda_wire as wire;
 pub use error::{Error, ErrorKind, Progress, Refused, Result};
-pub use error_chain::error_chain;
 pub use open::{Counter, Options, Queue, Source};

@@ -4,17 +4,13 @@ mod close;
 mod options;
 mod processor;
 
-#[cfg(feature = "verbs")]
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use efa_gda_sys::device::efa_gda_queue;
 #[cfg(feature = "verbs")]
-use efa_gda_wire::{EntrySize, QueueKey};
+use efa_gda_wire::EntrySize;
 use efa_gda_wire::{LocalKey, Peer};
 
-#[cfg(feature = "cuda")]
-use crate::doorbell::DoorbellChoice;
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bindings, Domain, Fabric, Info, Library, Query};
@@ -27,7 +23,7 @@ use crate::queue::{
     MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
 };
 #[cfg(feature = "verbs")]
-use crate::verbs::{self, Capability, CompletionQueues, ProtectionDomain, QueuePair, QueuePairOptions};
+use crate::verbs::{self, Capability, ProtectionDomain, QueuePair, QueuePairOptions};
 
 pub use options::{Counter, Options, Source};
 use processor::Processor;
@@ -210,20 +206,20 @@ impl Queue {
         let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
         let least = rounded(requests).saturating_add(rounded(receives));
         let completions = verbs::CompletionQueue::create(context, options.completions.unwrap_or(least))?;
-        let of_pair = QueuePairOptions::new()
-            .send_entries(requests)
-            .receive_entries(receives)
-            .entry_size(if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 })
-            .unsolicited_writes(context.attributes().has(Capability::UnsolicitedWriteReceive));
-        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &of_pair)?;
-        match &options.counter {
-            Some((Counter::RdmaCore(counter), counted)) => pair.attach(counter, *counted)?,
+        let counters = match &options.counter {
+            Some((Counter::RdmaCore(counter), counted)) => vec![(counter.clone(), *counted)],
             Some(_) => return Err(Error::argument(OTHER_COUNTER)),
-            None => {}
-        }
-        // An adapter drops messages of senders that do not know the key. The highest bit is the kernel's.
-        let key = RandomState::new().build_hasher().finish() as u32 >> 1;
-        let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(key))?)?;
+            None => Vec::new(),
+        };
+        let of_pair = QueuePairOptions {
+            send_entries: requests,
+            receive_entries: receives,
+            entry_size: if options.wide_entries { EntrySize::B128 } else { EntrySize::B64 },
+            unsolicited_writes: context.attributes().has(Capability::UnsolicitedWriteReceive),
+            counters,
+            ..QueuePairOptions::default()
+        };
+        let queue = MappedQueue::over_verbs(QueuePair::open(domain, &completions, &of_pair)?)?;
         Self::drive(queue, processor, OpenDomain::RdmaCore(domain.clone()), options)
     }
 
@@ -246,9 +242,8 @@ impl Queue {
             #[cfg(feature = "cuda")]
             Processor::Gpu(gpu) => {
                 // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
-                let choice = options.doorbell.map_or(DoorbellChoice::Auto, DoorbellChoice::from);
                 let (queue, refused) =
-                    GpuQueue::with_doorbell(queue, &gpu, choice, &DoorbellProxy::start()?)?;
+                    GpuQueue::with_doorbell(queue, &gpu, options.doorbell, &DoorbellProxy::start()?)?;
                 let refused = refused.iter().map(|one| format!("doorbell {}: {}", one.mode, one.reason));
                 (Driven::Gpu(Box::new(queue)), refused.collect())
             }
@@ -293,9 +288,9 @@ impl Queue {
     pub fn allocate(&self, bytes: usize, access: Access) -> Result<Region> {
         let buffer = Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes))?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?.into()),
+            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => Ok(verbs::MemoryRegion::register(domain, buffer, access)?.into()),
+            OpenDomain::RdmaCore(domain) => Ok(domain.register(buffer, access)?),
         }
     }
 
@@ -311,11 +306,9 @@ impl Queue {
         };
         let memory = GpuMemory::zeroed(queue.gpu(), bytes)?;
         match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0.into()),
+            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => {
-                Ok(verbs::MemoryRegion::register_device(domain, memory.into(), access)?.into())
-            }
+            OpenDomain::RdmaCore(domain) => Ok(domain.register_device(memory.into(), access)?),
         }
     }
 

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_gda::ErrorKind;
-use efa_gda::doorbell::{
-    CompletionRelay, CompletionRing, DoorbellChoice, DoorbellMode, DoorbellProxy, End, RegisterError,
-};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, End, Registration, Ring, Service};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, RefusedMode};
@@ -37,7 +35,7 @@ struct Adapter {
 }
 
 struct Bench {
-    relay: CompletionRelay,
+    relay: Registration,
     adapter: Box<Adapter>,
 }
 
@@ -52,11 +50,12 @@ impl Bench {
     fn new(proxy: &DoorbellProxy, index: u32) -> Self {
         let entries = (0..DEPTH as usize * WORDS).map(|_| AtomicU64::new(0)).collect();
         let adapter = Box::new(Adapter { entries, doorbell: AtomicU32::new(0xeeee) });
-        let ring = CompletionRing {
+        let ring = Ring {
             buffer: NonNull::new(adapter.entries.as_ptr().cast_mut().cast()).unwrap(),
             doorbell: NonNull::new(adapter.doorbell.as_ptr()),
             entry_size: 8 * WORDS as u32,
             num_entries: DEPTH,
+            service: Service::Relay,
         };
         let write_before = |back| {
             let before = index.wrapping_sub(back);
@@ -65,7 +64,7 @@ impl Bench {
         (1..=DEPTH).for_each(write_before);
         // SAFETY: the memory is dropped after `relay`, which is declared first, and only the proxy stores to the
         // doorbell.
-        let relay = unsafe { proxy.relay(ring, index) }.unwrap();
+        let relay = unsafe { proxy.register(ring, index) }.unwrap();
         Self { relay, adapter }
     }
 
@@ -109,7 +108,7 @@ fn each_completion_is_copied_whole_and_no_old_entry_looks_new() {
             let body = |word| u64::from(index) << 8 | word;
             assert_eq!(bench.read(index), Some([head(index), body(1), body(2), body(3)]));
         }
-        assert_eq!((proxy.counts().completions, proxy.counts().entries), (4 * u64::from(DEPTH), 0));
+        assert_eq!((proxy.relayed(), proxy.rung()), (4 * u64::from(DEPTH), 0));
     }
 }
 
@@ -119,7 +118,7 @@ fn the_devices_consumer_index_reaches_the_adapters_doorbell() {
     let bench = Bench::new(&proxy, 0x1_fffe);
     proxy.round();
     assert_eq!(bench.doorbell(), 0xeeee, "nothing was consumed");
-    bench.relay.consumed().store(1, Ordering::Release);
+    bench.relay.record().store(1, Ordering::Release);
     proxy.round();
     assert_eq!(bench.doorbell(), 1);
 }
@@ -129,7 +128,7 @@ fn the_end_of_a_relay_copies_what_completed_and_passes_the_consumer_index_on() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, 0);
     (0..3).for_each(|index| bench.complete(index));
-    bench.relay.consumed().store(2, Ordering::Release);
+    bench.relay.record().store(2, Ordering::Release);
     proxy.stop().unwrap();
     assert!(bench.read(2).is_some() && bench.read(3).is_none());
     assert_eq!((bench.doorbell(), bench.relay.ended()), (2, Some(End::Stopped)));
@@ -143,18 +142,18 @@ fn a_ring_that_no_adapter_has_is_refused() {
     let proxy = DoorbellProxy::without_thread();
     let memory = [AtomicU64::new(0)];
     let buffer = NonNull::from(&memory).cast::<u8>();
-    let good = CompletionRing { buffer, doorbell: None, entry_size: 32, num_entries: 8 };
+    let good = Ring { buffer, doorbell: None, entry_size: 32, num_entries: 8, service: Service::Relay };
     for bad in [
-        CompletionRing { num_entries: 12, ..good },
-        CompletionRing { num_entries: 1 << 17, ..good },
-        CompletionRing { entry_size: 0, ..good },
-        CompletionRing { entry_size: 12, ..good },
+        Ring { num_entries: 12, ..good },
+        Ring { num_entries: 1 << 17, ..good },
+        Ring { entry_size: 0, ..good },
+        Ring { entry_size: 12, ..good },
         // SAFETY: inside the word.
-        CompletionRing { buffer: unsafe { buffer.add(4) }, ..good },
+        Ring { buffer: unsafe { buffer.add(4) }, ..good },
     ] {
         // SAFETY: the ring is refused before it is read.
-        let refused = unsafe { proxy.relay(bad, 0) }.unwrap_err();
-        assert!(matches!(refused, RegisterError::CompletionGeometry { .. }), "{refused:?}");
+        let refused = unsafe { proxy.register(bad, 0) }.unwrap_err();
+        assert_error!(refused, ErrorKind::Unsupported, "cannot be registered");
     }
 }
 
@@ -174,7 +173,7 @@ fn refusing(ranges: &str, body: impl FnOnce(Pair, &Gpu, &DoorbellProxy)) {
 /// Maps a pair's first queue in the doorbell mode that `auto` takes. Returns the modes that were refused, too.
 fn mapped(pair: Pair, gpu: &Gpu, proxy: &DoorbellProxy) -> (Pair<GpuQueue>, Vec<RefusedMode>) {
     let Pair { first, second, peer, side } = pair;
-    let (first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
+    let (first, refused) = GpuQueue::with_doorbell(first, gpu, None, proxy).unwrap();
     (Pair { first, second, peer, side }, refused)
 }
 
@@ -196,7 +195,7 @@ fn a_gpu_that_maps_no_completion_queue_posts_past_its_laps_in_every_doorbell_mod
             let report = pair.first.execute(&blocks.put).unwrap();
             assert_eq!(report.completed, 20_000, "two laps of the completion queue");
             blocks.assert_arrived();
-            assert_eq!(proxy.counts().completions, 20_000);
+            assert_eq!(proxy.relayed(), 20_000);
             pair.first.close().unwrap();
         });
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda::ErrorKind;
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, RefusedMode};
@@ -57,7 +57,7 @@ fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<Do
 /// A queue in the doorbell mode that `auto` takes, after it has moved bytes.
 fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<RefusedMode>) {
     let (first, _second, peer) = side.pair();
-    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
+    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, None, proxy).unwrap();
     let blocks = Blocks::new(side, peer, 10_000);
     first.execute(&blocks.put).unwrap();
     blocks.assert_arrived();
@@ -68,7 +68,7 @@ fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<Refus
 fn auto_takes_direct_if_everything_maps() {
     refusing("", |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Direct, vec![]));
-        assert_eq!(proxy.counts().entries, 0);
+        assert_eq!(proxy.rung(), 0);
     });
 }
 
@@ -76,7 +76,7 @@ fn auto_takes_direct_if_everything_maps() {
 fn auto_takes_record_if_the_doorbell_does_not_map() {
     refusing(DOORBELL, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
-        assert_eq!(proxy.counts().entries, 10_000);
+        assert_eq!(proxy.rung(), 10_000);
     });
 }
 
@@ -114,7 +114,7 @@ fn a_gpu_with_pageable_access_still_needs_a_registered_doorbell() {
 #[test]
 fn after_a_copy_whose_end_is_unknown_no_later_copy_uses_its_memory() {
     refusing("", |gpu, side, proxy| {
-        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
+        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, None, proxy).unwrap();
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the first copy, success for the second.
         for (copy, result) in [("the failed copy", 900), ("the next copy", 0)] {
             Driver::loaded().set_result(c"cuStreamQuery", result);
@@ -127,7 +127,7 @@ fn after_a_copy_whose_end_is_unknown_no_later_copy_uses_its_memory() {
 #[test]
 fn a_snapshot_succeeds_while_a_graph_is_captured() {
     refusing("", |gpu, side, proxy| {
-        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
+        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, None, proxy).unwrap();
         Driver::loaded().capture(true);
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
         queue.close().unwrap();

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda::doorbell::{
-    Alarm, DoorbellMode, DoorbellProxy, End, RecordFault, RegisterError, Registration, SendQueue,
+    DoorbellMode, DoorbellProxy, End, RecordFault, Registration, Ring as AdapterRing, Service,
 };
 use efa_gda::status::DeviceError;
+use efa_gda::{ErrorKind, Result};
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
+use efa_gda_test_support::assert_error;
 
 const DEPTH: u32 = 64;
 const ENTRY: usize = 64;
@@ -25,19 +27,25 @@ struct Memory {
     doorbell: AtomicU32,
 }
 
-#[derive(Default)]
-struct Word(AtomicU32);
+/// Adds an alarm that stores its status in the returned word.
+fn alarm(registration: &Registration) -> Arc<AtomicU32> {
+    let word = Arc::new(AtomicU32::new(0));
+    let raised = word.clone();
+    registration.add_alarm(move |end| raised.store(end.status(), Ordering::Release));
+    word
+}
 
-impl Alarm for Word {
-    fn raise(&self, end: End) {
-        self.0.store(end.status(), Ordering::Release);
+fn service(mode: DoorbellMode, max_batch: u32) -> Service {
+    match mode {
+        DoorbellMode::Staged => Service::Staged { max_batch, store_bytes: 16 },
+        _ => Service::Record { max_batch },
     }
 }
 
 /// A queue that is registered with a proxy, and the stores of its device.
 struct Bench {
     registration: Registration,
-    alarm: Arc<Word>,
+    alarm: Arc<AtomicU32>,
     memory: Box<Memory>,
 }
 
@@ -46,25 +54,19 @@ impl Bench {
         Self::try_new(proxy, mode, max_batch, counter).unwrap()
     }
 
-    fn try_new(
-        proxy: &DoorbellProxy,
-        mode: DoorbellMode,
-        max_batch: u32,
-        counter: u32,
-    ) -> Result<Self, RegisterError> {
+    fn try_new(proxy: &DoorbellProxy, mode: DoorbellMode, max_batch: u32, counter: u32) -> Result<Self> {
         let words = || std::array::from_fn(|_| AtomicU32::new(0xeeee_eeee));
         let memory = Box::new(Memory { ring: Ring(words()), doorbell: AtomicU32::new(counter & 0xffff) });
-        let queue = SendQueue {
+        let queue = AdapterRing {
             buffer: NonNull::from(&memory.ring).cast(),
-            doorbell: NonNull::new(memory.doorbell.as_ptr()).unwrap(),
+            doorbell: NonNull::new(memory.doorbell.as_ptr()),
             entry_size: ENTRY as u32,
             num_entries: DEPTH,
-            max_batch,
-            store_bytes: 16,
+            service: service(mode, max_batch),
         };
-        let alarm = Arc::new(Word::default());
         // SAFETY: the memory is dropped after `registration`, which is declared first, and only the proxy stores to it.
-        let registration = unsafe { proxy.register(mode, queue, counter, alarm.clone()) }?;
+        let registration = unsafe { proxy.register(queue, counter) }?;
+        let alarm = alarm(&registration);
         Ok(Self { registration, alarm, memory })
     }
 
@@ -92,7 +94,7 @@ impl Bench {
     }
 
     fn alarm(&self) -> u32 {
-        self.alarm.0.load(Ordering::Acquire)
+        self.alarm.load(Ordering::Acquire)
     }
 
     /// The first word of a slot as the adapter reads it.
@@ -270,17 +272,8 @@ fn stopping_a_proxy_rings_posted_entries_and_raises_every_alarm() {
         assert_eq!(bench.registration.ended().unwrap().error(), DeviceError::ProxyStopped);
     }
     let error = Bench::try_new(&proxy, DoorbellMode::Staged, 2, 0).err();
-    assert_eq!(error, Some(RegisterError::Stopped));
+    assert_error!(error.unwrap(), ErrorKind::Unsupported, "the doorbell proxy was stopped");
     proxy.stop().unwrap();
-}
-
-/// An alarm that panics.
-struct Panics;
-
-impl Alarm for Panics {
-    fn raise(&self, _: End) {
-        panic!("an alarm that panics on purpose");
-    }
 }
 
 #[test]
@@ -288,23 +281,18 @@ fn an_alarm_that_panics_keeps_no_other_alarm_from_being_raised() {
     let proxy = DoorbellProxy::without_thread();
     let all: Vec<Bench> = (0..3).map(|_| Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0)).collect();
     let later = all.iter().map(|bench| {
-        let later = Arc::new(Word::default());
-        bench.registration.add_alarm(Arc::new(Panics));
-        bench.registration.add_alarm(later.clone());
-        later
+        bench.registration.add_alarm(|_| panic!("an alarm that panics on purpose"));
+        alarm(&bench.registration)
     });
-    let later: Vec<Arc<Word>> = later.collect();
+    let later: Vec<Arc<AtomicU32>> = later.collect();
     all[0].post(0, DEPTH + 1);
     all[1].post(0, 1);
     proxy.round();
-    assert_eq!(
-        (all[0].alarm(), later[0].0.load(Ordering::Acquire)),
-        (EFA_GDA_BAD_RECORD, EFA_GDA_BAD_RECORD)
-    );
+    assert_eq!((all[0].alarm(), later[0].load(Ordering::Acquire)), (EFA_GDA_BAD_RECORD, EFA_GDA_BAD_RECORD));
     assert_eq!(all[1].doorbell(), 1, "the panic kept another queue from its doorbell");
     proxy.stop().unwrap();
     for (bench, later) in all.iter().zip(&later).skip(1) {
-        let raised = (bench.alarm(), later.0.load(Ordering::Acquire));
+        let raised = (bench.alarm(), later.load(Ordering::Acquire));
         assert_eq!(raised, (EFA_GDA_PROXY_STOPPED, EFA_GDA_PROXY_STOPPED));
     }
 }
@@ -314,9 +302,8 @@ fn an_alarm_added_after_the_detach_is_raised_at_once() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.registration.detach();
-    let late = Arc::new(Word::default());
-    bench.registration.add_alarm(late.clone());
-    assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
+    let late = alarm(&bench.registration);
+    assert_eq!(late.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
 }
 
 #[test]
@@ -324,30 +311,27 @@ fn impossible_queue_geometries_are_refused() {
     let proxy = DoorbellProxy::without_thread();
     let memory = Ring(std::array::from_fn(|_| AtomicU32::new(0)));
     let doorbell = AtomicU32::new(0);
-    let right = SendQueue {
+    let right = AdapterRing {
         buffer: NonNull::from(&memory).cast(),
-        doorbell: NonNull::new(doorbell.as_ptr()).unwrap(),
+        doorbell: NonNull::new(doorbell.as_ptr()),
         entry_size: 64,
         num_entries: DEPTH,
-        max_batch: DEPTH,
-        store_bytes: 16,
+        service: Service::Staged { max_batch: DEPTH, store_bytes: 16 },
     };
+    let record = AdapterRing { service: Service::Record { max_batch: DEPTH }, ..right };
     // SAFETY: the pointer stays in the array.
     let skewed = unsafe { right.buffer.add(16) };
-    for (mode, queue) in [
-        (DoorbellMode::Staged, SendQueue { num_entries: 48, ..right }),
-        (DoorbellMode::Staged, SendQueue { num_entries: 0, ..right }),
-        (DoorbellMode::Record, SendQueue { entry_size: 96, ..right }),
-        (DoorbellMode::Staged, SendQueue { buffer: skewed, ..right }),
-        (DoorbellMode::Record, SendQueue { max_batch: 0, ..right }),
-        (DoorbellMode::Staged, SendQueue { store_bytes: 4, ..right }),
+    for queue in [
+        AdapterRing { num_entries: 48, ..right },
+        AdapterRing { num_entries: 0, ..right },
+        AdapterRing { entry_size: 96, ..record },
+        AdapterRing { buffer: skewed, ..right },
+        AdapterRing { doorbell: None, ..record },
+        AdapterRing { service: Service::Record { max_batch: 0 }, ..right },
+        AdapterRing { service: Service::Staged { max_batch: DEPTH, store_bytes: 4 }, ..right },
     ] {
         // SAFETY: the registration is refused, so the proxy uses no memory of the queue.
-        let error = unsafe { proxy.register(mode, queue, 0, Arc::new(Word::default())) }.unwrap_err();
-        assert!(matches!(error, RegisterError::Geometry { .. }), "{queue:?}: {error:?}");
+        let error = unsafe { proxy.register(queue, 0) }.unwrap_err();
+        assert_error!(error, ErrorKind::Unsupported, "cannot be registered");
     }
-    // SAFETY: the registration is refused, so the proxy uses no memory of the queue.
-    let error =
-        unsafe { proxy.register(DoorbellMode::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
-    assert_eq!(error, RegisterError::Direct);
 }

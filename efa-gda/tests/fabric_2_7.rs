@@ -7,7 +7,7 @@ mod support;
 
 use std::ptr::NonNull;
 
-use efa_gda::fabric::{Access, Buffer, Info, Library, MemoryRegion, Query, QueryOption, RegionOrdering};
+use efa_gda::fabric::{Access, Buffer, Info, Library, Query, QueryOption, Region, RegionOrdering};
 use efa_gda::queue::WorkRequest;
 use efa_gda::{Error, ErrorKind};
 use efa_gda_sys::fi;
@@ -15,7 +15,7 @@ use efa_gda_test_support::assert_error;
 use support::side::{Side, bytes_of};
 use support::{with_pair, with_soft_adapter};
 
-fn relaxed(side: &Side) -> Result<MemoryRegion, Error> {
+fn relaxed(side: &Side) -> Result<Region, Error> {
     side.domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL | Access::RELAXED_ORDERING)
 }
 

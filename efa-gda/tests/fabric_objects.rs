@@ -4,8 +4,9 @@
 mod fabric_fake;
 
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, Domain, Enabled, Endpoint, GdaOps, MemoryRegion, UnavailableReason, Version,
+    Access, Bindings, Buffer, Domain, Enabled, Endpoint, GdaOps, Region, UnavailableReason, Version,
 };
+use efa_gda::queue::MappedQueue;
 use efa_gda::{Error, ErrorKind};
 use efa_gda_sys::fi;
 use efa_gda_test_support::assert_error;
@@ -18,7 +19,7 @@ fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint<Enabled> {
     endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
 }
 
-fn region(domain: &Domain) -> Result<MemoryRegion, Error> {
+fn region(domain: &Domain) -> Result<Region, Error> {
     domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL)
 }
 
@@ -98,7 +99,7 @@ fn closing_a_region_with_another_owner_returns_busy() {
     let region = region(&fake.domain()).unwrap();
     let other = region.clone();
     let error = region.close().unwrap_err();
-    assert_error!(error, ErrorKind::Busy, "memory region", "1");
+    assert_error!(error, ErrorKind::Busy, "the memory region was not closed: 1 other handle(s) use it;");
     other.close().unwrap();
     assert_eq!(closes(&fake), ["close mr"]);
 }
@@ -119,10 +120,10 @@ fn a_region_with_another_owner_is_handed_back_and_can_be_closed_later() {
 fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
     let fake = Fake::new(206);
     let domain = fake.domain();
-    let mut endpoint = endpoint(&fake, &domain);
-    endpoint.retain(region(&domain).unwrap());
+    let mut queue = MappedQueue::new(endpoint(&fake, &domain), &domain.gda_ops().unwrap()).unwrap();
+    queue.retain(region(&domain).unwrap()).unwrap();
     assert_eq!(closes(&fake), [""; 0]);
-    endpoint.close().unwrap();
+    queue.close().unwrap();
     assert_eq!(closes(&fake)[..2], ["close endpoint", "close mr"]);
 }
 
@@ -130,9 +131,9 @@ fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
 fn a_failed_close_is_reported_and_leaves_bound_objects_and_regions_open() {
     let fake = Fake::answering("close endpoint", -i64::from(libc::EBUSY));
     let domain = fake.domain();
-    let mut endpoint = endpoint(&fake, &domain);
-    endpoint.retain(region(&domain).unwrap());
-    let error = endpoint.close().unwrap_err();
+    let mut queue = MappedQueue::new(endpoint(&fake, &domain), &domain.gda_ops().unwrap()).unwrap();
+    queue.retain(region(&domain).unwrap()).unwrap();
+    let error = queue.destroy().unwrap_err();
     assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
     assert_eq!(
         closes(&fake),

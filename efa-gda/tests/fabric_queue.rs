@@ -6,7 +6,7 @@ mod fabric_fake;
 use std::ptr::{NonNull, null_mut};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Bindings, Buffer, Domain, MemoryRegion};
+use efa_gda::fabric::{Access, Bindings, Buffer, Domain, Region};
 use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{DecodedRequest, Operation, Peer, RequestIdWidth};
@@ -14,7 +14,7 @@ use efa_gda::{Error, ErrorKind};
 use efa_gda_test_support::assert_error;
 use fabric_fake::{DEPTH, Fake};
 
-fn region(domain: &Domain, access: Access) -> MemoryRegion {
+fn region(domain: &Domain, access: Access) -> Region {
     domain.register(Buffer::zeroed(4096).unwrap(), access).unwrap()
 }
 
@@ -31,14 +31,14 @@ fn peer(queue: &MappedQueue) -> Peer {
 }
 
 /// Runs `body` with a queue of a new provider and a region of 4096 bytes.
-fn with_queue(body: impl FnOnce(&Fake, MappedQueue, MemoryRegion)) {
+fn with_queue(body: impl FnOnce(&Fake, MappedQueue, Region)) {
     let fake = Fake::new(206);
     let domain = fake.domain();
     body(&fake, queue(&fake, &domain), region(&domain, Access::ALL));
 }
 
 /// Posts a put that never completes, and returns the error of its timeout.
-fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> Error {
+fn unanswered(queue: &mut MappedQueue, region: &Region) -> Error {
     let put = WorkRequest::write(peer(queue), region, region.remote()).bytes(64);
     queue.execute(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
 }
@@ -213,7 +213,7 @@ fn inline_bytes_that_the_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
     };
     let start = NonNull::new(start.cast()).unwrap();
     // SAFETY: mapped until the process ends.
-    let region = unsafe { MemoryRegion::register_foreign(&domain, start, 4096, Access::ALL) }.unwrap();
+    let region = unsafe { domain.register_foreign(start, 4096, Access::ALL) }.unwrap();
     let put = WorkRequest::inline_send(peer(&queue), &region).bytes(32).stride(64).count(3);
     assert_error!(queue.execute(&put).unwrap_err(), ErrorKind::Argument, "this CPU cannot read");
     assert_eq!(queue.in_flight(), 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Fabric, Library, MemoryRegion, Query};
+use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Fabric, Library, Query, Region};
 use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer};
@@ -166,10 +166,7 @@ fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
 }
 
 /// Runs `body` with a queue that is its own peer, and a region of 96 bytes.
-fn with_loopback(
-    variables: &[(&str, &str)],
-    body: impl FnOnce(MappedQueue, Peer, MemoryRegion, &SoftAdapter),
-) {
+fn with_loopback(variables: &[(&str, &str)], body: impl FnOnce(MappedQueue, Peer, Region, &SoftAdapter)) {
     with_soft_adapter(variables, |adapter| {
         let side = Side::open(&Query::new());
         let queue = side.queue();

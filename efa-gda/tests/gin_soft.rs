@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{CompletionCounter, CountedOperations, MemoryRegion, Query};
+use efa_gda::fabric::{CompletionCounter, CountedOperations, Query, Region};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
     EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_TIMEOUT_SLOTS,
@@ -140,7 +140,7 @@ fn run(launch: Launch) -> Outcome {
     let big_at = values_at(entries) + (8 * entries).max(pool);
     let len = big_at + launch.big.max(64);
     let small = image(len.min(big_at + 64), 0);
-    let region = |image: &[u8]| -> MemoryRegion {
+    let region = |image: &[u8]| -> Region {
         let region = side.region(&vec![0; len]);
         region.buffer().unwrap().write(0, image).unwrap();
         region

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use efa_gda::fabric::{Library, MemoryRegion, Query};
+use efa_gda::fabric::{Library, Query, Region};
 use efa_gda::gpu::{Gpu, HostRange};
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda_sys::device::EFA_GDA_OK;
@@ -44,8 +44,8 @@ struct Rank {
     queues: Vec<GpuQueue>,
     /// The GPU's access to a heap in host memory, which must outlive it.
     pages: Option<HostRange>,
-    heap: MemoryRegion,
-    channels: MemoryRegion,
+    heap: Region,
+    channels: Region,
     lkeys: [u32; 2],
     posts: CudaSlice<Plain<Queue>>,
     peers: CudaSlice<Plain<Peer>>,
@@ -114,7 +114,7 @@ fn open(gpu: &Gpu, stream: &Arc<CudaStream>, load: Load, at: Heap) -> Vec<Rank> 
         let posts: Vec<_> = posts.into_iter().zip(&queues).map(on_gpu).collect();
         let peers: Vec<_> = peers.into_iter().map(Plain).collect();
         let pages = (at == Heap::Host).then(|| {
-            let start = heap.start() as usize;
+            let start = heap.address() as usize;
             // SAFETY: the region keeps its memory mapped, and `Rank` drops it after this.
             unsafe { gpu.reach(start..start + heap.len()) }.unwrap()
         });

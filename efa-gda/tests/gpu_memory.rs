@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use efa_gda::ErrorKind;
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, MemoryRegion, Query};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Query, Region};
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::{GpuQueue, Placement};
 use efa_gda::queue::{Receives, WorkRequest};
@@ -59,8 +59,8 @@ fn pretended_memory(gpu: &Driver, bytes: &[u8]) -> DeviceMemory {
     unsafe { DeviceMemory::new(gpu.memory(bytes), bytes.len(), 0, no_dmabuf(), Arc::new(())) }.unwrap()
 }
 
-fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> MemoryRegion {
-    MemoryRegion::register_device(&side.domain, pretended_memory(gpu, bytes), Access::ALL).unwrap().0
+fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> Region {
+    side.domain.register_device(pretended_memory(gpu, bytes), Access::ALL).unwrap().0
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_region_retains_gpu_memory_until_its_last_use() {
         let owner = Arc::new(FlagOnDrop(freed.clone()));
         // SAFETY: as in `pretended_memory`.
         let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
-        let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
+        let (region, _) = side.domain.register_device(memory, Access::ALL).unwrap();
         let put = WorkRequest::write(peer, &region, region.remote());
         assert_error!(region.clone().close().unwrap_err(), ErrorKind::Busy);
         drop(region);
@@ -135,7 +135,7 @@ fn an_error_of_registration_names_the_reason_of_both_attempts() {
         let owner = Arc::new(());
         // SAFETY: the domain refuses the memory, so nothing accesses it.
         let memory = unsafe { DeviceMemory::new(0x7000_0000, 64, 0, no_dmabuf(), owner) }.unwrap();
-        let error = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap_err();
+        let error = side.domain.register_device(memory, Access::ALL).unwrap_err();
         assert_error!(error, ErrorKind::Unsupported, "as a dmabuf: a fake; by address: ", "without FI_HMEM");
     });
 }

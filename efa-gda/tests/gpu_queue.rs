@@ -13,7 +13,7 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use efa_gda::ErrorKind;
-use efa_gda::fabric::{Buffer, MemoryRegion, Query};
+use efa_gda::fabric::{Buffer, Query, Region};
 use efa_gda::gpu::{Gpu, HostRange};
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{Contents, MappedQueue, WorkRequest, device_peer};
@@ -46,8 +46,8 @@ struct Scene {
     queue: GpuQueue,
     _second: MappedQueue,
     peer: Peer,
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     stream: Arc<CudaStream>,
     mapped_word: HostRange,
     // Dropped after its range.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::ErrorKind;
-use efa_gda::fabric::{MemoryRegion, Query};
+use efa_gda::fabric::{Query, Region};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, Placement};
 use efa_gda::queue::{Arrival, MappedQueue, ReceiveId, Received, Receives, WorkRequest};
@@ -31,7 +31,7 @@ const RECEIVE_QUEUE: &str = "4";
 const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
 
 /// Sends messages `from..from + count` of `source`, each with its number as immediate.
-fn send(sender: &mut MappedQueue, peer: Peer, source: &MemoryRegion, from: usize, count: usize) {
+fn send(sender: &mut MappedQueue, peer: Peer, source: &Region, from: usize, count: usize) {
     let put = WorkRequest::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
     let put = put.offsets((from * SIZE) as u64, 0).immediate(from as u32).counting();
     sender.execute(&put.timeout(WAIT)).unwrap();
@@ -58,8 +58,8 @@ fn receive_past_a_lap(
     adapter: &SoftAdapter,
     side: &Side,
     (receiver, sender, peer): (&mut GpuQueue, &mut MappedQueue, Peer),
-    region: &MemoryRegion,
-    bytes_now: impl Fn(&MemoryRegion) -> Vec<u8>,
+    region: &Region,
+    bytes_now: impl Fn(&Region) -> Vec<u8>,
 ) {
     let ring = receiver.mapped().limits().receives as usize;
     let total = (ring + ring / 2).next_multiple_of(CHUNK);

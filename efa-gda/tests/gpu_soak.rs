@@ -10,7 +10,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
-use efa_gda::fabric::{Library, MemoryRegion, Query};
+use efa_gda::fabric::{Library, Query, Region};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{MappedQueue, device_peer};
@@ -68,8 +68,8 @@ unsafe impl DeviceRepr for Args {}
 struct Shared {
     queue: GpuQueue,
     lane: Lane,
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     _peer: MappedQueue,
 }
 

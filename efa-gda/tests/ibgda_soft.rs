@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use efa_gda::fabric::{MemoryRegion, Query};
+use efa_gda::fabric::{Query, Region};
 use efa_gda::queue::MappedQueue;
 use efa_gda_sys::device::{
     EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK,
@@ -38,8 +38,8 @@ enum Kernel {
 struct Ranks {
     load: Load,
     queues: Vec<Vec<MappedQueue>>,
-    heaps: Vec<MemoryRegion>,
-    channels: Vec<MemoryRegion>,
+    heaps: Vec<Region>,
+    channels: Vec<Region>,
     words: Vec<Words>,
     /// `queues`, as device code sees them.
     posts: Vec<Vec<Queue>>,

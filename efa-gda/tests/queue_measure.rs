@@ -6,7 +6,7 @@
 mod support;
 
 use efa_gda::ErrorKind;
-use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
+use efa_gda::fabric::{Query, Region, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
@@ -25,11 +25,11 @@ fn queues(side: &Side, count: usize) -> (Vec<MappedQueue>, Vec<Peer>) {
 }
 
 /// Source and target of 128 blocks of 64 bytes; each lap writes every block once.
-fn memory(side: &Side) -> (MemoryRegion, MemoryRegion) {
+fn memory(side: &Side) -> (Region, Region) {
     (side.region(&pattern(64 * 128)), side.region(&[0; 64 * 128]))
 }
 
-fn puts(peers: &[Peer], source: &MemoryRegion, target: RemoteRegion) -> Vec<WorkRequest> {
+fn puts(peers: &[Peer], source: &Region, target: RemoteRegion) -> Vec<WorkRequest> {
     let put = |peer: &Peer| WorkRequest::write(*peer, source, target).bytes(64).stride(64).count(128);
     peers.iter().map(put).collect()
 }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use efa_gda::fabric::{CompletionCounter, CountedOperations, CounterMemory, MemoryRegion, Query};
+use efa_gda::fabric::{CompletionCounter, CountedOperations, CounterMemory, Query, Region};
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{
     EFA_GDA_ABORTED, EFA_GDA_COMPLETION_ERROR, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_POISONED,
@@ -37,7 +37,7 @@ const UNORDERED: &[(&str, &str)] = &[
 ];
 
 /// Memory of a region, for kernels on the host executor.
-fn pointer<T>(region: &MemoryRegion) -> *mut T {
+fn pointer<T>(region: &Region) -> *mut T {
     region.address() as *mut T
 }
 

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 use efa_gda::verbs::*;
-use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer};
 use efa_gda_test_support::{Need, missing, pattern, skip};
 
-const KEY: QueueKey = QueueKey::new(0x5eed);
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A protection domain of the adapter. None, with the skip recorded, where no adapter is named.
@@ -44,13 +43,16 @@ fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> MappedQueue {
     queue_on(domain, &CompletionQueue::create(domain.context(), 1024).unwrap(), options)
 }
 
+fn depths(send_entries: u32, receive_entries: u32) -> QueuePairOptions {
+    QueuePairOptions { send_entries, receive_entries, ..Default::default() }
+}
+
 fn queue_on(
     domain: &ProtectionDomain,
     completions: &CompletionQueue,
     options: &QueuePairOptions,
 ) -> MappedQueue {
-    let pair = QueuePair::create(domain, CompletionQueues::shared(completions), options).unwrap();
-    MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
+    MappedQueue::over_verbs(QueuePair::open(domain, completions, options).unwrap()).unwrap()
 }
 
 /// Returns the queue as its peer.
@@ -59,13 +61,13 @@ fn itself(queue: &mut MappedQueue) -> Peer {
     queue.insert_peer(&address).unwrap()
 }
 
-fn region(domain: &ProtectionDomain, bytes: &[u8]) -> MemoryRegion {
+fn region(domain: &ProtectionDomain, bytes: &[u8]) -> Region {
     let buffer = Buffer::zeroed(bytes.len()).unwrap();
     buffer.write(0, bytes).unwrap();
-    MemoryRegion::register(domain, buffer, Access::ALL).unwrap()
+    domain.register(buffer, Access::ALL).unwrap()
 }
 
-fn content(region: &MemoryRegion) -> Vec<u8> {
+fn content(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.buffer().unwrap().read(0, &mut bytes).unwrap();
     bytes
@@ -74,7 +76,7 @@ fn content(region: &MemoryRegion) -> Vec<u8> {
 #[test]
 fn exposed_depths_are_the_requested_depths_rounded_up() {
     let Some(domain) = domain() else { return };
-    let options = QueuePairOptions::new().send_entries(100).receive_entries(60);
+    let options = depths(100, 60);
     let exposure = *queue(&domain, &options).exposure();
     assert_eq!((exposure.sq.num_entries, exposure.rq.num_entries), (128, 64));
     assert_eq!((exposure.sq.entry_size, exposure.cq.num_entries), (EntrySize::B64, 1024));
@@ -84,10 +86,10 @@ fn exposed_depths_are_the_requested_depths_rounded_up() {
 #[test]
 fn a_read_of_a_region_with_relaxed_ordering_returns_every_write_before_it() {
     let Some(domain) = domain() else { return };
-    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let mut queue = queue(&domain, &QueuePairOptions::default());
     let peer = itself(&mut queue);
     let access = Access::ALL | Access::RELAXED_ORDERING;
-    let relaxed = MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    let relaxed = domain.register(Buffer::zeroed(64).unwrap(), access).unwrap();
     assert_eq!(relaxed.ordering(), RegionOrdering::Relaxed);
     let (source, sink) = (region(&domain, &[0xff; 64]), region(&domain, &[0; 64]));
     let strict = region(&domain, &[0; 64]);
@@ -128,11 +130,8 @@ fn external(domain: &ProtectionDomain) -> Option<(MappedQueue, NonNull<u8>)> {
         ExternalMemory { dmabuf: dmabuf.as_fd(), offset: 0, length: 1 << 16, buffer: buffer.as_ptr() };
     // SAFETY: the mapping is never removed.
     match unsafe { CompletionQueue::create_external(domain.context(), &memory, 256) } {
-        Ok(completions) => {
-            let options = QueuePairOptions::new().send_entries(64).receive_entries(64);
-            Some((queue_on(domain, &completions, &options), buffer))
-        }
-        Err(error) if error.errno() == Some(libc::EINVAL) => {
+        Ok(completions) => Some((queue_on(domain, &completions, &depths(64, 64)), buffer)),
+        Err(error) if error.code() == Some(libc::EINVAL) => {
             skip(format!("this kernel accepts only real dmabufs: {error}"));
             None
         }
@@ -170,14 +169,14 @@ fn writes(queue: &mut MappedQueue, domain: &ProtectionDomain, bytes: usize, coun
 #[test]
 fn written_bytes_arrive_across_every_wrap_of_the_rings() {
     let Some(domain) = domain() else { return };
-    let mut queue = queue(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
+    let mut queue = queue(&domain, &depths(128, 128));
     writes(&mut queue, &domain, 64, 5000);
 }
 
 #[test]
 fn eight_mebibytes_arrive_in_one_write() {
     let Some(domain) = domain() else { return };
-    writes(&mut queue(&domain, &QueuePairOptions::new()), &domain, 8 << 20, 1);
+    writes(&mut queue(&domain, &QueuePairOptions::default()), &domain, 8 << 20, 1);
 }
 
 #[test]
@@ -186,7 +185,7 @@ fn inline_writes_arrive_from_128_byte_entries() {
     if !domain.context().attributes().has_wide_entries() {
         return skip(format!("{} has no 128-byte entries", domain.context().name()));
     }
-    let mut queue = queue(&domain, &QueuePairOptions::new().entry_size(EntrySize::B128));
+    let mut queue = queue(&domain, &QueuePairOptions { entry_size: EntrySize::B128, ..Default::default() });
     assert_eq!(queue.exposure().sq.entry_size, EntrySize::B128);
     let sent = pattern(80 * 50);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
@@ -199,7 +198,7 @@ fn inline_writes_arrive_from_128_byte_entries() {
 #[test]
 fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
     let Some(domain) = domain() else { return };
-    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let mut queue = queue(&domain, &QueuePairOptions::default());
     let memory = region(&domain, &[1; 64]);
     let gone = region(&domain, &[0; 64]);
     let remote = gone.remote();
@@ -213,7 +212,7 @@ fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
 #[test]
 fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
     let Some(domain) = domain() else { return };
-    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let mut queue = queue(&domain, &QueuePairOptions::default());
     let sent = pattern(1000);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let posted = queue.post_receives(&Receives::new(&target)).unwrap();
@@ -232,7 +231,7 @@ fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
 #[test]
 fn a_read_returns_the_remote_bytes() {
     let Some(domain) = domain_with(Capability::RdmaRead) else { return };
-    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let mut queue = queue(&domain, &QueuePairOptions::default());
     let sent = pattern(4096);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let peer = itself(&mut queue);
@@ -246,8 +245,8 @@ fn a_read_on_an_adapter_without_rdma_read_is_refused() {
     if domain.context().attributes().has(Capability::RdmaRead) {
         return skip(format!("{} has RDMA read", domain.context().name()));
     }
-    let mut queue = queue(&domain, &QueuePairOptions::new());
-    let register = |access| MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    let mut queue = queue(&domain, &QueuePairOptions::default());
+    let register = |access| domain.register(Buffer::zeroed(64).unwrap(), access).unwrap();
     let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
     let peer = itself(&mut queue);
     let error = queue.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap_err();
@@ -256,13 +255,8 @@ fn a_read_on_an_adapter_without_rdma_read_is_refused() {
 
 /// Creates a queue with counters attached.
 fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> MappedQueue {
-    let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
-    let options = QueuePairOptions::new();
-    let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options).unwrap();
-    for (counter, counted) in counters {
-        pair.attach(counter, *counted).unwrap();
-    }
-    MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
+    let counters = counters.iter().map(|(counter, counted)| ((*counter).clone(), *counted)).collect();
+    queue(domain, &QueuePairOptions { counters, ..Default::default() })
 }
 
 #[test]
@@ -273,7 +267,7 @@ fn counters_count_writes_arrivals_and_errors_separately() {
     let mut queue =
         counted(&domain, &[(&out, CountedOperations::WRITE), (&arrived, CountedOperations::REMOTE_WRITE)]);
     writes(&mut queue, &domain, 64, 100);
-    let read = |counter: &CompletionCounter| (counter.successes().unwrap(), counter.errors().unwrap());
+    let read = |counter: &CompletionCounter| counter.read().unwrap();
     assert_eq!((read(&out), read(&arrived)), ((100, 0), (100, 0)));
     let (memory, gone) = (region(&domain, &[1; 64]), region(&domain, &[0; 64]));
     let remote = gone.remote();
@@ -306,7 +300,7 @@ fn a_counter_in_a_descriptors_memory_counts_in_that_memory() {
     // SAFETY: the mapping is never removed, and it keeps the descriptor's memory alive.
     let counter = match unsafe { CompletionCounter::create_external(domain.context(), word(64), word(128)) } {
         Ok(counter) => counter,
-        Err(error) if error.errno() == Some(libc::EINVAL) => {
+        Err(error) if error.code() == Some(libc::EINVAL) => {
             skip(format!("this kernel accepts only real dmabufs: {error}"));
             return;
         }

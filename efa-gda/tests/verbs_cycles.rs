@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use efa_gda::queue::MappedQueue;
 use efa_gda::verbs::*;
-use efa_gda::wire::QueueKey;
 use efa_gda_test_support::{Need, missing};
 
 const CYCLES: usize = 10_000;
@@ -15,19 +15,18 @@ const CYCLES: usize = 10_000;
 fn cycle(context: &Context) {
     let domain = ProtectionDomain::allocate(context).unwrap();
     let completions = CompletionQueue::create(context, 64).unwrap();
-    let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
-    let mut created = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options).unwrap();
+    let mut counters = Vec::new();
     if context.attributes().has(Capability::CompletionCounters) {
-        let counter = CompletionCounter::create(context).unwrap();
-        created.attach(&counter, CountedOperations::WRITE).unwrap();
+        counters.push((CompletionCounter::create(context).unwrap(), CountedOperations::WRITE));
     }
-    let mut ready = created.activate(QueueKey::new(1)).unwrap();
-    let address = ready.address().unwrap();
-    ready.peer(&address).unwrap();
-    ready.exposure().unwrap();
+    let options = QueuePairOptions { send_entries: 16, receive_entries: 16, counters, ..Default::default() };
+    let pair = QueuePair::open(&domain, &completions, &options).unwrap();
+    drop(options);
+    let mut queue = MappedQueue::over_verbs(pair).unwrap();
+    queue.insert_peer(&queue.address().unwrap()).unwrap();
     let buffer = Buffer::zeroed(4096).unwrap();
-    ready.retain(MemoryRegion::register(&domain, buffer, Access::ALL).unwrap());
-    ready.close().unwrap();
+    queue.retain(domain.register(buffer, Access::ALL).unwrap()).unwrap();
+    queue.close().unwrap();
     completions.close().unwrap();
     domain.close().unwrap();
 }

@@ -8,22 +8,20 @@ mod verbs_fake;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use efa_gda::ErrorKind;
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::exposure::Exposure;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{
-    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, Peer, QueueKey,
-    QueuePairNumber, RequestId,
+    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, Peer, QueuePairNumber,
+    RequestId,
 };
 use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
-use efa_gda_test_support::assert_error;
 use efa_gda_test_support::{complete_when_rung, cuda, in_child};
 use verbs_fake::{DEPTH, library, state};
 
@@ -94,7 +92,7 @@ fn completing<R>(
 }
 
 /// Opens a queue of the fake adapter, which is its own peer, and registers memory for its requests.
-fn open() -> (MappedQueue, Peer, MemoryRegion) {
+fn open() -> (MappedQueue, Peer, Region) {
     state(|state| {
         state.send = efadv_wq_attr {
             buffer: RINGS.send.get().cast(),
@@ -105,10 +103,9 @@ fn open() -> (MappedQueue, Peer, MemoryRegion) {
     let context = library(|_, efadv| efadv.efadv_query_cq = Some(query_cq)).adapter(None).unwrap();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, COMPLETIONS).unwrap();
-    let pair =
-        QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
-    let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
-    let region = MemoryRegion::register(&domain, Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
+    let pair = QueuePair::open(&domain, &completions, &QueuePairOptions::default()).unwrap();
+    let queue = MappedQueue::over_verbs(pair).unwrap();
+    let region = domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
     let address = queue.address().unwrap();
     let peer = queue.insert_peer(&address).unwrap();
     (queue, peer, region)
@@ -120,7 +117,7 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, None, &proxy).unwrap();
         assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
         let two = write.clone().count(2);
@@ -143,23 +140,6 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
 }
 
 #[test]
-fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
-    with_pretended_gpu(|gpu| {
-        let (queue, peer, region) = open();
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let foreign =
-            MemoryRegion::register_dmabuf(region.domain(), file.as_fd(), 0, 4096, 0x1000, Access::ALL)
-                .unwrap();
-        let send = WorkRequest::inline_send(peer, &foreign).bytes(16);
-        let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
-        let error = queue.execute(&send).unwrap_err();
-        assert_error!(error, ErrorKind::Unsupported);
-        queue.unmap().unwrap().close().unwrap();
-    });
-}
-
-#[test]
 fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
     // Send queue, doorbell, completion queue.
     let variables = [&cuda::VARIABLES[..], &[("PRETEND_GPU_REFUSES", "3")]].concat();
@@ -168,7 +148,7 @@ fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
         let (queue, peer, region) = open();
         let exposure = *queue.exposure();
         let proxy = DoorbellProxy::start().unwrap();
-        let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, None, &proxy).unwrap();
         assert!(queue.relayed().is_some());
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).count(2);
         completing(0..2, CompletionStatus::Ok, &exposure, || queue.execute(&write)).unwrap();

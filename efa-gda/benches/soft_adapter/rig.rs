@@ -11,8 +11,8 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Domain, Fabric, Info, Library,
-    MemoryRegion, Query,
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Domain, Fabric, Info, Library, Query,
+    Region,
 };
 use efa_gda::gpu::{Gpu, GpuMemory, HostRange, compile_source};
 use efa_gda::gpu_queue::{GpuQueue, Placement};
@@ -182,7 +182,7 @@ impl Rig {
         queue.during("map the queue")
     }
 
-    fn region(&self, bytes: usize) -> Outcome<MemoryRegion> {
+    fn region(&self, bytes: usize) -> Outcome<Region> {
         let buffer =
             Buffer::zeroed(bytes).ok_or_else(|| format!("no memory for a buffer of {bytes} bytes"))?;
         self.domain.register(buffer, Access::ALL).during("register a buffer")
@@ -214,8 +214,8 @@ impl Rig {
         let other = self.queue(None)?;
         let peer = introduce(&queue, &other)?;
         let (source, target) = (self.region(bytes)?, self.region(bytes)?);
-        let reach = |region: &MemoryRegion| {
-            let start = region.start() as usize;
+        let reach = |region: &Region| {
+            let start = region.address() as usize;
             // SAFETY: the link keeps the region, and with it the memory, for longer than the range.
             unsafe { self.gpu.reach(start..start + bytes) }.during("map a buffer into the GPU")
         };
@@ -305,7 +305,7 @@ fn function(context: &Arc<CudaContext>, module: &Arc<CudaModule>, name: &str) ->
 }
 
 /// Fills a region with bytes that are not zero and differ from their neighbours.
-fn fill(region: &MemoryRegion, seed: usize) -> Outcome<()> {
+fn fill(region: &Region, seed: usize) -> Outcome<()> {
     let bytes: Vec<u8> = (0..region.len()).map(|at| ((at + seed) % 251) as u8 + 1).collect();
     region.buffer().ok_or("a region has no buffer")?.write(0, &bytes).during("fill a buffer")
 }
@@ -337,8 +337,8 @@ pub(crate) struct Link {
     scratch: GpuMemory,
     status: GpuMemory,
     _ranges: [HostRange; 2],
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     other: MappedQueue,
     _counter: Option<CompletionCounter>,
     context: Option<Context>,
@@ -358,7 +358,7 @@ impl Link {
 
     /// Fails if the first `bytes` bytes of the target differ from those of the source.
     pub(crate) fn compare(&self, bytes: usize) -> Outcome<()> {
-        let read = |region: &MemoryRegion| {
+        let read = |region: &Region| {
             let mut copy = vec![0; bytes];
             region.buffer().ok_or("a region has no buffer")?.read(0, &mut copy).during("read a buffer")?;
             Ok::<_, String>(copy)

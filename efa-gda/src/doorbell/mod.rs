@@ -1,7 +1,7 @@
 //! Doorbells of queues that kernels post to: rung by the device, or by a host thread for the device.
 //!
-//! A program starts one [`DoorbellProxy`] ([`DoorbellProxy::start`]) and passes it with a [`DoorbellChoice`] to
-//! `GpuQueue::with_doorbell`, which selects the mode. For a queue that the host executor drives, it passes the proxy
+//! A program starts one [`DoorbellProxy`] ([`DoorbellProxy::start`]) and passes it to `GpuQueue::with_doorbell`, which
+//! selects the mode. For a queue that the host executor drives, it passes the proxy
 //! with a [`DoorbellMode`] to [`MappedQueue::set_doorbell`](crate::queue::MappedQueue::set_doorbell). The rest of this
 //! module is for the implementation of queues.
 //!
@@ -15,8 +15,8 @@
 //!
 //! A [`DoorbellProxy`] rings for many queues. "The proxy" below is the thread that holds its lock: its own thread, or a
 //! caller of one of its methods or of a registration's. In every mode it can also relay completions to a device that
-//! cannot map the completion queue ([`DoorbellProxy::relay`]; `relay.rs` states how). This module knows rings, records
-//! and doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
+//! cannot map the completion queue ([`Service::Relay`]). This module knows rings, records and doorbells, and neither
+//! libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
 //!
 //! # Protocol
 //!
@@ -24,7 +24,7 @@
 //! bit of entries flips with each lap, and begins as 0 in a send queue and as 1 in a completion queue. The *writer* of
 //! a queue is the only group of threads that may write its entries and its record at this time (`sq.h`). In a *visit*
 //! to a queue, the proxy loads the record once and rings at most once, for entries before that record, or it copies
-//! completions (`relay.rs`). A *last visit* is all the visits that a detach or a stop makes to one queue.
+//! completions. A *last visit* is all the visits that a detach or a stop makes to one queue.
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -33,7 +33,7 @@
 //! | doorbell record: all 32 bits of the device's producer index | the device; before it, `register` | the proxy, with acquire; [`Registration::unrung`] | the device's system fence before it |
 //! | doorbell index: the producer index that the last doorbell carried | the proxy | the proxy; after the end, [`Registration::unrung`] | the proxy's lock; the copy in `Shared::end` |
 //! | doorbell: the low 16 bits of the doorbell index | the proxy, with release | the adapter | see below |
-//! | abort flag (`efa_gda_queue::abort`; the structs in host memory and in a GPU's memory have one each): a status once the proxy will not ring, or relay, again | the proxy, through [`Alarm`], over 0 or 1; the host: 1 to abort waits, 0 to allow them again, and the status of an ended registration when a queue that is out of service leaves its GPU. The first status stays | every wait on the queue that has a bound | none needed: the word orders no other word |
+//! | abort flag (`efa_gda_queue::abort`; the structs in host memory and in a GPU's memory have one each): a status once the proxy will not ring, or relay, again | the proxy, through an alarm ([`Registration::add_alarm`]), over 0 or 1; the host: 1 to abort waits, 0 to allow them again, and the status of an ended registration when a queue that is out of service leaves its GPU. The first status stays | every wait on the queue that has a bound | none needed: the word orders no other word |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
 //! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it orders before the record the entries of every
@@ -83,12 +83,36 @@
 //! the alarm ends a wait for them that has a bound, with [`DeviceError::ProxyStopped`]. The abort flag of the host
 //! ([`AbortFlag`](crate::queue::AbortFlag)) ignores the alarm of a detach, because the queue detaches itself and may
 //! then be rung in another mode. After the call the proxy accesses neither the send queue, its doorbell, the record nor
-//! the staging ring; a relay of the same queue continues. [`DoorbellProxy::stop`] makes the last visits of all queues
-//! and relays, removes them, and raises their alarms with [`End::Stopped`], which the host's abort flag takes. If the
+//! the staging ring; a relay of the same queue's completions continues. [`DoorbellProxy::stop`] makes the last visits of
+//! all queues, removes them, and raises their alarms with [`End::Stopped`], which the host's abort flag takes. If the
 //! proxy's thread panics, the same happens without the last visits. A last visit that finds a bad record ends the
 //! queue as any other visit does, and [`Registration::detach`] returns [`End::Fault`].
 //!
-//! **Waits.** A wait of a `Sender` has the bound of its handle (`post.h`), and a wait of `rq.h` or `signal.h` the bound
+//! # Relay
+//!
+//! [`Service::Relay`] copies each new entry of an adapter's completion queue to a ring in ordinary memory. The copy has
+//! the depth, the entry size and the phases of the original, and entry `i` of one is entry `i` of the other. So device
+//! code polls the copy as it polls a completion queue, and everything that a completion carries reaches it: receives,
+//! errors, and their request ids.
+//!
+//! | word | written by | read by | ordered by |
+//! |---|---|---|---|
+//! | entries of the completion queue | the adapter: the body, then the 8 bytes that hold the phase | the proxy: those 8 bytes with acquire, then the body | `order_after_device_load` between the two |
+//! | entries of the copy | the proxy: the body, then the 8 bytes that hold the phase, with release; before it, `register` marks every entry as not written | the device: those 8 bytes, then the body (`cq.h`, B1) | `order_stores` between the two |
+//! | record: the consumer index, 16 bits of it | the device, after it read completions (`cq.h`, `cq.doorbell`); before it, `register` | the proxy, with acquire | `cq.h`, B2 |
+//! | the adapter's completion doorbell, if it has one | the proxy: the consumer index, with release | the adapter | that release; the proxy loaded these entries before the store, because the device had already read their copies |
+//!
+//! **No overrun.** The proxy does not wait for free entries of the copy. It overwrites entry `i` with entry `i + depth`
+//! only after the adapter did the same, and device code keeps the adapter from that: it counts a request, or a
+//! posted receive, only after it read the completion in the copy. A proxy that lags delays these counts, so it does not
+//! fall behind by more than the depth. Completions that no count bounds (of writes with immediate that use no posted
+//! receive) can overrun the copy as they can overrun the completion queue (`cq.h`, NO OVERRUN). On a queue with
+//! completion counters, device code counts requests whose completions it has not read. `GpuQueue` therefore relays no
+//! such queue.
+//!
+//! # Waits
+//!
+//! A wait of a `Sender` has the bound of its handle (`post.h`), and a wait of `rq.h` or `signal.h` the bound
 //! that its caller passes. The abort flag ends each of them early. The proxy waits for no device. `proxy.rs` states
 //! the waits of host threads.
 //!
@@ -104,12 +128,9 @@ mod port;
 mod proxy;
 mod proxy_queues;
 mod registration;
-mod relay;
 mod store;
 
 pub use handoff::RecordFault;
-pub use mode::{DoorbellChoice, DoorbellMode, ParseDoorbellModeError};
-pub use proxy::{DoorbellProxy, ProxyError, StopError};
-pub use proxy_queues::Counts;
-pub use registration::{Alarm, End, RegisterError, Registration, SendQueue};
-pub use relay::{CompletionRelay, CompletionRing};
+pub use mode::DoorbellMode;
+pub use proxy::DoorbellProxy;
+pub use registration::{End, Registration, Ring, Service};

@@ -1,4 +1,4 @@
-//! Runs the proxy's code (`handoff.rs`, `relay.rs`) on the model checker's words, in every order that the memory model
+//! Runs the proxy's code (`handoff.rs`) on the model checker's words, in every order that the memory model
 //! allows with at most three forced switches of threads. Each entry of a send queue is one word: the producer index
 //! after the entry, or 0 in a slot without one. The model leaves out pointers,
 //! barriers for devices (`port.rs`, `store.rs`), the check of phases in a staging ring, and indices that wrap at 2^32.
@@ -7,9 +7,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::handoff::{Handoff, Port, RecordFault};
-use super::proxy_queues::Visited;
-use super::relay::{PHASE, Relay, RelayPort};
+use super::handoff::{Handoff, PHASE, Port, RecordFault, copy_new};
 
 const DEPTH: u32 = 2;
 
@@ -88,18 +86,17 @@ struct Model<const STAGED: bool> {
 }
 
 impl<const STAGED: bool> Port for Model<STAGED> {
-    const PLACES: bool = STAGED;
-
     fn record(&self) -> u32 {
         self.words.record.load(Ordering::Acquire)
     }
 
-    fn place(&self, first: u32, count: u32) -> Result<(), RecordFault> {
-        for slot in (first..first + count).map(|counter| (counter % DEPTH) as usize) {
+    fn place(&self, first: u32, count: u32) -> Result<u32, RecordFault> {
+        let slots = (first..first + count).map(|counter| (counter % DEPTH) as usize);
+        for slot in slots.filter(|_| STAGED) {
             let entry = self.words.entries[slot].load(Ordering::Relaxed);
             self.words.queue[slot].store(entry, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(count)
     }
 
     fn ring(&self, index: u32) {
@@ -112,7 +109,8 @@ impl<const STAGED: bool> Port for Model<STAGED> {
 }
 
 fn handoff<const STAGED: bool>(words: &Arc<Words>, batch: u32) -> Handoff<Model<STAGED>> {
-    Handoff::new(Model { words: words.clone() }, 0, DEPTH, batch)
+    // In mode `record` one doorbell covers all entries before the record, as in `DoorbellProxy::register`.
+    Handoff::new(Model { words: words.clone() }, 0, DEPTH, if STAGED { batch } else { DEPTH })
 }
 
 /// Explores all orders with at most three forced switches of threads.
@@ -140,7 +138,7 @@ fn every_entry_is_written_before_its_doorbell<const STAGED: bool>(in_flight_limi
         }
         let (posted, fetched) = (device.join().unwrap(), adapter.join().unwrap());
         handoff.last_visit().unwrap();
-        assert_eq!(handoff.doorbell_index(), posted);
+        assert_eq!(handoff.index(), posted);
         assert_eq!(
             words.fetch(words.ring(STAGED), fetched),
             posted,
@@ -198,7 +196,7 @@ fn entries_posted_before_a_detach_are_rung() {
         device.join().unwrap();
         let mut queue = queues.lock().unwrap().take().unwrap();
         queue.last_visit().unwrap();
-        assert_eq!((queue.doorbell_index(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
+        assert_eq!((queue.index(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
         proxy.join().unwrap();
     });
 }
@@ -243,19 +241,19 @@ impl Completions {
     }
 }
 
-impl RelayPort for Arc<Completions> {
-    fn head(&self, index: u32) -> u64 {
-        self.queue[(index % DEPTH) as usize][0].load(Ordering::Acquire)
+impl Port for Arc<Completions> {
+    fn record(&self) -> u32 {
+        self.consumed.load(Ordering::Acquire)
     }
 
-    fn copy(&self, index: u32, head: u64) {
-        let (from, to) = (&self.queue[(index % DEPTH) as usize], &self.copy[(index % DEPTH) as usize]);
-        to[1].store(from[1].load(Ordering::Relaxed), Ordering::Relaxed);
-        to[0].store(head, Ordering::Release);
-    }
-
-    fn consumed(&self) -> Option<u32> {
-        Some(self.consumed.load(Ordering::Acquire))
+    fn place(&self, first: u32, count: u32) -> Result<u32, RecordFault> {
+        let head = |index: u32| self.queue[(index % DEPTH) as usize][0].load(Ordering::Acquire);
+        let copy = |index: u32, head| {
+            let (from, to) = (&self.queue[(index % DEPTH) as usize], &self.copy[(index % DEPTH) as usize]);
+            to[1].store(from[1].load(Ordering::Relaxed), Ordering::Relaxed);
+            to[0].store(head, Ordering::Release);
+        };
+        Ok(copy_new(DEPTH, (first, count), head, copy))
     }
 
     fn ring(&self, consumed: u32) {
@@ -275,7 +273,7 @@ fn a_device_reads_each_relayed_completion_whole_and_the_adapter_learns_that_it_d
         };
         let adapter = spawn(|words| (0..3).take_while(|index| words.complete(*index)).count() as u32);
         let device = spawn(|words| (0..2).fold(0, |index, _| words.poll(index)));
-        let mut relay = Relay::new(words.clone(), DEPTH, 0);
+        let mut relay = Handoff::relay(words.clone(), 0, DEPTH, 2 * DEPTH);
         relay.visit().unwrap();
         let (completed, read) = (adapter.join().unwrap(), device.join().unwrap());
         relay.visit().unwrap();

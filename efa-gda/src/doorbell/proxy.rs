@@ -3,36 +3,36 @@
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `relay`, `detach`, `stop`, `round` or `counts` | the same, and `Debug` | the mutex |
+//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `detach`, `stop`, `round`, `rung` or `relayed` | the same, and `Debug` | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
-//! | `records` | callers of `register` and `relay` | the same | its own mutex |
+//! | `records` | callers of `register` | the same | its own mutex |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it visited all queues a last time and removed them | the proxy's thread, with acquire | the release and the acquire pair. So a thread that ends by `stop` leaves no queue to `Ending` |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 //!
 //! A caller waits for the mutex of `queues` without a bound of its own. Its holders do bounded work, which no device
-//! can prolong (an [`Alarm`] or a log subscriber that blocks can): the proxy's thread releases it after the round in
+//! can prolong (an alarm or a log subscriber that blocks can): the proxy's thread releases it after the round in
 //! which it reads that a caller waits, and yields up to `YIELDS` times before it takes it again; another caller holds
 //! it for one round, or for the last visits of one queue or of all. The stop bound covers only the wait for the
 //! thread's end.
 
-use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::memory::{Record, Records};
-use super::mode::DoorbellMode;
-use super::port::{Staging, Words};
-use super::proxy_queues::{Counts, ProxyQueues};
-use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
+use super::memory::Records;
+use super::port::{Copying, Words};
+use super::proxy_queues::ProxyQueues;
+use super::registration::{Registration, Ring, Service, Shared};
 use super::store::BlockCopy;
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Buffer, page_size};
 
 /// The most entries, or completions, that one visit copies, so that a busy queue does not delay the others. A detach
 /// makes as many visits as it needs.
-pub(super) const COPIED_AT_ONCE: u32 = 256;
+const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
 /// Rounds that found no work, between two reads of the clock.
@@ -47,22 +47,9 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// How long [`DoorbellProxy::stop`] waits for the thread to end.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
-/// The operating system started no thread for a proxy.
-#[derive(Debug, thiserror::Error)]
-#[error("the doorbell proxy's thread could not be started; raise the limit of threads (ulimit -u)")]
-pub struct ProxyError(#[source] io::Error);
-
-/// The proxy's thread did not end in time. All queues are removed, and the thread touches none of their memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the doorbell proxy's thread did not end within {0:?}; its queues are removed, and the thread ends by itself once \
-     it runs"
-)]
-pub struct StopError(pub Duration);
-
 /// Rings for queues whose devices store doorbell records, and relays completions to devices that cannot map the
-/// completion queue ([`Self::relay`]). Clones are handles to one proxy, which stops when the last handle is dropped.
-/// Each [`Registration`] and each [`CompletionRelay`](super::CompletionRelay) holds a handle.
+/// completion queue. Clones are handles to one proxy, which stops when the last handle is dropped. Each [`Registration`]
+/// holds a handle.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
 
@@ -183,8 +170,8 @@ impl DoorbellProxy {
     /// last rang or relayed, then once a millisecond.
     ///
     /// # Errors
-    /// [`ProxyError`].
-    pub fn start() -> Result<Self, ProxyError> {
+    /// [`ErrorKind::Internal`]: the operating system started no thread.
+    pub fn start() -> Result<Self> {
         let shared = Arc::new(Core::default());
         let core = shared.clone();
         let body = move || {
@@ -192,7 +179,11 @@ impl DoorbellProxy {
             ending.0.run(Rest::default());
         };
         let thread = thread::Builder::new().name("efa-gda-proxy".into()).spawn(body);
-        let thread = thread.map_err(ProxyError)?;
+        let thread = thread.map_err(|error| {
+            let text =
+                "the doorbell proxy's thread could not be started; raise the limit of threads (ulimit -u)";
+            Error::new(ErrorKind::Internal, format!("{text}: {error}"))
+        })?;
         Ok(Self(Arc::new(Owner { core: shared, thread: Mutex::new(Some(thread)) })))
     }
 
@@ -208,75 +199,82 @@ impl DoorbellProxy {
         self.0.core.lock().round()
     }
 
-    /// Rounds so far, and the entries rung for and completions relayed in them.
-    pub fn counts(&self) -> Counts {
-        self.0.core.lock().counts()
+    /// Entries that doorbells covered so far, without those of a detach or a stop.
+    pub fn rung(&self) -> u64 {
+        self.0.core.lock().rung
     }
 
-    /// Registers a queue: the proxy rings for it from now on. No request of the queue may be in flight. `index` is the
-    /// producer index that its last doorbell carried; in mode [`DoorbellMode::Staged`] no entry past it may be posted
-    /// yet. `alarm` is raised when the proxy will not ring for the queue again.
+    /// Completions that were relayed so far, without those of a detach or a stop.
+    pub fn relayed(&self) -> u64 {
+        self.0.core.lock().relayed
+    }
+
+    /// Registers a queue, which the proxy serves from now on.
+    ///
+    /// No request of a send queue may be in flight. `index` is the producer index that its last doorbell carried; for
+    /// [`Service::Staged`] no entry past it may be posted yet.
+    ///
+    /// For [`Service::Relay`], `index` is the consumer index, modulo 2^32: every earlier completion was read, and the
+    /// adapter's doorbell, if it has one, holds its low 16 bits. Device code must count completions only from the copy,
+    /// not by completion counters ("No overrun" in the module's documentation).
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// [`ErrorKind::Unsupported`] for a ring that no adapter has, or a proxy that was stopped;
+    /// [`ErrorKind::OutOfMemory`].
     ///
     /// # Safety
-    /// `queue` must state the size of the send queue that is at its address. The caller must keep the doorbell mapped
-    /// and writable until the result is dropped or [`Registration::detach`] returns, and must let no other thread or
-    /// device store to it; in mode [`DoorbellMode::Staged`] the same holds for the send queue. A device that stores to
-    /// [`Registration::record`] and [`Registration::buffer`] must reuse slots as the module's documentation states
-    /// ("Reuse of slots"), and must stop before the result is dropped.
-    pub unsafe fn register(
-        &self,
-        mode: DoorbellMode,
-        queue: SendQueue,
-        index: u32,
-        alarm: Arc<dyn Alarm>,
-    ) -> Result<Registration, RegisterError> {
-        check(mode, &queue)?;
-        let bytes = queue.num_entries as usize * queue.entry_size as usize;
-        let record = self.record(index)?;
-        let staging = match mode {
-            DoorbellMode::Staged => Some(Buffer::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
-            _ => None,
+    /// `ring` must state the size of the ring that is at its address. The caller must keep the ring readable, and the
+    /// doorbell mapped and writable, until the result is dropped or [`Registration::detach`] returns, and must let no
+    /// other thread or device store to the doorbell; for [`Service::Staged`] the ring must be writable, and no other
+    /// may store to it. A device that uses [`Registration::record`] and [`Registration::buffer`] must reuse slots as
+    /// the module's documentation states ("Reuse of slots"), and must stop before the result is dropped.
+    pub unsafe fn register(&self, ring: Ring, index: u32) -> Result<Registration> {
+        ring.check()?;
+        let Ring { num_entries, entry_size, .. } = ring;
+        let first = if ring.service == Service::Relay { index & 0xffff } else { index };
+        let record = self.0.core.records.take(first);
+        let record = record.ok_or_else(|| no_memory(page_size()))?;
+        let (copying, limit, batch) = match ring.service {
+            Service::Record { max_batch } => {
+                let limit = num_entries.min(max_batch);
+                (Copying::Nothing, limit, limit)
+            }
+            Service::Staged { max_batch, store_bytes } => {
+                let copying = Copying::Staged(BlockCopy::of_at_most(store_bytes));
+                (copying, num_entries, max_batch.min(COPIED_AT_ONCE))
+            }
+            Service::Relay => (Copying::Completions, num_entries, COPIED_AT_ONCE),
         };
-        let words = Words { record: record.as_ptr(), doorbell: queue.doorbell.cast() };
-        let staged = staging.as_ref().map(|pages| {
-            let (num_entries, entry_size) = (queue.num_entries, queue.entry_size as usize);
-            let (from, copy) = (pages.start(), BlockCopy::of_at_most(queue.store_bytes));
-            let staging = Staging { words, from, to: queue.buffer, num_entries, entry_size, copy };
-            staging.prepare(index);
-            staging
-        });
-        let shared = Arc::new(Shared::new(record, staging, vec![alarm]));
-        self.add(|queues| match staged {
-            None => {
-                let limit = queue.num_entries.min(queue.max_batch);
-                queues.record.add(Handoff::new(words, index, limit, limit), shared.clone());
-            }
-            Some(staging) => {
-                let batch = queue.max_batch.min(COPIED_AT_ONCE);
-                queues.staged.add(Handoff::new(staging, index, queue.num_entries, batch), shared.clone());
-            }
-        })?;
-        Ok(Registration::new(shared, self.clone(), mode, queue))
-    }
-
-    /// Allocates a record that holds `index`.
-    pub(super) fn record(&self, index: u32) -> Result<Record, RegisterError> {
-        self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: page_size() })
-    }
-
-    /// Adds a queue by `add`, and wakes the thread for it.
-    pub(super) fn add(&self, add: impl FnOnce(&mut ProxyQueues)) -> Result<(), RegisterError> {
+        let bytes = ring.bytes();
+        let copy = match copying {
+            Copying::Nothing => None,
+            _ => Some(Buffer::zeroed(bytes).ok_or_else(|| no_memory(bytes))?),
+        };
+        let words = Words {
+            copying,
+            record: record.as_ptr(),
+            doorbell: ring.doorbell.map(NonNull::cast),
+            adapter: ring.buffer,
+            host: copy.as_ref().map_or(ring.buffer, Buffer::start),
+            num_entries,
+            entry_size,
+        };
+        if copy.is_some() {
+            words.prepare(index);
+        }
+        let handoff = match ring.service {
+            Service::Relay => Handoff::relay(words, index, limit, batch),
+            _ => Handoff::new(words, index, limit, batch),
+        };
+        let shared = Arc::new(Shared::new(record, copy));
         let mut queues = self.0.core.lock();
         if queues.stopped() {
-            return Err(RegisterError::Stopped);
+            return Err(Error::unsupported("the doorbell proxy was stopped; start another"));
         }
-        add(&mut queues);
+        queues.add(handoff, shared.clone());
         drop(queues);
         self.0.wake();
-        Ok(())
+        Ok(Registration::new(shared, self.clone(), ring))
     }
 
     /// Detaches a queue; does nothing if the registration has ended.
@@ -289,11 +287,15 @@ impl DoorbellProxy {
     /// that is logged, and the result is `Ok`.
     ///
     /// # Errors
-    /// [`StopError`] if the thread does not end within 10 s. Only the first call waits for the thread. A later or
+    /// [`ErrorKind::Internal`] if the thread does not end within 10 s. Only the first call waits for the thread. A later or
     /// concurrent call returns `Ok` after the queues are removed, even if the thread still runs.
-    pub fn stop(&self) -> Result<(), StopError> {
+    pub fn stop(&self) -> Result<()> {
         self.0.stop()
     }
+}
+
+fn no_memory(bytes: usize) -> Error {
+    Error::out_of_memory(bytes).within("a doorbell record, staging ring or copy of a completion queue")
 }
 
 impl Owner {
@@ -303,7 +305,7 @@ impl Owner {
         }
     }
 
-    fn stop(&self) -> Result<(), StopError> {
+    fn stop(&self) -> Result<()> {
         self.core.stop();
         self.wake();
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else {
@@ -312,7 +314,13 @@ impl Owner {
         let ended = self.core.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.core.end.wait_timeout_while(ended, STOP_BOUND, |ended| !*ended);
         if !*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            return Err(StopError(STOP_BOUND));
+            return Err(Error::new(
+                ErrorKind::Internal,
+                format!(
+                    "the doorbell proxy's thread did not end within {STOP_BOUND:?}; its queues are removed, and the thread \
+                     ends by itself once it runs"
+                ),
+            ));
         }
         if thread.join().is_err() {
             tracing::error!(
@@ -332,53 +340,21 @@ impl Drop for Owner {
     }
 }
 
-fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
-    let SendQueue { buffer, doorbell, entry_size, num_entries, max_batch, store_bytes } = *queue;
-    let shape = num_entries.is_power_of_two()
-        && num_entries <= efa_gda_wire::DEEPEST_WORK_QUEUE
-        && matches!(entry_size, 64 | 128)
-        && max_batch > 0
-        && store_bytes >= 8
-        && buffer.as_ptr().addr().is_multiple_of(64)
-        && doorbell.is_aligned();
-    match mode {
-        _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch, store_bytes }),
-        DoorbellMode::Direct => Err(RegisterError::Direct),
-        DoorbellMode::Record | DoorbellMode::Staged => Ok(()),
-    }
-}
-
-impl From<ProxyError> for crate::Error {
-    fn from(error: ProxyError) -> Self {
-        Self::new(crate::ErrorKind::Internal, crate::error_chain(&error).to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::ptr::NonNull;
-
     use super::*;
-    use crate::doorbell::End;
-
-    struct NoAlarm;
-
-    impl Alarm for NoAlarm {
-        fn raise(&self, _: End) {}
-    }
 
     /// Registers a queue whose ring and doorbell are pages of memory.
     fn register(proxy: &DoorbellProxy, ring: &Buffer, doorbell: &Buffer) -> Registration {
-        let queue = SendQueue {
+        let queue = Ring {
             buffer: ring.start(),
-            doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
+            doorbell: Some(doorbell.start().cast()),
             entry_size: 64,
             num_entries: 64,
-            max_batch: 64,
-            store_bytes: 16,
+            service: Service::Record { max_batch: 64 },
         };
         // SAFETY: callers drop the pages after the registration, and no other thread stores there.
-        unsafe { proxy.register(DoorbellMode::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
+        unsafe { proxy.register(queue, 0) }.unwrap()
     }
 
     #[test]

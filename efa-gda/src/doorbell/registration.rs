@@ -12,87 +12,88 @@ use super::handoff::RecordFault;
 use super::memory::Record;
 use super::mode::DoorbellMode;
 use super::proxy::DoorbellProxy;
+use super::store::BLOCK;
 use crate::memory::Buffer;
 use crate::status::{DeviceError, outcome};
+use crate::{Error, Result};
 
-/// A send queue as the adapter exposes it, at addresses of this process.
+/// A ring as the adapter exposes it, at addresses of this process, and what the host does for it.
 #[derive(Clone, Copy, Debug)]
-pub struct SendQueue {
+pub struct Ring {
     /// The first entry.
     pub buffer: NonNull<u8>,
-    /// The adapter's doorbell, which takes the low 16 bits of the producer index.
-    pub doorbell: NonNull<u32>,
-    /// Bytes of an entry: 64 or 128.
+    /// The adapter's doorbell, which takes the low 16 bits of the producer index, or of the consumer index. Only a
+    /// completion queue may have none.
+    pub doorbell: Option<NonNull<u32>>,
+    /// Bytes of an entry: 64 or 128; of a completion a multiple of 8.
     pub entry_size: u32,
-    /// Entries of the ring: a power of two, at most 32768.
+    /// Entries of the ring: a power of two, at most 32768; of a completion queue at most 65536.
     pub num_entries: u32,
-    /// Entries that may be written past the last doorbell that the adapter received; at least 1.
-    pub max_batch: u32,
-    /// Bytes of the widest store by which the proxy writes staged entries; at least 8.
-    pub store_bytes: u32,
+    /// What the host does.
+    pub service: Service,
 }
 
-/// Why a proxy refuses a queue.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// In mode `direct` the device rings.
-    #[error("doorbell mode direct needs no proxy; register the queue as record or staged")]
-    Direct,
-    /// A geometry, or an address, that no send queue has.
-    #[error(
-        "a send queue with num_entries {num_entries}, entry_size {entry_size}, max_batch {max_batch} and store_bytes \
-         {store_bytes} cannot be registered; expected: a power of two of at most 32768 entries, entries of 64 or 128 \
-         bytes, a max_batch of at least 1, stores of at least 8 bytes, a buffer at a multiple of 64 and a doorbell at a \
-         multiple of 4"
-    )]
-    Geometry {
-        /// Entries.
-        num_entries: u32,
-        /// Bytes of one.
-        entry_size: u32,
-        /// The batch window.
+/// What a doorbell proxy does for a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Rings for a send queue ([`DoorbellMode::Record`]).
+    Record {
+        /// Entries that may be written past the last doorbell that the adapter received; at least 1.
         max_batch: u32,
-        /// Bytes of the widest store.
+    },
+    /// Copies entries to a send queue and rings ([`DoorbellMode::Staged`]).
+    Staged {
+        /// As in [`Service::Record`].
+        max_batch: u32,
+        /// Bytes of the widest store; at least 8.
         store_bytes: u32,
     },
-    /// A geometry, or an address, that no completion queue has.
-    #[error(
-        "a completion queue with num_entries {num_entries} and entry_size {entry_size} cannot be relayed; expected: a \
-         power of two of at most 65536 entries, entries of a multiple of 8 bytes, a buffer at a multiple of 8 and a \
-         doorbell at a multiple of 4"
-    )]
-    CompletionGeometry {
-        /// Entries.
-        num_entries: u32,
-        /// Bytes of one.
-        entry_size: u32,
-    },
-    /// The proxy was stopped.
-    #[error("the doorbell proxy was stopped; start another")]
-    Stopped,
-    /// No memory for a record, a staging ring or the copy of a completion queue.
-    #[error(
-        "no memory for {bytes} bytes of a doorbell record, staging ring or copy of a completion queue; free memory and \
-         register again"
-    )]
-    NoMemory {
-        /// Bytes needed.
-        bytes: usize,
-    },
+    /// Copies the completions of a completion queue.
+    Relay,
 }
 
-/// Ends the waits of a queue's kernels with a status.
-pub trait Alarm: Send + Sync {
-    /// Stores [`End::status`] in the word that the queue's waits read. A status that another registration or relay
-    /// stored there must stay. An implementation may ignore [`End::Detached`], as
-    /// [`AbortFlag`](crate::queue::AbortFlag) does, if the queue may then be rung in another mode. The proxy takes no
-    /// status back. The proxy calls this under its lock and that of the registration; adding an alarm after the end
-    /// calls it under the latter. An implementation must neither call nor drop the proxy, a registration or a relay.
-    /// The proxy logs a panic, and raises the other alarms; a panic passes to the caller that adds an alarm after the
-    /// end.
-    fn raise(&self, end: End);
+impl Ring {
+    /// Checks what no adapter exposes.
+    pub(super) fn check(&self) -> Result<()> {
+        let Self { buffer, doorbell, entry_size, num_entries, service } = *self;
+        let (deepest, entries, alignment) = match service {
+            Service::Relay => {
+                // Those of a send and of a receive queue together.
+                let deepest = 2 * efa_gda_wire::DEEPEST_WORK_QUEUE;
+                (deepest, entry_size != 0 && entry_size.is_multiple_of(8), 8)
+            }
+            Service::Record { max_batch } | Service::Staged { max_batch, .. } => {
+                let right = matches!(entry_size, 64 | 128) && max_batch > 0 && doorbell.is_some();
+                (efa_gda_wire::DEEPEST_WORK_QUEUE, right, BLOCK)
+            }
+        };
+        let stores = !matches!(service, Service::Staged { store_bytes: ..8, .. });
+        let right = entries
+            && stores
+            && num_entries.is_power_of_two()
+            && num_entries <= deepest
+            && buffer.as_ptr().addr().is_multiple_of(alignment)
+            && doorbell.is_none_or(NonNull::is_aligned);
+        if right {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "a ring with num_entries {num_entries} and entry_size {entry_size} cannot be registered for {service:?}; \
+             expected: for a send queue a power of two of at most 32768 entries of 64 or 128 bytes, a max_batch of at \
+             least 1, stores of at least 8 bytes, a buffer at a multiple of 64 and a doorbell at a multiple of 4; for a \
+             completion queue a power of two of at most 65536 entries of a multiple of 8 bytes and a buffer at a multiple \
+             of 8"
+        )))
+    }
+
+    /// Bytes of all entries.
+    pub(super) fn bytes(&self) -> usize {
+        self.num_entries as usize * self.entry_size as usize
+    }
 }
+
+/// See [`Registration::add_alarm`].
+type Alarm = Box<dyn Fn(End) + Send + Sync>;
 
 /// How a registration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,18 +123,18 @@ impl End {
     }
 }
 
-/// State that the proxy and a [`Registration`] or [`super::CompletionRelay`] share. Each reference to it keeps the
-/// memory of `record` and `staging` allocated.
+/// State that the proxy and a [`Registration`] share. Each reference to it keeps the memory of `record` and `copy`
+/// allocated.
 pub(super) struct Shared {
     /// The doorbell record, or the device's consumer index.
-    pub(super) record: Record,
+    record: Record,
     /// The staging ring, or the copy of a completion queue.
-    pub(super) staging: Option<Buffer>,
-    /// How the registration or relay ended, with the last doorbell's producer index or the number of the next
+    copy: Option<Buffer>,
+    /// How the registration ended, with the last doorbell's producer index or the number of the next
     /// completion. The proxy sets it once, while it holds the lock of `alarms`; so each alarm is raised once, whether
     /// it was added before or after the end.
     end: OnceLock<(End, u32)>,
-    alarms: Mutex<Vec<Arc<dyn Alarm>>>,
+    alarms: Mutex<Vec<Alarm>>,
 }
 
 impl fmt::Debug for Shared {
@@ -143,11 +144,11 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(record: Record, staging: Option<Buffer>, alarms: Vec<Arc<dyn Alarm>>) -> Self {
-        Self { record, staging, end: OnceLock::new(), alarms: Mutex::new(alarms) }
+    pub(super) fn new(record: Record, copy: Option<Buffer>) -> Self {
+        Self { record, copy, end: OnceLock::new(), alarms: Mutex::default() }
     }
 
-    fn alarms(&self) -> MutexGuard<'_, Vec<Arc<dyn Alarm>>> {
+    fn alarms(&self) -> MutexGuard<'_, Vec<Alarm>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,12 +160,12 @@ impl Shared {
             return;
         }
         for alarm in alarms.iter() {
-            if !contain_panic(|| alarm.raise(end)) {
+            if !contain_panic(|| alarm(end)) {
                 contain_panic(|| {
                     tracing::error!(
                         ?end,
                         "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their \
-                         bounds; mend its Alarm::raise"
+                         bounds; mend the alarm"
                     );
                 });
             }
@@ -181,19 +182,6 @@ impl Shared {
             });
         }
     }
-
-    /// Adds an alarm, and raises it at once if an end is recorded.
-    pub(super) fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
-        let mut alarms = self.alarms();
-        if let Some(end) = self.ended() {
-            alarm.raise(end);
-        }
-        alarms.push(alarm);
-    }
-
-    pub(super) fn ended(&self) -> Option<End> {
-        self.end.get().map(|(end, _)| *end)
-    }
 }
 
 /// Calls an alarm or logs. Returns whether that did not panic: a panic must not keep the caller from other alarms, of
@@ -207,37 +195,35 @@ fn contain_panic(call: impl FnOnce()) -> bool {
 pub struct Registration {
     shared: Arc<Shared>,
     proxy: DoorbellProxy,
-    mode: DoorbellMode,
-    queue: SendQueue,
+    ring: Ring,
 }
 
-// SAFETY: this type only returns the send queue's pointers and never dereferences them; the proxy dereferences its
-// own copies under its lock.
+// SAFETY: this type only returns the ring's pointers and never dereferences them; the proxy dereferences its own copies
+// under its lock.
 unsafe impl Send for Registration {}
 // SAFETY: as for Send.
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        proxy: DoorbellProxy,
-        mode: DoorbellMode,
-        queue: SendQueue,
-    ) -> Self {
-        Self { shared, proxy, mode, queue }
+    pub(super) fn new(shared: Arc<Shared>, proxy: DoorbellProxy, ring: Ring) -> Self {
+        Self { shared, proxy, ring }
     }
 
-    /// The doorbell mode.
+    /// The doorbell mode of a send queue.
     pub(crate) fn mode(&self) -> DoorbellMode {
-        self.mode
+        match self.ring.service {
+            Service::Record { .. } => DoorbellMode::Record,
+            Service::Staged { .. } => DoorbellMode::Staged,
+            Service::Relay => DoorbellMode::Direct,
+        }
     }
 
-    /// Where the device writes entries: the staging ring, or the send queue.
+    /// The ring that the device uses: the staging ring, the copy of the completion queue, or the adapter's.
     pub fn buffer(&self) -> NonNull<u8> {
-        self.shared.staging.as_ref().map_or(self.queue.buffer, Buffer::start)
+        self.shared.copy.as_ref().map_or(self.ring.buffer, Buffer::start)
     }
 
-    /// Where the device stores its producer index, all 32 bits.
+    /// Where the device stores its producer index, all 32 bits, or the low 16 bits of its consumer index.
     pub fn record(&self) -> &AtomicU32 {
         self.shared.record.word()
     }
@@ -248,34 +234,45 @@ impl Registration {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();
         sq.flags |= EFA_GDA_SQ_RECORD;
-        if self.mode == DoorbellMode::Staged {
+        if self.mode() == DoorbellMode::Staged {
             // Ordinary memory has no batch window; the proxy keeps the batch window of the adapter.
-            sq.max_batch = self.queue.num_entries;
+            sq.max_batch = self.ring.num_entries;
         }
     }
 
-    /// Adds an alarm that is raised when the proxy stops ringing for this queue, or at once if it has stopped.
-    pub fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
-        self.shared.add_alarm(alarm);
+    /// Adds an alarm, which ends the waits of the queue's kernels: the proxy calls it when it stops serving this queue,
+    /// or this method does at once if that has happened.
+    ///
+    /// An alarm stores [`End::status`] in the word that the waits read, unless another registration stored a status
+    /// there. It may ignore [`End::Detached`] if the queue may then be rung in another mode. The proxy calls it under
+    /// its lock and that of the registration, and takes no status back. It must neither call nor drop the proxy or a
+    /// registration. The proxy logs a panic, and raises the other alarms; one in this call passes to the caller.
+    pub fn add_alarm(&self, alarm: impl Fn(End) + Send + Sync + 'static) {
+        let mut alarms = self.shared.alarms();
+        if let Some(end) = self.ended() {
+            alarm(end);
+        }
+        alarms.push(Box::new(alarm));
     }
 
-    /// How the registration ended; `None` while the proxy rings.
+    /// How the registration ended; `None` while the proxy serves the queue.
     pub fn ended(&self) -> Option<End> {
-        self.shared.ended()
+        self.shared.end.get().map(|(end, _)| *end)
     }
 
-    /// Entries before the device's record, as it is now, for which the proxy never rang; 0 while the proxy rings. The
-    /// number grows if the device stores the record after the end. After [`End::Fault`] the record is invalid, and so is
-    /// this number.
+    /// Entries of a send queue before the device's record, as it is now, for which the proxy never rang; 0 while the
+    /// proxy rings. The number grows if the device stores the record after the end. After [`End::Fault`] the record is
+    /// invalid, and so is this number.
     pub fn unrung(&self) -> u32 {
         // The end is loaded first: a record loaded before it could be behind the last doorbell.
         let Some((_, doorbell_index)) = self.shared.end.get() else { return 0 };
         self.record().load(Ordering::Acquire).wrapping_sub(*doorbell_index)
     }
 
-    /// Takes the queue from the proxy, which rings for every record stored before this call, raises the alarms, and
-    /// does not touch the send queue, its doorbell, the record or the staging ring afterwards; entries posted later may
-    /// stay unrung. Returns how the registration ended, by this call or earlier.
+    /// Takes the queue from the proxy. The proxy rings for every record stored before this call, or copies every
+    /// completion written before it, and raises the alarms. Afterwards it does not touch the ring, its doorbell, the
+    /// record or the copy; entries posted later may stay unrung. Returns how the registration ended, by this call or
+    /// earlier.
     pub fn detach(&self) -> End {
         self.proxy.detach(&self.shared);
         // `detach` ends every registration that had not ended.
@@ -286,15 +283,5 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.detach();
-    }
-}
-
-impl From<RegisterError> for crate::Error {
-    fn from(error: RegisterError) -> Self {
-        let kind = match error {
-            RegisterError::NoMemory { .. } => crate::ErrorKind::OutOfMemory,
-            _ => crate::ErrorKind::Unsupported,
-        };
-        Self::new(kind, error.to_string())
     }
 }

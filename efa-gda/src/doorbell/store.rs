@@ -11,7 +11,6 @@ use std::fmt;
 pub(super) const BLOCK: usize = 64;
 
 /// A way to copy blocks.
-#[derive(Clone, Copy)]
 pub(super) struct BlockCopy {
     name: &'static str,
     /// Bytes of a store.
@@ -27,9 +26,9 @@ impl fmt::Debug for BlockCopy {
 
 impl BlockCopy {
     /// The copy with the widest stores of at most `bytes` bytes that this CPU has. `bytes` must be at least 8.
-    pub(super) fn of_at_most(bytes: u32) -> Self {
+    pub(super) fn of_at_most(bytes: u32) -> &'static Self {
         let fits = |copy: &&Self| copy.width <= bytes;
-        *Self::all().iter().rfind(fits).expect("every CPU stores 8 bytes")
+        Self::all().iter().rfind(fits).expect("every CPU stores 8 bytes")
     }
 
     /// Every copy that this CPU can execute, the widest last.
@@ -47,7 +46,7 @@ impl BlockCopy {
     /// The caller must ensure that `from` is readable and `to` writable for that many blocks, that both are multiples
     /// of 64, and that no other thread or device writes either range during the call.
     #[inline]
-    pub(super) unsafe fn run(self, from: *const u8, to: *mut u8, blocks: usize) {
+    pub(super) unsafe fn run(&self, from: *const u8, to: *mut u8, blocks: usize) {
         if blocks > 0 {
             // SAFETY: the caller guarantees both ranges; `all` has only copies that the CPU can execute.
             unsafe { (self.copy)(from, to, blocks) }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::domain::close_shared;
 use super::error;
-use super::object::{Context, InContext, Object, Padded, table_op};
+use super::object::{Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::Result;
@@ -33,12 +32,6 @@ struct AvParents {
     domain: Domain,
 }
 
-impl InContext for AvParents {
-    fn context(&self) -> &Context {
-        self.domain.context()
-    }
-}
-
 impl AddressVector {
     /// See [`Domain::address_vector`].
     pub(super) fn open(domain: &Domain, count: usize) -> Result<Self> {
@@ -54,7 +47,7 @@ impl AddressVector {
             unsafe { open(raw, &mut attr.value, av, std::ptr::null_mut()) }
         };
         // SAFETY: no other handle exists to the vector that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, domain.context(), parents, call) }?)))
     }
 
     /// Inserts the raw address that a peer's [`super::Endpoint::address`] returned.
@@ -80,13 +73,13 @@ impl AddressVector {
         // SAFETY: an open address vector points to its operation table, or to null.
         let insert = unsafe { table_op!((*raw).ops, fi_ops_av.insert, OPERATION) }?;
         let mut inserted = fi::FI_ADDR_NOTAVAIL;
-        let serialized = self.0.context().serialize_calls();
+        let serialized = self.0.library().serialize_calls();
         // SAFETY: the vector is open; one address of LENGTH bytes is read, with the alignment that providers'
         // structures need, and one fi_addr_t is written.
         let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
         drop(serialized);
         if count < 0 {
-            return Err(self.0.context().failure(OPERATION, count).address_refused());
+            return Err(self.0.library().failure(OPERATION, count).address_refused());
         }
         if count != 1 || inserted == fi::FI_ADDR_NOTAVAIL {
             return Err(error::address_not_accepted(address.len()));
@@ -99,7 +92,7 @@ impl AddressVector {
     /// # Errors
     /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
-        close_shared(self.0, "address vector")
+        Object::close_shared(self.0)
     }
 
     /// The `fi_addr_t` of an address that this vector returned. `operation` names the call in errors.

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::domain::close_shared;
 use super::gda::{CQ_OPEN_EXT, CqOpenExt, cq_error};
-use super::object::{Context, InContext, Object, Padded, table_op};
+use super::object::{Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::memory::{ExternalMemory, Owner};
@@ -52,12 +51,6 @@ impl CqParents {
     }
 }
 
-impl InContext for CqParents {
-    fn context(&self) -> &Context {
-        self.domain.context()
-    }
-}
-
 /// Attributes of a queue that is polled and never waited on.
 fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
     Padded::new(fi::fi_cq_attr {
@@ -82,7 +75,7 @@ impl CompletionQueue {
         };
         let parents = CqParents::new(domain, Memory::Host);
         // SAFETY: no other handle exists to the queue that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, domain.context(), parents, call) }?)))
     }
 
     /// Calls `cq_open_ext`, whose presence [`super::GdaOps`] has checked.
@@ -114,7 +107,8 @@ impl CompletionQueue {
         };
         let parents = CqParents::new(domain, memory);
         // SAFETY: no other handle exists to the queue that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open_or(CQ_OPEN_EXT, parents, cq_error, call) }?)))
+        let object = unsafe { Object::open_or(CQ_OPEN_EXT, domain.context(), parents, cq_error, call) };
+        Ok(Self(Arc::new(object?)))
     }
 
     /// The CUDA ordinal of the GPU in whose memory the entries are. None where the host reads them.
@@ -146,7 +140,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
-        close_shared(self.0, "completion queue")
+        Object::close_shared(self.0)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut fi::fid_cq {

@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::domain::close_shared;
 use super::error;
 use super::gda::{CNTR_OPEN_EXT, counter_error};
-use super::object::{Context, InContext, Object, Padded, table_op};
+use super::object::{Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, Owner, Reader, in_bounds};
@@ -154,12 +153,6 @@ impl std::fmt::Debug for CounterParents {
     }
 }
 
-impl InContext for CounterParents {
-    fn context(&self) -> &Context {
-        self.domain.context()
-    }
-}
-
 impl CompletionCounter {
     /// Calls `cntr_open_ext`, whose presence [`super::GdaOps`] has checked. The provider allocates each word
     /// that is None.
@@ -196,7 +189,9 @@ impl CompletionCounter {
         let parents =
             CounterParents { readable_by_host, words, counting: Polling::default(), domain: domain.clone() };
         // SAFETY: no other handle exists to the counter that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open_or(CNTR_OPEN_EXT, parents, counter_error, call) }?)))
+        let object =
+            unsafe { Object::open_or(CNTR_OPEN_EXT, domain.context(), parents, counter_error, call) };
+        Ok(Self(Arc::new(object?)))
     }
 
     /// The number of requests that completed successfully. None where this process cannot read the word, for
@@ -208,7 +203,7 @@ impl CompletionCounter {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its operation table, or to null.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.read, "fi_cntr_read") }?;
-        let _serialized = self.0.context().serialize_calls();
+        let _serialized = self.0.library().serialize_calls();
         // SAFETY: the counter is open.
         Ok(self.0.parents().readable_by_host[0].then(|| unsafe { read(raw) }))
     }
@@ -221,7 +216,7 @@ impl CompletionCounter {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its operation table, or to null.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.readerr, "fi_cntr_readerr") }?;
-        let _serialized = self.0.context().serialize_calls();
+        let _serialized = self.0.library().serialize_calls();
         // SAFETY: the counter is open.
         Ok(self.0.parents().readable_by_host[1].then(|| unsafe { read(raw) }))
     }
@@ -231,7 +226,7 @@ impl CompletionCounter {
     /// # Errors
     /// [`ErrorKind::Busy`] while a clone or an endpoint uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
-        close_shared(self.0, "completion counter")
+        Object::close_shared(self.0)
     }
 
     pub(super) fn as_ptr(&self) -> *mut fi::fid_cntr {

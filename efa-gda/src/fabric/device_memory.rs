@@ -2,18 +2,15 @@
 
 use std::fmt;
 use std::os::fd::AsRawFd;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 use efa_gda_sys::fi;
 
 use super::error;
-use super::memory::MemoryRegion;
 use super::object::{Padded, table_op};
 use super::{Domain, Version};
-#[cfg(doc)]
-use crate::ErrorKind;
 use crate::Result;
-use crate::memory::{Access, DeviceMemory};
+use crate::memory::{Access, DeviceMemory, Region};
 
 const REGISTER: &str = "fi_mr_regattr";
 /// The first API with FI_MR_DMABUF.
@@ -42,27 +39,23 @@ impl fmt::Display for Registration {
     }
 }
 
-impl MemoryRegion {
+impl Domain {
     /// Registers GPU memory, which the region keeps allocated. Registers it as a dmabuf where the memory has
     /// one and the domain accepts it, else by address. Returns which of the two was used, and why.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] with the reason why each way failed; [`ErrorKind::Other`] for a key that no entry can
-    /// carry.
-    pub fn register_device(
-        domain: &Domain,
-        memory: DeviceMemory,
-        access: Access,
-    ) -> Result<(Self, Registration)> {
-        let why = match as_dmabuf(domain, &memory, access) {
+    /// [`Error::DeviceMemory`] with the reason why each way failed; [`Error::FunctionMissing`];
+    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    pub fn register_device(&self, memory: DeviceMemory, access: Access) -> Result<(Region, Registration)> {
+        let why = match as_dmabuf(self, &memory, access) {
             Ok(raw) => {
                 // SAFETY: the region was just opened on `memory`, and no other handle to it exists.
-                let region = unsafe { Self::adopt_device(domain, raw, memory, access) }?;
+                let region = unsafe { self.adopt_device(raw, memory, access) }?;
                 return Ok((region, Registration::Dmabuf));
             }
             Err(why) => why,
         };
-        if domain.info().is_some_and(|info| info.caps() & fi::FI_HMEM == 0) {
+        if self.info().is_some_and(|info| info.caps() & fi::FI_HMEM == 0) {
             let address = "the domain was opened without FI_HMEM; ask the query for GPU memory";
             return Err(error::device_memory(&why, address));
         }
@@ -70,10 +63,10 @@ impl MemoryRegion {
         let mut attr = attributes(&memory, access);
         attr.value.__bindgen_anon_1.mr_iov = &part;
         // SAFETY: the attributes hold one part, in memory of the device that they name.
-        match unsafe { register(domain, &attr, access.registration_flags()) }? {
+        match unsafe { register(self, &attr, access.registration_flags()) }? {
             Ok(raw) => {
                 // SAFETY: as above.
-                let region = unsafe { Self::adopt_device(domain, raw, memory, access) }?;
+                let region = unsafe { self.adopt_device(raw, memory, access) }?;
                 Ok((region, Registration::Address { why }))
             }
             Err(address) => Err(error::device_memory(&why, &address)),
@@ -86,7 +79,7 @@ fn as_dmabuf(
     domain: &Domain,
     memory: &DeviceMemory,
     access: Access,
-) -> std::result::Result<*mut fi::fid_mr, String> {
+) -> std::result::Result<NonNull<fi::fid_mr>, String> {
     let dmabuf = memory.dmabuf.as_ref().map_err(String::clone)?;
     if let Some(version) = domain.info().map(|info| info.api_version()).filter(|v| *v < FIRST_WITH_DMABUF) {
         return Err(format!(
@@ -122,11 +115,11 @@ unsafe fn register(
     domain: &Domain,
     attr: &Padded<fi::fi_mr_attr>,
     flags: u64,
-) -> Result<std::result::Result<*mut fi::fid_mr, String>> {
+) -> Result<std::result::Result<NonNull<fi::fid_mr>, String>> {
     let raw = domain.as_ptr();
     // SAFETY: an open domain points to its operation table, or to null.
     let register = unsafe { table_op!((*raw).mr, fi_ops_mr.regattr, REGISTER) }?;
-    let context = super::object::InContext::context(domain);
+    let context = domain.context();
     let mut region = null_mut();
     let serialized = context.serialize_calls();
     // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `region` can be
@@ -134,7 +127,7 @@ unsafe fn register(
     let code = unsafe { register(raw.cast(), &attr.value, flags, &mut region) };
     drop(serialized);
     Ok(match code {
-        0 => Ok(region),
+        0 => Ok(NonNull::new(region).ok_or(error::no_object(REGISTER))?),
         code => Err(context.failure(REGISTER, code).to_string()),
     })
 }

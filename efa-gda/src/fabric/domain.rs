@@ -6,31 +6,18 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 
 use super::error;
-use super::object::{Context, InContext, Object, table_op};
-use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion};
+use super::object::{Context, Object, table_op};
+use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::Result;
-use crate::memory::{Access, Buffer};
-use crate::ownership::into_sole_owner;
+use crate::object::into_sole_owner;
 
 /// An open fabric. Clones are handles of one fabric, which is closed when the last clone and the last domain on
 /// it are dropped.
+// Retains the info as a precaution: `fi_fabric` keeps no reference to it.
 #[derive(Clone, Debug)]
-pub struct Fabric(Arc<Object<fi::fid_fabric, FabricParents>>);
-
-#[derive(Debug)]
-struct FabricParents {
-    context: Arc<Context>,
-    /// Retained as a precaution: `fi_fabric` keeps no reference to the info.
-    _info: Info,
-}
-
-impl InContext for FabricParents {
-    fn context(&self) -> &Context {
-        &self.context
-    }
-}
+pub struct Fabric(Arc<Object<fi::fid_fabric, Info>>);
 
 impl Fabric {
     /// Opens the fabric of `info`, which must come from `library`.
@@ -43,19 +30,18 @@ impl Fabric {
         if !info.came_from(library) {
             return Err(error::other_library(OPERATION));
         }
-        let context = Arc::new(Context::new(Some(library.clone())));
+        let context = Context::new(Some(library.clone()));
         // SAFETY: the info is valid while `info` lives.
         let attr = unsafe { (*info.as_ptr()).fabric_attr };
         if attr.is_null() {
             return Err(error::no_object(OPERATION));
         }
-        let parents = FabricParents { context, _info: info.clone() };
         let call = |fabric: *mut _| {
             // SAFETY: `attr` is an attribute structure of an fi_info; `fabric` can be written.
             unsafe { library.raw().fabric(attr, fabric) }
         };
         // SAFETY: no other handle exists to the fabric that the call opens.
-        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, parents, call) }?)))
+        Ok(Self(Arc::new(unsafe { Object::open(OPERATION, &context, info.clone(), call) }?)))
     }
 
     /// Opens the domain of `info`, which is one adapter.
@@ -64,7 +50,7 @@ impl Fabric {
     /// [`ErrorKind::Argument`] for an info of another library; [`ErrorKind::Other`] where `fi_domain` fails.
     pub fn domain(&self, info: &Info) -> Result<Domain> {
         const OPERATION: &str = "fi_domain";
-        self.context().require_same_library(info, OPERATION)?;
+        self.0.library().require_same_library(info, OPERATION)?;
         let raw = self.0.raw();
         // SAFETY: an open fabric points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
@@ -73,7 +59,7 @@ impl Fabric {
             unsafe { open(raw, info.as_ptr(), domain, std::ptr::null_mut()) }
         };
         // SAFETY: no other handle exists to the domain that the call opens.
-        let object = unsafe { Object::open(OPERATION, self.clone(), call) }?;
+        let object = unsafe { Object::open(OPERATION, self.0.library(), self.clone(), call) }?;
         Ok(Domain(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
     }
 
@@ -82,18 +68,7 @@ impl Fabric {
     /// # Errors
     /// [`ErrorKind::Busy`] while a clone or a domain uses it; [`ErrorKind::Other`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
-        close_shared(self.0, "fabric")
-    }
-}
-
-/// Closes an object that has no other owner.
-pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
-    object: Arc<Object<T, P>>,
-    what: &'static str,
-) -> Result<()> {
-    match into_sole_owner(object) {
-        Ok(object) => object.close(),
-        Err(holders) => Err(error::busy(what, holders)),
+        Object::close_shared(self.0)
     }
 }
 
@@ -113,7 +88,7 @@ struct DomainInner {
 #[derive(Debug)]
 enum Origin {
     Owned(Object<fi::fid_domain, Fabric>),
-    Borrowed { raw: NonNull<fi::fid_domain>, context: Context },
+    Borrowed { raw: NonNull<fi::fid_domain>, context: Arc<Context> },
 }
 
 // SAFETY: a fid is not bound to a thread. Calls hold the context's guard. The caller of `borrow` guarantees
@@ -121,21 +96,6 @@ enum Origin {
 unsafe impl Send for DomainInner {}
 // SAFETY: as above.
 unsafe impl Sync for DomainInner {}
-
-impl InContext for Fabric {
-    fn context(&self) -> &Context {
-        self.0.context()
-    }
-}
-
-impl InContext for Domain {
-    fn context(&self) -> &Context {
-        match &self.0.origin {
-            Origin::Owned(object) => object.context(),
-            Origin::Borrowed { context, .. } => context,
-        }
-    }
-}
 
 impl Domain {
     /// Borrows a domain that a transport opened. This library never closes it. It owns the endpoints, queues
@@ -152,6 +112,14 @@ impl Domain {
         let library = info.as_ref().and_then(Info::library).cloned();
         let origin = Origin::Borrowed { raw, context: Context::new(library) };
         Self(Arc::new(DomainInner { origin, info }))
+    }
+
+    /// The context of calls on the domain and on its objects.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        match &self.0.origin {
+            Origin::Owned(object) => object.library(),
+            Origin::Borrowed { context, .. } => context,
+        }
     }
 
     /// The raw domain, for calls that this library does not wrap.
@@ -203,16 +171,6 @@ impl Domain {
     /// [`ErrorKind::Argument`] for an info of another library; [`ErrorKind::Other`] where `fi_endpoint` fails.
     pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
         Endpoint::open(self, info)
-    }
-
-    /// Registers a buffer. The region owns it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Other`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
-    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
-    /// [`ErrorKind::Other`] also for a key that no entry can carry.
-    pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion> {
-        MemoryRegion::register(self, buffer, access)
     }
 
     /// Closes the domain and reports the result. A borrowed domain is not closed.

@@ -10,9 +10,10 @@ use efa_gda_sys::fi;
 
 use super::domain::Domain;
 use super::error;
-use super::memory::MemoryRegion;
-use super::object::{Context, InContext, Object, bind, control, table_op};
+use super::object::{Context, Object, bind, control, table_op};
 use super::{AddressVector, CompletionCounter, CompletionQueue, Info};
+#[cfg(doc)]
+use crate::ErrorKind;
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::Result;
@@ -72,7 +73,7 @@ impl<'a> Bindings<'a> {
 /// Objects that the endpoint refers to. They are dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
-    regions: RetainedRegions<MemoryRegion>,
+    regions: RetainedRegions,
     send_completions: Option<CompletionQueue>,
     receive_completions: Option<CompletionQueue>,
     address_vector: Option<AddressVector>,
@@ -81,12 +82,6 @@ struct EndpointParents {
     domain: Domain,
     /// The info that the endpoint was opened with. The provider may read it until the endpoint is enabled.
     info: Info,
-}
-
-impl InContext for EndpointParents {
-    fn context(&self) -> &Context {
-        self.domain.context()
-    }
 }
 
 impl Endpoint<Building> {
@@ -112,7 +107,7 @@ impl Endpoint<Building> {
             info: info.clone(),
         };
         // SAFETY: no other handle exists to the endpoint that the call opens.
-        let object = unsafe { Object::open(OPERATION, parents, call) }?;
+        let object = unsafe { Object::open(OPERATION, domain.context(), parents, call) }?;
         Ok(Self { object, state: PhantomData })
     }
 
@@ -144,7 +139,7 @@ impl Endpoint<Building> {
         parents.address_vector = Some(address_vector.clone());
         parents.send_completions = Some(send_completions.clone());
         parents.receive_completions = Some(receive_completions.clone());
-        let (context, fid) = (self.object.context(), self.object.fid());
+        let (context, fid) = (self.object.library(), self.object.fid());
         let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, address_vector.fid(), 0, ADDRESSES) }?;
@@ -176,7 +171,7 @@ impl Endpoint<Bound> {
         }
         // The endpoint owns the counter before the provider refers to it, so it never outlives the counter.
         parents.counters.push((counter.clone(), CountedOperations::NONE));
-        let (context, fid) = (self.object.context(), self.object.fid());
+        let (context, fid) = (self.object.library(), self.object.fid());
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }?;
         if let Some((_, counts)) = self.object.parents_mut().counters.last_mut() {
@@ -191,7 +186,7 @@ impl Endpoint<Bound> {
     /// [`ErrorKind::Other`] where `fi_enable` fails; the endpoint is then closed.
     pub fn enable(self) -> Result<Endpoint<Enabled>> {
         // SAFETY: the endpoint is open and bound, as enabling requires.
-        unsafe { control(self.object.context(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
+        unsafe { control(self.object.library(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
         Ok(Endpoint { object: self.object, state: PhantomData })
     }
 }
@@ -210,7 +205,7 @@ impl Endpoint<Enabled> {
         // not truncate.
         let mut address = vec![0; 256];
         let mut length = address.len();
-        let context = self.object.context();
+        let context = self.object.library();
         let _serialized = context.serialize_calls();
         // SAFETY: the endpoint is open; `length` bytes can be written.
         context.check(OPERATION, unsafe {
@@ -251,7 +246,7 @@ impl Endpoint<Enabled> {
         // SAFETY: an open endpoint points to its operation table, or to null.
         let getopt = unsafe { table_op!((*raw).ops, fi_ops_ep.getopt, "fi_getopt") }.ok()?;
         let (mut value, mut length) = (0_usize, size_of::<usize>());
-        let _serialized = self.object.context().serialize_calls();
+        let _serialized = self.object.library().serialize_calls();
         // SAFETY: the endpoint is open; `length` bytes can be written to the value.
         let code = unsafe {
             getopt(
@@ -280,20 +275,9 @@ impl Endpoint<Enabled> {
         self.object.parents().receive_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
-    /// Retains `region` until the endpoint is closed, for memory that the adapter may still reach when the
-    /// caller does not know which requests are in flight.
-    pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().regions.retain(region);
-    }
-
-    /// Retains the region of a posted receive until the receive completes or the endpoint is closed.
-    pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().regions.receive_posted(id, region);
-    }
-
-    /// Releases the region of a completed receive.
-    pub(crate) fn receive_completed(&mut self, id: u16) {
-        self.object.parents_mut().regions.receive_completed(id);
+    /// The regions that the endpoint retains until it is closed.
+    pub(crate) fn regions(&mut self) -> &mut RetainedRegions {
+        &mut self.object.parents_mut().regions
     }
 
     /// The endpoint's counters, each with all operations that it counts for the endpoint.
@@ -330,6 +314,6 @@ impl<S: State> Endpoint<S> {
     }
 
     pub(super) fn context(&self) -> &Context {
-        self.object.context()
+        self.object.library()
     }
 }

@@ -12,15 +12,14 @@ use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
 use super::counter::{CntrOpenExt, OwnedWords};
 use super::error::{self, UnavailableReason};
-use super::object::{Context, InContext, Padded, open_ops};
+use super::memory::MemoryObject;
+use super::object::{Context, Padded, open_ops};
 use super::table::pointer_at;
-use super::{
-    CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, MemoryRegion, Version,
-};
+use super::{CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, Version};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
-use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, in_bounds};
+use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, Region, in_bounds};
 use crate::{Error, Result};
 
 /// The first provider release with `fi_efa_ops_gda`, from libfabric 2.3.
@@ -321,13 +320,14 @@ impl GdaOps {
     /// Returns the key with which entries name the region as local memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`]; [`ErrorKind::Other`] for a region without a key that an entry can carry.
-    pub fn get_mr_lkey(&self, region: &MemoryRegion) -> Result<LocalKey> {
+    /// [`Error::OtherDomain`], [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
+    pub fn get_mr_lkey(&self, region: &Region) -> Result<LocalKey> {
         let get = available(GET_MR_LKEY, self.get_mr_lkey)?;
-        self.require_same_domain(GET_MR_LKEY, region.domain())?;
-        let serialized = region.domain().context().serialize_calls();
+        let region = region.object::<MemoryObject>().ok_or(error::other_domain(GET_MR_LKEY))?;
+        self.require_same_domain(GET_MR_LKEY, &region.parents().1)?;
+        let serialized = region.library().serialize_calls();
         // SAFETY: the region is open.
-        let key = unsafe { get(region.as_ptr()) };
+        let key = unsafe { get(region.raw()) };
         drop(serialized);
         if key == fi::FI_KEY_NOTAVAIL {
             return Err(error::no_key(GET_MR_LKEY));

@@ -6,7 +6,7 @@
 //!                                       ├─ CompletionQueue ───┤ bind
 //!                                       ├─ CompletionCounter ─┤
 //!                                       ├─ Endpoint ◄─────────┘ Building ─► Bound ─► Enabled
-//!                                       ├─ MemoryRegion
+//!                                       ├─ Region
 //!                                       └─ GdaOps: what an enabled endpoint exposes
 //! ```
 //!
@@ -61,7 +61,7 @@ mod query;
 mod table;
 
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits,
+    Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits, Region,
     RegionOrdering, RemoteRegion,
 };
 pub use address::{AddressVector, FabricAddress};
@@ -73,5 +73,4 @@ pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, State};
 pub use error::{QueryOption, UnavailableReason};
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};
-pub use memory::MemoryRegion;
 pub use query::{EFA_DIRECT, Library, Query};

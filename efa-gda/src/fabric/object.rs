@@ -1,16 +1,16 @@
-//! Code that all libfabric objects share: calls through operation tables that may be shorter than the
-//! bindings', a close that may fail, and parents that must outlive the object.
+//! Code that all libfabric objects share: calls through operation tables that may be shorter than the bindings', and how
+//! objects are opened and closed.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
 
 use super::error::{self, FailedCall};
 use super::{Info, Library};
-#[cfg(doc)]
-use crate::ErrorKind;
+use crate::object::Destroy;
+pub(super) use crate::object::Object;
 use crate::{Error, Result};
 
 /// Reads a function from an operation table, or returns
@@ -30,48 +30,50 @@ macro_rules! table_op {
 }
 pub(super) use table_op;
 
-/// A libfabric structure that begins with a `fid`.
-///
-/// # Safety
-/// The type must be `repr(C)`, and its first field must be a `fid`.
-pub(super) unsafe trait Fid {
-    /// Name of the close call in errors.
-    const CLOSE: &'static str;
-}
-
 macro_rules! fids {
-    ($($type:ident = $close:literal;)*) => {
+    ($($type:ident $what:literal;)*) => {
         $(
             const _: () = assert!(std::mem::offset_of!(fi::$type, fid) == 0);
-            // SAFETY: bindgen declares the type repr(C), and the assertion above checks the first field.
-            unsafe impl Fid for fi::$type {
-                const CLOSE: &'static str = $close;
+            // SAFETY: a fid is not bound to a thread. Every call on it holds its context's guard, which satisfies
+            // FI_THREAD_DOMAIN and all less strict models.
+            unsafe impl Destroy for fi::$type {
+                type Library = Arc<Context>;
+
+                unsafe fn destroy(context: &Arc<Context>, object: NonNull<Self>) -> Result<()> {
+                    let _serialized = context.serialize_calls();
+                    // SAFETY: the structure begins with a fid, as asserted above; the caller guarantees a live object.
+                    unsafe { close(context, object.as_ptr().cast(), concat!("fi_close(", $what, ")")) }
+                }
+
+                fn busy(holders: usize) -> Error {
+                    error::busy($what, holders)
+                }
             }
         )*
     };
 }
 
 fids! {
-    fid_fabric = "fi_close(fabric)";
-    fid_domain = "fi_close(domain)";
-    fid_av = "fi_close(address vector)";
-    fid_cq = "fi_close(completion queue)";
-    fid_cntr = "fi_close(completion counter)";
-    fid_mr = "fi_close(memory region)";
-    fid_ep = "fi_close(endpoint)";
+    fid_fabric "fabric";
+    fid_domain "domain";
+    fid_av "address vector";
+    fid_cq "completion queue";
+    fid_cntr "completion counter";
+    fid_mr "memory region";
+    fid_ep "endpoint";
 }
 
 /// State that all objects of one opened fabric, or of one borrowed domain, share.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(crate) struct Context {
     library: Option<Library>,
     /// Held during each call: libfabric may offer no more than FI_THREAD_DOMAIN.
     calls: Mutex<()>,
 }
 
 impl Context {
-    pub(super) fn new(library: Option<Library>) -> Self {
-        Self { library, calls: Mutex::new(()) }
+    pub(super) fn new(library: Option<Library>) -> Arc<Self> {
+        Arc::new(Self { library, calls: Mutex::new(()) })
     }
 
     /// Serializes calls into libfabric. The caller must hold the guard during each call.
@@ -103,41 +105,20 @@ impl Context {
     }
 }
 
-/// Finds the context of an object's calls through its parents.
-pub(super) trait InContext {
-    fn context(&self) -> &Context;
-}
-
-/// A libfabric object that this library opened, with the parents that must outlive it.
-///
-/// A drop closes the object, then drops `parents`. Where the close fails, libfabric still has the object, which
-/// still refers to its parents; the parents are then leaked.
-pub(super) struct Object<T: Fid, P: InContext> {
-    pointer: NonNull<T>,
-    /// None after the close, which consumes the object.
-    parents: Option<P>,
-}
-
-// SAFETY: a fid is not bound to a thread. Every call on it holds its context's guard, which satisfies
-// FI_THREAD_DOMAIN and all less strict models.
-unsafe impl<T: Fid, P: InContext + Send> Send for Object<T, P> {}
-// SAFETY: as above.
-unsafe impl<T: Fid, P: InContext + Sync> Sync for Object<T, P> {}
-
-impl<T: Fid, P: InContext> Object<T, P> {
+impl<T: Destroy<Library = Arc<Context>>, P> Object<T, P> {
     /// Opens an object by `call`, which stores it at the address that it receives, and returns a code.
     ///
     /// # Safety
     /// Where `call` returns 0, it must have stored null or an open object that no other code closes.
     pub(super) unsafe fn open(
         operation: &'static str,
+        context: &Arc<Context>,
         parents: P,
         call: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self> {
+        let error = |context: &Context, code| context.failure(operation, code).into();
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe {
-            Self::open_or(operation, parents, |context, code| context.failure(operation, code).into(), call)
-        }
+        unsafe { Self::open_or(operation, context, parents, error, call) }
     }
 
     /// As [`Self::open`]. Turns a negative code into an error by `error`.
@@ -146,81 +127,26 @@ impl<T: Fid, P: InContext> Object<T, P> {
     /// As for [`Self::open`].
     pub(super) unsafe fn open_or(
         operation: &'static str,
+        context: &Arc<Context>,
         parents: P,
         error: impl FnOnce(&Context, c_int) -> Error,
         call: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self> {
         let mut pointer = std::ptr::null_mut();
-        let serialized = parents.context().serialize_calls();
+        let serialized = context.serialize_calls();
         let code = call(&mut pointer);
         drop(serialized);
         if code < 0 {
-            return Err(error(parents.context(), code));
+            return Err(error(context, code));
         }
-        // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::adopt(operation, pointer, parents) }
-    }
-
-    /// Takes ownership of the object that `operation` opened.
-    ///
-    /// # Safety
-    /// `pointer` must be null or an open object that no other code closes.
-    pub(super) unsafe fn adopt(operation: &'static str, pointer: *mut T, parents: P) -> Result<Self> {
         let pointer = NonNull::new(pointer).ok_or_else(|| error::no_object(operation))?;
-        Ok(Self { pointer, parents: Some(parents) })
+        // SAFETY: the caller guarantees it, as this function requires.
+        Ok(unsafe { Self::adopt(pointer, context.clone(), parents) })
     }
 
-    pub(super) fn raw(&self) -> *mut T {
-        self.pointer.as_ptr()
-    }
-
+    /// The structure's first field.
     pub(super) fn fid(&self) -> *mut fi::fid {
-        self.pointer.as_ptr().cast()
-    }
-
-    pub(super) fn parents(&self) -> &P {
-        self.parents.as_ref().expect("only a close takes the parents, and it consumes the object")
-    }
-
-    pub(super) fn parents_mut(&mut self) -> &mut P {
-        self.parents.as_mut().expect("only a close takes the parents, and it consumes the object")
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        self.parents().context()
-    }
-
-    /// Closes the object and returns the result of `fi_close`.
-    pub(super) fn close(mut self) -> Result<()> {
-        self.close_once()
-    }
-
-    /// Closes the object on the first call and does nothing on later calls.
-    fn close_once(&mut self) -> Result<()> {
-        let Some(parents) = self.parents.take() else { return Ok(()) };
-        let context = parents.context();
-        let serialized = context.serialize_calls();
-        // SAFETY: the object is open, because its parents were still present, and this value owns it.
-        let closed = unsafe { close(context, self.fid(), T::CLOSE) };
-        drop(serialized);
-        if closed.is_err() {
-            crate::leak::leak(parents);
-        }
-        closed
-    }
-}
-
-impl<T: Fid, P: InContext> Drop for Object<T, P> {
-    fn drop(&mut self) {
-        if let Err(error) = self.close_once() {
-            tracing::error!(%error, "a dropped object could not be closed; the objects it refers to stay allocated");
-        }
-    }
-}
-
-impl<T: Fid, P: InContext> std::fmt::Debug for Object<T, P> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:p}", self.pointer)
+        self.raw().cast()
     }
 }
 

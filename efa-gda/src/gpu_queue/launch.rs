@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::doorbell::{Alarm, End};
+use crate::doorbell::End;
 use crate::gpu::memory::SharedWord;
 use crate::queue::mapped::{raise_status, swap_word};
 
@@ -46,10 +46,9 @@ impl GpuAbortFlag {
     pub fn lower(&self) {
         swap_word(self.0.get(), 1, 0);
     }
-}
 
-impl Alarm for GpuAbortFlag {
-    fn raise(&self, end: End) {
+    /// The alarm of the queue's registrations.
+    pub(super) fn end_waits(&self, end: End) {
         raise_status(self.0.get(), end.status());
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::memory::require_same_gpu;
-use crate::doorbell::{CompletionRelay, CompletionRing, DoorbellProxy};
+use crate::doorbell::{DoorbellProxy, Registration, Ring, Service};
 use crate::gpu::error::REGISTER;
 use crate::gpu::{Gpu, HostRange};
 use crate::queue::MappedQueue;
@@ -58,7 +58,7 @@ pub(super) struct MappedParts {
 /// A doorbell proxy that relays completions to a GPU that cannot map the completion queue.
 #[derive(Debug)]
 pub(super) struct Relayed {
-    pub(super) relay: CompletionRelay,
+    pub(super) relay: Registration,
     /// Why the GPU cannot map the completion queue.
     pub(super) why: String,
 }
@@ -107,7 +107,7 @@ impl MappedParts {
         // A poller rings it after it read completions, so a GPU that cannot map the completion queue does not need it.
         let mut cq_doorbell = addresses.cq_doorbell.filter(|_| cq.is_some() || !on_host);
         if let Some(Relayed { relay, .. }) = &relay {
-            cq_doorbell = cq_doorbell.map(|_| word(relay.consumed().as_ptr() as usize));
+            cq_doorbell = cq_doorbell.map(|_| word(relay.record().as_ptr() as usize));
         }
         Ok(Self {
             sq,
@@ -147,18 +147,19 @@ impl MappedParts {
 }
 
 /// Makes `proxy` relay the completions that the host has not read.
-fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<CompletionRelay> {
+fn start_relay(queue: &MappedQueue, proxy: &DoorbellProxy) -> Result<Registration> {
     let cq = &queue.exposure().cq;
-    let ring = CompletionRing {
+    let ring = Ring {
         buffer: cq.buffer,
         doorbell: cq.doorbell,
         entry_size: cq.entry_size,
         num_entries: cq.num_entries,
+        service: Service::Relay,
     };
     // SAFETY: the provider keeps ring and doorbell mapped while the completion queue is open. `GpuQueue` drops its
     // parts, which own the relay, before the `MappedQueue`, and after its kernels ended. Until then neither the host
     // nor the GPU rings the completion doorbell: the GPU's struct names the relay's word.
-    Ok(unsafe { proxy.relay(ring, queue.state().completion.consumed) }?)
+    unsafe { proxy.register(ring, queue.state().completion.consumed) }
 }
 
 /// Registers each part of `queue` alone, and unregisters it again.

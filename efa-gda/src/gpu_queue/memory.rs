@@ -6,8 +6,7 @@ use std::sync::Arc;
 use efa_gda_wire::COMPLETION_BYTES;
 
 use crate::fabric::{
-    Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
-    Registration,
+    Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, Region, Registration,
 };
 use crate::gpu::{Gpu, GpuMemory};
 use crate::{Error, Result};
@@ -42,9 +41,9 @@ impl GpuMemory {
     /// why so.
     ///
     /// # Errors
-    /// As [`MemoryRegion::register_device`]; the memory is then freed.
-    pub fn register(self, domain: &Domain, access: Access) -> Result<(MemoryRegion, Registration)> {
-        MemoryRegion::register_device(domain, self.into(), access)
+    /// As [`Domain::register_device`]; the memory is then freed.
+    pub fn register(self, domain: &Domain, access: Access) -> Result<(Region, Registration)> {
+        domain.register_device(self.into(), access)
     }
 }
 
@@ -65,13 +64,6 @@ impl From<GpuMemory> for DeviceMemory {
                 }))
             })
             .expect("CUDA allocates nothing at address 0")
-    }
-}
-
-impl MemoryRegion {
-    /// Returns the GPU's memory, if the region owns a [`GpuMemory`].
-    pub fn gpu_memory(&self) -> Option<&GpuMemory> {
-        self.owner()
     }
 }
 

@@ -11,7 +11,7 @@ use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
 use super::{GpuAbortFlag, LaunchGuard};
-use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::gpu::Gpu;
 use crate::gpu::memory::Relaxed;
@@ -19,7 +19,7 @@ use crate::leak;
 use crate::queue::inline::inline_bytes;
 use crate::queue::mapped::{is_locked, refuse_unfinished, unrung_entries};
 use crate::queue::quiet::no_requests;
-use crate::queue::work_error::{not_possible, report};
+use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
 use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 
@@ -88,8 +88,8 @@ pub struct RefusedMode {
 }
 
 impl GpuQueue {
-    /// Maps `queue` into `gpu` in the first doorbell mode of `choice` that works, and returns why it could not use the
-    /// modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
+    /// Maps `queue` into `gpu` in the doorbell mode `only`, or in the first that works, and returns why it could not use
+    /// the modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
     /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
@@ -98,12 +98,12 @@ impl GpuQueue {
     pub fn with_doorbell(
         queue: MappedQueue,
         gpu: &Gpu,
-        choice: DoorbellChoice,
+        only: Option<DoorbellMode>,
         proxy: &DoorbellProxy,
     ) -> Result<(Self, Vec<RefusedMode>), Refused<MappedQueue>> {
         let mut queue = Box::new(queue);
         let (mut refused, mut last) = (Vec::new(), None);
-        for mode in choice.candidates() {
+        for mode in DoorbellMode::candidates(only) {
             let error = match queue.set_doorbell(mode, proxy) {
                 Err(error) => error,
                 Ok(()) => match Self::map(*queue, gpu, Some(proxy)) {
@@ -139,12 +139,10 @@ impl GpuQueue {
         let _relaxed = Relaxed::enter();
         let made = MappedParts::map(&queue, gpu, proxy).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
-            let alarm = Arc::new(GpuAbortFlag(device.abort.clone()));
-            if let Some(registration) = &queue.registration {
-                registration.add_alarm(alarm.clone());
-            }
-            if let Some(relayed) = &parts.relay {
-                relayed.relay.add_alarm(alarm);
+            let relay = parts.relay.as_ref().map(|relayed| &relayed.relay);
+            for registration in queue.registration.as_deref().into_iter().chain(relay) {
+                let flag = GpuAbortFlag(device.abort.clone());
+                registration.add_alarm(move |end| flag.end_waits(end));
             }
             Ok((parts, device))
         });
@@ -254,10 +252,6 @@ impl GpuQueue {
         let inline_region = work.inline_region();
         require_same_gpu(&self.gpu, "the local memory", inline_region.and_then(Region::device))?;
         let on_host = inline_region.is_some_and(Region::on_host);
-        if inline_region.is_some_and(|region| !region.on_host() && region.device().is_none()) {
-            let why = "the bytes are in a dmabuf, and its GPU is not known; copy them to host memory or send a segment";
-            return Err(not_possible("an inline request from a dmabuf", why));
-        }
         let inline = inline_bytes(&args)
             .filter(|_| on_host)
             .map(|range| {

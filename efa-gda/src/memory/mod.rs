@@ -11,6 +11,7 @@
 //! - [`ExternalMemory`]: memory of the caller for a completion queue.
 //! - [`CounterMemory`]: a word of the caller for a completion counter, which counts [`CountedOperations`].
 //! - [`Access`]: the rights of a registered region; [`RegionOrdering`]: the order of writes to it.
+//! - [`Region`]: registered memory, as requests and receives name it.
 //! - [`RemoteRegion`]: what a peer needs to read or write a region.
 //! - [`Limits`]: how many bytes one request moves.
 //!
@@ -55,6 +56,6 @@ pub(crate) use buffer::page_size;
 pub use counter::{CountedOperations, CounterMemory};
 pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
 pub(crate) use device::{Owner, Reader};
-pub use region::{Limits, RemoteRegion};
-pub(crate) use region::{REGION_IN_USE_HINT, RegionMemory, in_bounds};
+pub use region::{Limits, Region, RemoteRegion};
+pub(crate) use region::{REGION_IN_USE_HINT, RegionMemory, Registered, in_bounds};
 pub(crate) use retained::RetainedRegions;

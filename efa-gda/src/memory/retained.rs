@@ -3,28 +3,24 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
+use super::Region;
+
 /// Regions that an endpoint or queue pair owns until it is destroyed, or until their receive completes.
-#[derive(Debug)]
-pub(crate) struct RetainedRegions<R> {
-    retained: Vec<R>,
+#[derive(Debug, Default)]
+pub(crate) struct RetainedRegions {
+    retained: Vec<Region>,
     /// Regions of posted receives, by request id.
-    receives: HashMap<u16, VecDeque<R>>,
+    receives: HashMap<u16, VecDeque<Region>>,
 }
 
-impl<R> Default for RetainedRegions<R> {
-    fn default() -> Self {
-        Self { retained: Vec::new(), receives: HashMap::new() }
-    }
-}
-
-impl<R> RetainedRegions<R> {
+impl RetainedRegions {
     /// Retains `region` until `self` is dropped.
-    pub(crate) fn retain(&mut self, region: R) {
+    pub(crate) fn retain(&mut self, region: Region) {
         self.retained.push(region);
     }
 
     /// Retains the region of a posted receive until [`Self::receive_completed`] names the receive.
-    pub(crate) fn receive_posted(&mut self, id: u16, region: R) {
+    pub(crate) fn receive_posted(&mut self, id: u16, region: Region) {
         self.receives.entry(id).or_default().push_back(region);
     }
 

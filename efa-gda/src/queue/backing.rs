@@ -2,186 +2,11 @@
 
 use efa_gda_wire::LocalKey;
 
-use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RegionOrdering, RemoteRegion};
+use crate::Result;
+use crate::fabric::{self, Enabled, Endpoint, GdaOps};
+use crate::memory::{Region, RetainedRegions};
 #[cfg(feature = "verbs")]
-use crate::leak;
-#[cfg(feature = "verbs")]
-use crate::verbs::{self, QueuePair, Ready};
-use crate::{Error, Result};
-
-/// Why a region cannot be written or read.
-const FOREIGN: &str = "the region does not own its memory: use the caller's own pointer to it";
-
-/// Registered memory that requests and receives name: a handle of a memory region of libfabric or of rdma-core.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Region {
-    /// Registered with libfabric.
-    Libfabric(fabric::MemoryRegion),
-    /// Registered with rdma-core.
-    #[cfg(feature = "verbs")]
-    RdmaCore(verbs::MemoryRegion),
-}
-
-impl From<fabric::MemoryRegion> for Region {
-    fn from(region: fabric::MemoryRegion) -> Self {
-        Self::Libfabric(region)
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl From<verbs::MemoryRegion> for Region {
-    fn from(region: verbs::MemoryRegion) -> Self {
-        Self::RdmaCore(region)
-    }
-}
-
-impl From<&fabric::MemoryRegion> for Region {
-    fn from(region: &fabric::MemoryRegion) -> Self {
-        Self::Libfabric(region.clone())
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl From<&verbs::MemoryRegion> for Region {
-    fn from(region: &verbs::MemoryRegion) -> Self {
-        Self::RdmaCore(region.clone())
-    }
-}
-
-impl From<&Self> for Region {
-    fn from(region: &Self) -> Self {
-        region.clone()
-    }
-}
-
-impl Region {
-    /// Returns the address of `length` bytes at `offset`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if they do not lie in the region.
-    pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
-        match self {
-            Self::Libfabric(region) => region.at(offset, length),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => Ok(region.at(offset, length)?),
-        }
-    }
-
-    /// Returns the length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "no memory region is empty")]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Libfabric(region) => region.len(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.len(),
-        }
-    }
-
-    /// Returns the access that the region was registered for.
-    pub fn access(&self) -> Access {
-        match self {
-            Self::Libfabric(region) => region.access(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.access(),
-        }
-    }
-
-    /// Returns the order of writes to the region that users may rely on.
-    pub fn ordering(&self) -> RegionOrdering {
-        match self {
-            Self::Libfabric(region) => region.ordering(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.ordering(),
-        }
-    }
-
-    /// Deregisters the memory.
-    ///
-    /// # Errors
-    /// The region, while another handle of it exists. The inner result is that of the deregistration.
-    pub fn try_close(self) -> Result<Result<()>, Self> {
-        match self {
-            Self::Libfabric(region) => region.try_close().map_err(Self::Libfabric),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::RdmaCore),
-        }
-    }
-
-    /// Returns all of the region, as a peer names it.
-    pub fn remote(&self) -> RemoteRegion {
-        match self {
-            Self::Libfabric(region) => region.remote(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.remote(),
-        }
-    }
-
-    /// Returns the memory, if the region owns it.
-    pub fn buffer(&self) -> Option<&Buffer> {
-        match self {
-            Self::Libfabric(region) => region.buffer(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.buffer(),
-        }
-    }
-
-    /// Copies `bytes` to `offset` of the memory that the region owns.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its
-    /// memory; errors of the GPU.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if let Some(memory) = self.gpu_memory() {
-            return memory.write(offset, bytes);
-        }
-        let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
-        buffer.write(offset, bytes)
-    }
-
-    /// Copies from `offset` of the memory that the region owns.
-    ///
-    /// # Errors
-    /// Those of [`Self::write`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if let Some(memory) = self.gpu_memory() {
-            return memory.read(offset, bytes);
-        }
-        let buffer = self.buffer().ok_or_else(|| Error::argument(FOREIGN))?;
-        buffer.read(offset, bytes)
-    }
-
-    /// Returns the memory of a GPU, if the region owns it.
-    #[cfg(feature = "cuda")]
-    pub fn gpu_memory(&self) -> Option<&crate::gpu::GpuMemory> {
-        match self {
-            Self::Libfabric(region) => region.gpu_memory(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.owner(),
-        }
-    }
-
-    /// Whether the host's CPU can access the region's bytes at its address.
-    pub(crate) fn on_host(&self) -> bool {
-        match self {
-            Self::Libfabric(region) => region.device().is_none(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.on_host(),
-        }
-    }
-
-    /// Returns the CUDA ordinal of the GPU whose memory it is, if that is known. A dmabuf does not say it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn device(&self) -> Option<i32> {
-        match self {
-            Self::Libfabric(region) => region.device(),
-            #[cfg(feature = "verbs")]
-            Self::RdmaCore(region) => region.device(),
-        }
-    }
-}
+use crate::verbs::QueuePair;
 
 /// What a [`super::MappedQueue`] owns, so that nothing else posts to the queue.
 #[derive(Debug)]
@@ -189,7 +14,7 @@ pub(crate) enum Backing {
     /// An enabled endpoint, with the GDA operations of its domain.
     Libfabric { endpoint: Endpoint<Enabled>, ops: GdaOps },
     #[cfg(feature = "verbs")]
-    RdmaCore(QueuePair<Ready>),
+    RdmaCore(QueuePair),
 }
 
 impl Backing {
@@ -200,14 +25,13 @@ impl Backing {
     /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) for a region of another domain; with libfabric, errors of
     /// [`GdaOps::get_mr_lkey`].
     pub(super) fn local_key(&self, region: &Region) -> Result<LocalKey> {
-        match (self, region) {
-            (Self::Libfabric { ops, .. }, Region::Libfabric(region)) => ops.get_mr_lkey(region),
+        match self {
+            Self::Libfabric { ops, .. } => ops.get_mr_lkey(region),
             #[cfg(feature = "verbs")]
-            (Self::RdmaCore(pair), Region::RdmaCore(region)) if pair.domain().is_same(region.domain()) => {
-                Ok(region.local_key())
-            }
-            #[cfg(feature = "verbs")]
-            _ => Err(fabric::error::other_domain("MappedQueue::local_key")),
+            Self::RdmaCore(pair) => pair
+                .domain()
+                .local_key(region)
+                .map_err(|_| fabric::error::other_domain("MappedQueue::local_key")),
         }
     }
 
@@ -220,39 +44,12 @@ impl Backing {
         }
     }
 
-    /// Retains a region until the backing is closed. `local_key` has accepted it.
-    pub(super) fn retain(&mut self, region: Region) {
-        match (self, region) {
-            (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => endpoint.retain(region),
-            #[cfg(feature = "verbs")]
-            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.retain(region),
-            // Never freed under the adapter.
-            #[cfg(feature = "verbs")]
-            (_, region) => leak::leak(region),
-        }
-    }
-
-    /// Retains the memory of a posted receive until the receive completes, or the backing is closed. `local_key` has
-    /// accepted it.
-    pub(super) fn receive_posted(&mut self, id: u16, region: Region) {
-        match (self, region) {
-            (Self::Libfabric { endpoint, .. }, Region::Libfabric(region)) => {
-                endpoint.receive_posted(id, region);
-            }
-            #[cfg(feature = "verbs")]
-            (Self::RdmaCore(pair), Region::RdmaCore(region)) => pair.receive_posted(id, region),
-            // Never freed under the adapter.
-            #[cfg(feature = "verbs")]
-            (_, region) => leak::leak(region),
-        }
-    }
-
-    /// Releases the memory of a receive that completed.
-    pub(super) fn receive_completed(&mut self, id: u16) {
+    /// Regions that the backing retains until it is closed. `local_key` has accepted each.
+    pub(super) fn regions(&mut self) -> &mut RetainedRegions {
         match self {
-            Self::Libfabric { endpoint, .. } => endpoint.receive_completed(id),
+            Self::Libfabric { endpoint, .. } => endpoint.regions(),
             #[cfg(feature = "verbs")]
-            Self::RdmaCore(pair) => pair.receive_completed(id),
+            Self::RdmaCore(pair) => pair.regions(),
         }
     }
 }

@@ -7,7 +7,7 @@ use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
 use super::mapped::unrung_entries;
-use crate::doorbell::{DoorbellMode, DoorbellProxy, SendQueue};
+use crate::doorbell::{DoorbellMode, DoorbellProxy, Ring, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::status::DeviceError;
 
@@ -53,29 +53,34 @@ impl MappedQueue {
             );
             return Err(Error::busy(text).with_hint("ring for them with quiet"));
         }
+        let sq = self.exposure().sq;
+        let max_batch = sq.max_batch;
+        let service = match mode {
+            DoorbellMode::Direct => return self.ring_directly(),
+            DoorbellMode::Record => Service::Record { max_batch },
+            DoorbellMode::Staged => {
+                let store_bytes = self.store_width().bytes_at(sq.buffer.as_ptr() as usize, sq.bytes());
+                Service::Staged { max_batch, store_bytes }
+            }
+        };
         let mut device = self.direct_send_queue();
-        if mode == DoorbellMode::Direct {
-            self.ring_directly()?;
-        } else {
-            let sq = &self.exposure().sq;
-            let queue = SendQueue {
-                buffer: sq.buffer,
-                doorbell: sq.doorbell,
-                entry_size: device.entry_size,
-                num_entries: sq.num_entries,
-                max_batch: sq.max_batch,
-                store_bytes: self.store_width().bytes_at(sq.buffer.as_ptr() as usize, sq.bytes()),
-            };
-            let alarm = Arc::new(self.abort_flag());
-            // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell
-            // stay mapped. The device code of this queue stores to neither if its struct, set below, names other
-            // memory; on a GPU, `GpuQueue` waits for its kernels first.
-            let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
-            registration.redirect(&mut device);
-            self.detach_proxy().map_err(poisoned)?;
-            self.registration = Some(Arc::new(registration));
-            self.set_send_queue(device);
-        }
+        let ring = Ring {
+            buffer: sq.buffer,
+            doorbell: Some(sq.doorbell),
+            entry_size: device.entry_size,
+            num_entries: sq.num_entries,
+            service,
+        };
+        // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell stay
+        // mapped. The device code of this queue stores to neither if its struct, set below, names other memory; on a
+        // GPU, `GpuQueue` waits for its kernels first.
+        let registration = unsafe { proxy.register(ring, before.lock.doorbell_index) }?;
+        let flag = self.abort_flag();
+        registration.add_alarm(move |end| flag.end_waits(end));
+        registration.redirect(&mut device);
+        self.detach_proxy().map_err(poisoned)?;
+        self.registration = Some(Arc::new(registration));
+        self.set_send_queue(device);
         Ok(())
     }
 
@@ -110,17 +115,7 @@ mod tests {
 
     use super::super::AbortFlag;
     use super::*;
-    use crate::doorbell::{Alarm, End};
     use crate::fabric::{Bindings, Fabric, Library, Query};
-
-    /// Calls a function while a queue detaches from its proxy.
-    struct During<F>(F);
-
-    impl<F: Fn() + Send + Sync> Alarm for During<F> {
-        fn raise(&self, _: End) {
-            (self.0)();
-        }
-    }
 
     fn queue() -> MappedQueue {
         let library = Library::load().expect("libfabric");
@@ -138,7 +133,7 @@ mod tests {
     fn detaching(proxy: &DoorbellProxy, during: impl Fn() + Send + Sync + 'static) -> MappedQueue {
         let mut queue = queue();
         queue.set_doorbell(DoorbellMode::Record, proxy).expect("the proxy takes the queue");
-        queue.registration.as_ref().expect("registered").add_alarm(Arc::new(During(during)));
+        queue.registration.as_ref().expect("registered").add_alarm(move |_| during());
         queue
     }
 

@@ -1,9 +1,10 @@
-//! Which parts of a queue, and which of its regions, the host's CPU can access. Completions, counters and regions may
-//! be in a GPU's memory.
+//! Which parts of a queue, and which of its regions, the host's CPU can access, and copies to and from regions.
+//! Completions, counters and regions may be in a GPU's memory.
 
 use super::work_error::not_possible;
 use super::{MappedQueue, WorkRequest};
-use crate::Result;
+use crate::memory::Region;
+use crate::{Error, Result};
 
 impl MappedQueue {
     /// Returns why the host cannot wait on the queue: its completions, or its counters, are in a GPU's memory.
@@ -28,5 +29,41 @@ impl MappedQueue {
             return Err(not_possible("an inline request on the host", why));
         }
         Ok(())
+    }
+}
+
+/// Why a region cannot be written or read.
+const FOREIGN: &str = "the region does not own its memory: use the caller's own pointer to it";
+
+impl Region {
+    /// Copies `bytes` to `offset` of the memory that the region owns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the bytes are outside, or the region does not own its
+    /// memory; errors of the GPU.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = self.gpu_memory() {
+            return memory.write(offset, bytes);
+        }
+        self.buffer().ok_or_else(|| Error::argument(FOREIGN))?.write(offset, bytes)
+    }
+
+    /// Copies from `offset` of the memory that the region owns.
+    ///
+    /// # Errors
+    /// Those of [`Self::write`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = self.gpu_memory() {
+            return memory.read(offset, bytes);
+        }
+        self.buffer().ok_or_else(|| Error::argument(FOREIGN))?.read(offset, bytes)
+    }
+
+    /// Returns the memory of a GPU, if the region owns it.
+    #[cfg(feature = "cuda")]
+    pub fn gpu_memory(&self) -> Option<&crate::gpu::GpuMemory> {
+        self.owner()
     }
 }

@@ -12,17 +12,17 @@ use efa_gda_sys::device::{
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
 
 use super::StoreWidth;
-use super::backing::{Backing, Region};
+use super::backing::Backing;
 use super::counters::{Counters, device_counters};
 use super::geometry::geometry;
-use crate::doorbell::{Alarm, End, Registration};
-use crate::error::Refused;
+use crate::doorbell::{End, Registration};
+use crate::error::{Error, Refused, Result};
 use crate::exposure::Exposure;
 use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
+use crate::memory::Region;
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
-use crate::verbs::{Address, QueuePair, Ready};
-use crate::{Error, Result};
+use crate::verbs::QueuePair;
 
 /// Ends every wait on a queue, from any thread.
 #[derive(Clone, Debug, Default)]
@@ -39,12 +39,10 @@ impl AbortFlag {
     pub fn lower(&self) {
         swap_word(&self.0, 1, 0);
     }
-}
 
-impl Alarm for AbortFlag {
-    /// Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses it on the host, and a proxy
-    /// or the device then rings for it in another mode.
-    fn raise(&self, end: End) {
+    /// The alarm of a send queue. Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses
+    /// it on the host, and a proxy or the device then rings for it in another mode.
+    pub(super) fn end_waits(&self, end: End) {
         if end != End::Detached {
             raise_status(&self.0, end.status());
         }
@@ -57,8 +55,8 @@ pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
     let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations and relays can raise one flag; the
-/// first status stays, because it states the cause.
+/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations can raise one flag; the first status
+/// stays, because it states the cause.
 pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
     let over = |value| (value <= 1).then_some(status);
     // A failure means that the word holds a status, which stays.
@@ -184,13 +182,12 @@ impl MappedQueue {
     /// # Errors
     /// [`Error`]; the queue pair is then destroyed.
     #[cfg(feature = "verbs")]
-    pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self> {
+    pub fn over_verbs(pair: QueuePair) -> Result<Self> {
         let exposure = pair.exposure()?;
-        let limits = pair.context().limits()?;
-        let receives = pair.send_completions().is_same(pair.receive_completions());
-        pair.send_completions().claim()?;
+        let limits = pair.domain().context().limits()?;
+        pair.completions().claim()?;
         let number = pair.number();
-        Self::from_parts(Backing::RdmaCore(pair), exposure, limits, number, receives)
+        Self::from_parts(Backing::RdmaCore(pair), exposure, limits, number, true)
     }
 
     /// Returns the endpoint, if the queue is one of libfabric.
@@ -199,15 +196,6 @@ impl MappedQueue {
             Backing::Libfabric { endpoint, .. } => Some(endpoint),
             #[cfg(feature = "verbs")]
             Backing::RdmaCore(_) => None,
-        }
-    }
-
-    /// Returns the queue pair, if the queue is one of rdma-core.
-    #[cfg(feature = "verbs")]
-    pub fn queue_pair(&self) -> Option<&QueuePair<Ready>> {
-        match &self.backing {
-            Backing::Libfabric { .. } => None,
-            Backing::RdmaCore(pair) => Some(pair),
         }
     }
 
@@ -229,7 +217,7 @@ impl MappedQueue {
         match &self.backing {
             Backing::Libfabric { endpoint, .. } => Ok(endpoint.address()?),
             #[cfg(feature = "verbs")]
-            Backing::RdmaCore(pair) => Ok(pair.address()?.to_bytes().to_vec()),
+            Backing::RdmaCore(pair) => Ok(pair.address()?.to_vec()),
         }
     }
 
@@ -247,10 +235,9 @@ impl MappedQueue {
             }
             #[cfg(feature = "verbs")]
             Backing::RdmaCore(pair) => {
-                let length = address.len();
-                let address = Address::from_bytes(address);
-                let address = address.map_err(|_| fabric::error::address_length(length, Address::BYTES))?;
-                Ok(pair.peer(&address)?)
+                let (length, expected) = (address.len(), QueuePair::ADDRESS_BYTES);
+                let address = address.try_into();
+                Ok(pair.peer(address.map_err(|_| fabric::error::address_length(length, expected))?)?)
             }
         }
     }
@@ -379,7 +366,7 @@ impl MappedQueue {
     pub fn retain(&mut self, region: impl Into<Region>) -> Result<LocalKey> {
         let region = region.into();
         let key = self.backing.local_key(&region)?;
-        self.backing.retain(region);
+        self.backing.regions().retain(region);
         Ok(key)
     }
 
@@ -480,7 +467,7 @@ impl MappedQueue {
     /// Retains `region` until the endpoint is destroyed, if the adapter may still access it.
     pub(super) fn retain_if_in_use(&mut self, region: &Region) {
         if self.in_flight() != 0 || self.poison().is_some() {
-            self.backing.retain(region.clone());
+            self.backing.regions().retain(region.clone());
         }
     }
 }

@@ -17,7 +17,7 @@
 //! - Both sides call [`MappedQueue::insert_peer`] with the other's address, because an adapter refuses requests of an
 //!   unknown sender ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
 //! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) → [`WorkRequest`]. A
-//!   [`WorkRequest`] holds a handle of its local regions, so `MemoryRegion::close` returns busy until it is dropped.
+//!   [`WorkRequest`] holds a handle of its local regions, so `Region::close` returns busy until it is dropped.
 //!
 //! # Receives
 //! Device code posts receives ([`MappedQueue::post_receives`]). Their completions arrive on the completion queue of the
@@ -41,7 +41,7 @@
 //! # When a wait times out
 //! The adapter may still read and write the memory of requests whose wait timed out. The queue is then *poisoned*: it
 //! takes no more requests, and it retains the memory regions of requests in flight until its endpoint is destroyed.
-//! Until then `MemoryRegion::close` returns busy, and dropping the region's last other handle deregisters nothing.
+//! Until then `Region::close` returns busy, and dropping the region's last other handle deregisters nothing.
 //! [`MappedQueue::destroy`] destroys the endpoint first, and deregisters after that.
 
 pub(crate) mod backing;
@@ -61,7 +61,7 @@ mod store_width;
 pub(crate) mod work_error;
 pub(crate) mod work_request;
 
-pub use backing::Region;
+pub use crate::memory::Region;
 pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};

@@ -8,12 +8,11 @@ use efa_gda_wire::{
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
 };
 
-use super::backing::Region;
 use super::work_error::{too_long, wrong_access};
 use super::{Limit, MappedQueue, WorkRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::host::{self, InboxEntry};
-use crate::memory::Access;
+use crate::memory::{Access, Region};
 use crate::status::DeviceError;
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
@@ -236,7 +235,9 @@ impl MappedQueue {
     ) -> Result<PostedReceives> {
         for index in 0..posted.count {
             // The descriptor carries the low 16 bits.
-            self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
+            self.backing
+                .regions()
+                .receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
         match posted.status {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
@@ -255,7 +256,7 @@ impl MappedQueue {
     /// Retains the region of receives that may have been posted.
     #[cfg(feature = "cuda")]
     pub(crate) fn retain_maybe_posted(&mut self, receives: &Receives) {
-        self.backing.retain(receives.region.clone());
+        self.backing.regions().retain(receives.region.clone());
     }
 
     fn require_host_receives(&self) -> Result<()> {
@@ -327,7 +328,7 @@ impl MappedQueue {
             return Err(stopped(DeviceError::BadCompletion));
         }
         if !info.unsolicited {
-            self.backing.receive_completed(id.0);
+            self.backing.regions().receive_completed(id.0);
         }
         let handle = Some(info.address_handle).filter(|handle| *handle != UNKNOWN_ADDRESS_HANDLE);
         Ok(Received {

@@ -7,13 +7,13 @@ use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
 use efa_gda_wire::Peer;
 
 use super::MappedQueue;
-use super::backing::Region;
 use super::inline::copy_inline_bytes;
 use super::receive::nanoseconds;
 use super::work_error::{Limit, Requested, WorkReport, not_possible, report, too_long, wrong_access};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::host;
 use crate::fabric::{Access, RemoteRegion};
+use crate::memory::Region;
 
 /// One operation, repeated `count` times: `count` transfers of `bytes` bytes, transfer `i` at `offset + i * stride` of
 /// both regions. A transfer is one request; an RDMA transfer longer than the queue's limit is several

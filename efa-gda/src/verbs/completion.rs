@@ -7,13 +7,16 @@ use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_cq_attr, efadv_cq_init_attr, ibv_cq_init_attr_ex};
 
+use super::Context;
 use super::context::Capability;
-use super::error::{Error, Result};
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, Library};
+use super::error;
+use super::object::{Object, check, function, inlen, pointer};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::exposure::RawCompletionQueue;
 use crate::memory::ExternalMemory;
 use crate::polling::{Completing, Polling, Unclaimable};
+use crate::{Error, Result};
 
 /// A completion queue. Clones are handles of one queue, which is destroyed when the last clone and the last
 /// queue pair that completes on it are dropped.
@@ -27,17 +30,11 @@ struct Parents {
     context: Context,
 }
 
-impl InLibrary for Parents {
-    fn library(&self) -> &Library {
-        self.context.library()
-    }
-}
-
 impl CompletionQueue {
     /// Creates a queue of at least `entries` entries in host memory.
     ///
     /// # Errors
-    /// [`Error::Exceeds`], or [`Error::Call`] where `ibv_create_cq` fails.
+    /// [`ErrorKind::Argument`], or [`ErrorKind::Other`] where `ibv_create_cq` fails.
     pub fn create(context: &Context, entries: u32) -> Result<Self> {
         let create = function!(context.library(), ibv, ibv_create_cq)?;
         let entries = entry_count(context, entries)?;
@@ -57,7 +54,7 @@ impl CompletionQueue {
     /// read all of the memory, because a mapped queue polls it there.
     ///
     /// # Errors
-    /// [`Error::AdapterLacks`] without the capability; [`Error::Exceeds`]; [`Error::Call`] where
+    /// [`ErrorKind::Unsupported`] without the capability; [`ErrorKind::Argument`]; [`ErrorKind::Other`] where
     /// `efadv_create_cq` fails.
     pub unsafe fn create_external(
         context: &Context,
@@ -90,16 +87,16 @@ impl CompletionQueue {
     unsafe fn adopt(raw: NonNull<verbs::ibv_cq>, context: &Context) -> Self {
         let parents = Parents { polling: Polling::default(), context: context.clone() };
         // SAFETY: the caller guarantees it, as this function requires.
-        Self(Arc::new(unsafe { Object::adopt(raw, parents) }))
+        Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), parents) }))
     }
 
     /// Returns the address and size of the entries. For a queue in external memory, the buffer is the address
     /// in [`ExternalMemory`]. The values are not checked.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] where `efadv_query_cq` fails.
+    /// [`ErrorKind::Unsupported`] before rdma-core 59; [`ErrorKind::Other`] where `efadv_query_cq` fails.
     pub fn query(&self) -> Result<RawCompletionQueue> {
-        let query = function!(self.context().library(), efadv, efadv_query_cq)?;
+        let query = function!(self.0.library(), efadv, efadv_query_cq)?;
         // Zeroed: a release that knows fewer fields leaves the rest unchanged.
         let mut attr = efadv_cq_attr::default();
         let size = inlen(&attr);
@@ -121,7 +118,10 @@ impl CompletionQueue {
 
     /// Registers another queue pair that completes on the queue.
     pub(super) fn register_queue_pair(&self) -> Result<Completing> {
-        self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
+        self.0.parents().polling.begin().ok_or_else(|| {
+            let why = "another reader polls the completion queue, so no other queue pair may complete on it";
+            Error::busy(why).with_hint("create another completion queue for this queue pair")
+        })
     }
 
     /// The adapter of the queue.
@@ -132,14 +132,9 @@ impl CompletionQueue {
     /// Destroys the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_destroy_cq` fails.
+    /// [`ErrorKind::Busy`] while a clone or a queue pair uses it; [`ErrorKind::Other`] where `ibv_destroy_cq` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
-    }
-
-    /// Whether both are handles of the same queue.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(super) fn raw(&self) -> *mut verbs::ibv_cq {
@@ -150,10 +145,8 @@ impl CompletionQueue {
 /// The number of entries as the calls take it. Refuses more entries than the adapter allows.
 fn entry_count(context: &Context, entries: u32) -> Result<i32> {
     let limit = context.attributes().max_completions;
-    let exceeds =
-        Error::Exceeds { what: "completion queue entries", asked: entries.into(), limit: limit.into() };
     match i32::try_from(entries) {
         Ok(number) if entries <= limit => Ok(number.max(1)),
-        _ => Err(exceeds),
+        _ => Err(error::exceeds("completion queue entries", entries.into(), limit.into())),
     }
 }

@@ -1,18 +1,20 @@
-//! An open adapter, and what rdma-core reports about it.
+//! An open adapter, what rdma-core reports about it, and its protection domains.
 
-use std::ffi::CStr;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_device_attr, ibv_device_attr, ibv_port_attr};
 
 use super::Library;
-use super::address::Gid;
-use super::error::{Error, FailedCall, Result};
-use super::object::{InLibrary, Object, check, function, inlen};
+use super::error;
+use super::object::{Object, check, function, inlen, pointer};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::memory::Limits;
-use crate::ownership::into_sole_owner;
+use crate::object::{Destroy as _, into_sole_owner};
 
 /// The number of an adapter's only port.
 pub(super) const PORT: u8 = 1;
@@ -24,15 +26,9 @@ pub struct Context(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    object: Object<verbs::ibv_context, Library>,
+    object: Object<verbs::ibv_context, ()>,
     name: String,
     attributes: Attributes,
-}
-
-impl InLibrary for Context {
-    fn library(&self) -> &Library {
-        self.0.object.parents()
-    }
 }
 
 /// A feature that some adapters, drivers or releases of rdma-core lack (`EFADV_DEVICE_ATTR_CAPS_*` of efadv.h).
@@ -95,8 +91,6 @@ impl fmt::Display for Capability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// The firmware version.
-    pub firmware: String,
     /// The PCI vendor id and device id.
     pub pci: (u32, u32),
     /// Most entries of a send queue with 64-byte entries.
@@ -105,8 +99,6 @@ pub struct Attributes {
     pub max_receive_entries: u32,
     /// Most segments of a SEND.
     pub max_send_segments: u16,
-    /// Most segments of a receive.
-    pub max_receive_segments: u16,
     /// Most inline bytes of a 64-byte entry.
     pub inline_bytes: u16,
     /// Most inline bytes of a 128-byte entry. Not more than `inline_bytes` where the adapter, or an rdma-core
@@ -131,19 +123,11 @@ impl Attributes {
     }
 
     fn new(efa: &efadv_device_attr, plain: &ibv_device_attr) -> Self {
-        // The field is an array of c_char, which firmware may fill without a terminating zero.
-        let firmware: Vec<u8> = plain.fw_ver.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
-        let firmware = match CStr::from_bytes_until_nul(&firmware) {
-            Ok(text) => text.to_string_lossy().into_owned(),
-            Err(_) => String::from_utf8_lossy(&firmware).into_owned(),
-        };
         Self {
-            firmware,
             pci: (plain.vendor_id, plain.vendor_part_id),
             max_send_entries: efa.max_sq_wr,
             max_receive_entries: efa.max_rq_wr,
             max_send_segments: efa.max_sq_sge,
-            max_receive_segments: efa.max_rq_sge,
             inline_bytes: efa.inline_buf_size,
             wide_inline_bytes: efa.inline_buf_size_ex.max(efa.inline_buf_size),
             max_rdma_bytes: efa.max_rdma_size,
@@ -161,8 +145,6 @@ pub struct Port {
     pub active: bool,
     /// Most bytes that one SEND moves.
     pub max_message: u32,
-    /// Entries of the GID table.
-    pub gids: u32,
 }
 
 impl Context {
@@ -177,15 +159,15 @@ impl Context {
     ) -> Result<Self> {
         const QUERY: &str = "efadv_query_device";
         // SAFETY: the caller guarantees it, as this function requires. From here on an error closes it.
-        let object = unsafe { Object::adopt(raw, library.clone()) };
+        let object = unsafe { Object::adopt(raw, library.clone(), ()) };
         let query = function!(library, efadv, efadv_query_device)?;
         let mut efa = efadv_device_attr::default();
         let size = inlen(&efa);
         // SAFETY: the context is open; `size` bytes can be written.
         let code = unsafe { query(object.raw(), &mut efa, size) };
         match check(QUERY, code) {
-            Err(Error::Call(failure)) if failure.errno == libc::EOPNOTSUPP => {
-                return Err(Error::NotEfa { device: name, failure });
+            Err(failure) if failure.code() == Some(libc::EOPNOTSUPP) => {
+                return Err(error::not_efa(&name, &failure));
             }
             queried => queried?,
         }
@@ -209,24 +191,20 @@ impl Context {
 
     /// The rdma-core that the adapter was opened with.
     pub(crate) fn library(&self) -> &Library {
-        self.0.object.parents()
+        self.0.object.library()
     }
 
     /// Queries the state of the port.
     ///
     /// # Errors
-    /// [`Error::Call`] where `ibv_query_port` fails.
+    /// [`ErrorKind::Other`] where `ibv_query_port` fails.
     pub fn port(&self) -> Result<Port> {
         let query = function!(self.library(), ibv, ibv_query_port)?;
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open. The exported function fills in the beginning of the structure, and only
         // that is read.
         check("ibv_query_port", unsafe { query(self.raw(), PORT, (&raw mut attr).cast()) })?;
-        Ok(Port {
-            active: attr.state == verbs::IBV_PORT_ACTIVE,
-            max_message: attr.max_msg_sz,
-            gids: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-        })
+        Ok(Port { active: attr.state == verbs::IBV_PORT_ACTIVE, max_message: attr.max_msg_sz })
     }
 
     /// Returns how many bytes one request moves.
@@ -243,12 +221,12 @@ impl Context {
         })
     }
 
-    /// Returns the adapter's address, which is its first GID.
+    /// Returns the adapter's address, which is its first GID, in the form of rdma-core's tools.
     ///
     /// # Errors
-    /// [`Error::Call`] where `ibv_query_gid` fails, with ENODATA for an address of zeroes, which is
+    /// [`ErrorKind::Other`] where `ibv_query_gid` fails, with ENODATA for an address of zeroes, which is
     /// libibverbs's form of an empty entry.
-    pub fn gid(&self) -> Result<Gid> {
+    pub fn gid(&self) -> Result<Ipv6Addr> {
         const OPERATION: &str = "ibv_query_gid";
         let query = function!(self.library(), ibv, ibv_query_gid)?;
         let mut gid = verbs::ibv_gid { raw: [0; 16] };
@@ -257,9 +235,9 @@ impl Context {
         // SAFETY: every bit pattern is a GID, and all 16 bytes were written above.
         let bytes = unsafe { gid.raw };
         if bytes == [0; 16] {
-            return Err(Error::Call(FailedCall { operation: OPERATION, errno: libc::ENODATA }));
+            return Err(error::failed(OPERATION, libc::ENODATA));
         }
-        Ok(Gid::from_bytes(bytes))
+        Ok(bytes.into())
     }
 
     /// Refuses a capability that the adapter lacks, before a call that needs it.
@@ -267,18 +245,15 @@ impl Context {
         if self.attributes().has(capability) {
             return Ok(());
         }
-        Err(Error::AdapterLacks { capability, device: self.name().to_owned() })
+        Err(error::lacks(capability, self.name()))
     }
 
     /// Closes the adapter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `ibv_close_device` fails.
+    /// [`ErrorKind::Busy`] while a clone or an object on it uses it; [`ErrorKind::Other`] where `ibv_close_device` fails.
     pub fn close(self) -> Result<()> {
-        match into_sole_owner(self.0) {
-            Ok(inner) => inner.object.close(),
-            Err(holders) => Err(Error::Busy { what: "context", holders }),
-        }
+        into_sole_owner(self.0).map_err(verbs::ibv_context::busy)?.object.close()
     }
 
     pub(super) fn raw(&self) -> *mut verbs::ibv_context {
@@ -288,5 +263,51 @@ impl Context {
     /// Whether both are handles of one opening of one device.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A protection domain. Clones are handles of one object, which is freed when the last clone and the last
+/// object in it are dropped.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(Arc<Object<verbs::ibv_pd, Context>>);
+
+impl ProtectionDomain {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] where `ibv_alloc_pd` fails.
+    pub fn allocate(context: &Context) -> Result<Self> {
+        let allocate = function!(context.library(), ibv, ibv_alloc_pd)?;
+        // SAFETY: the context is open.
+        let raw = pointer("ibv_alloc_pd", unsafe { allocate(context.raw()) })?;
+        // SAFETY: the object was just created, and no other handle to it exists.
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), context.clone()) })))
+    }
+
+    /// The adapter of the domain.
+    pub fn context(&self) -> &Context {
+        self.0.parents()
+    }
+
+    /// Frees the domain and reports the result.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while a clone or an object in it uses it; [`ErrorKind::Other`] where `ibv_dealloc_pd`
+    /// fails.
+    pub fn close(self) -> Result<()> {
+        Object::close_shared(self.0)
+    }
+
+    pub(super) fn library(&self) -> &Library {
+        self.0.library()
+    }
+
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn raw(&self) -> *mut verbs::ibv_pd {
+        self.0.raw()
     }
 }

@@ -7,10 +7,10 @@ use efa_gda_sys::verbs::{
     self, efadv_comp_cntr_init_attr, efadv_memory_location, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr,
 };
 
+use super::Context;
 use super::context::Capability;
-use super::error::Result;
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, Library};
+use super::object::{Object, check, function, inlen, pointer};
+use crate::Result;
 use crate::memory::{CountedOperations, CounterMemory};
 
 /// Each operation with its bit in `enum ibv_qp_attach_comp_cntr_op`.
@@ -26,12 +26,6 @@ const OPERATIONS: [(CountedOperations, u32); 6] = [
 /// The operations as rdma-core's bits.
 pub(super) fn attach_bits(operations: CountedOperations) -> u32 {
     OPERATIONS.iter().filter(|(one, _)| operations.contains(*one)).fold(0, |bits, (_, bit)| bits | bit)
-}
-
-/// The operations that rdma-core's bits stand for. Bits of newer releases are ignored.
-fn from_attach_bits(bits: u32) -> CountedOperations {
-    let set = OPERATIONS.iter().filter(|(_, bit)| bits & bit != 0);
-    set.fold(CountedOperations::NONE, |operations, (one, _)| operations | *one)
 }
 
 /// A word of a counter, as rdma-core takes it.
@@ -56,8 +50,6 @@ pub struct CounterLimits {
     pub max_value: u64,
     /// The largest number of counters.
     pub max_counters: u32,
-    /// The operations that counters can count.
-    pub operations: CountedOperations,
 }
 
 /// A completion counter: a word of successes and a word of errors. The number of requests in flight is the
@@ -65,12 +57,6 @@ pub struct CounterLimits {
 /// last queue pair that it is attached to are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Object<verbs::ibv_comp_cntr, Context>>);
-
-impl InLibrary for CompletionCounter {
-    fn library(&self) -> &Library {
-        self.context().library()
-    }
-}
 
 impl CompletionCounter {
     /// Returns the limits of the adapter's counters.
@@ -86,14 +72,10 @@ impl CompletionCounter {
         // SAFETY: the context is open; the structure can be written.
         let code = unsafe { query(context.raw(), &mut caps, size_of::<ibv_comp_cntr_caps>()) };
         check("ibv_query_comp_cntr_caps", code)?;
-        Ok(CounterLimits {
-            max_value: caps.max_value,
-            max_counters: caps.max_counters,
-            operations: from_attach_bits(caps.supported_qp_attach_ops),
-        })
+        Ok(CounterLimits { max_value: caps.max_value, max_counters: caps.max_counters })
     }
 
-    /// Creates a counter whose words rdma-core allocates. [`Self::successes`] and [`Self::errors`] read them.
+    /// Creates a counter whose words rdma-core allocates. [`Self::read`] reads them.
     ///
     /// # Errors
     /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
@@ -140,32 +122,23 @@ impl CompletionCounter {
         let raw =
             pointer("efadv_create_comp_cntr", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         // SAFETY: the object was just created, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), context.clone()) })))
     }
 
-    /// The number of requests that completed successfully.
+    /// Returns the numbers of requests that completed successfully and with an error.
     ///
     /// # Errors
-    /// [`super::Error::Call`] where `ibv_read_comp_cntr` fails, with EOPNOTSUPP for a word in a dmabuf that
-    /// this process cannot read.
-    pub fn successes(&self) -> Result<u64> {
-        let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
-        let mut value = 0;
+    /// [`super::Error::Call`] where `ibv_read_comp_cntr` or `ibv_read_err_comp_cntr` fails, with EOPNOTSUPP for a word
+    /// in a dmabuf that this process cannot read.
+    pub fn read(&self) -> Result<(u64, u64)> {
+        let (mut successes, mut errors) = (0, 0);
+        let read = function!(self.0.library(), ibv, ibv_read_comp_cntr)?;
         // SAFETY: the counter is live; the value can be written.
-        check("ibv_read_comp_cntr", unsafe { read(self.raw(), &mut value) })?;
-        Ok(value)
-    }
-
-    /// The number of requests that completed with an error.
-    ///
-    /// # Errors
-    /// Those of [`Self::successes`], with `ibv_read_err_comp_cntr`.
-    pub fn errors(&self) -> Result<u64> {
-        let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
-        let mut value = 0;
-        // SAFETY: the counter is live; the value can be written.
-        check("ibv_read_err_comp_cntr", unsafe { read(self.raw(), &mut value) })?;
-        Ok(value)
+        check("ibv_read_comp_cntr", unsafe { read(self.raw(), &mut successes) })?;
+        let read = function!(self.0.library(), ibv, ibv_read_err_comp_cntr)?;
+        // SAFETY: as above.
+        check("ibv_read_err_comp_cntr", unsafe { read(self.raw(), &mut errors) })?;
+        Ok((successes, errors))
     }
 
     /// The adapter of the counter.

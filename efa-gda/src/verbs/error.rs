@@ -1,163 +1,98 @@
-//! Errors of [`crate::verbs`].
-//!
-//! [`Error`] names the operation, what happened and what to do next. [`FailedCall`] holds the errno.
-
-use std::fmt;
+//! The errors of rdma-core's calls, with what to do about those that have a usual cause.
 
 use efa_gda_sys::verbs::{Call, LoadError};
 
 use super::Capability;
 use crate::memory::REGION_IN_USE_HINT;
+use crate::{Error, ErrorKind};
 
-/// The result of an operation of this module.
-pub type Result<T> = std::result::Result<T, Error>;
-
-/// A call into rdma-core that returned an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FailedCall {
-    /// The function, with the step in parentheses where it has several: `efadv_query_cq`, `ibv_modify_qp(RTR)`.
-    pub operation: &'static str,
-    /// The errno, as a positive number.
-    pub errno: i32,
-}
-
-impl fmt::Display for FailedCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed: {}", self.operation, std::io::Error::from_raw_os_error(self.errno))
+/// rdma-core could not be loaded.
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::new(ErrorKind::NoLibrary, error.to_string()).caused_by(error)
     }
 }
 
-/// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
-/// [`Error::errno`] and [`Error::hint`] return the parts. The text contains the cause, so `source` returns none.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Error {
-    /// rdma-core could not be loaded.
-    Load(LoadError),
-    /// The loaded rdma-core does not have the function.
-    FunctionMissing(Call),
-    /// None of the devices is an EFA adapter.
-    NoAdapter {
-        /// The devices that libibverbs found.
-        devices: Vec<String>,
-    },
-    /// No device has the requested name.
-    NoSuchDevice {
-        /// The requested name.
-        wanted: String,
-        /// The devices that were found.
-        found: Vec<String>,
-    },
-    /// libefa does not drive the device (EOPNOTSUPP from `efadv_query_device`).
-    NotEfa {
-        /// The device.
-        device: String,
-        /// The failed call.
-        failure: FailedCall,
-    },
-    /// The adapter, its driver or the loaded rdma-core lacks the capability.
-    AdapterLacks {
-        /// The capability.
-        capability: Capability,
-        /// The device.
-        device: String,
-    },
-    /// The request exceeds a limit of the adapter.
-    Exceeds {
-        /// The limited quantity.
-        what: &'static str,
-        /// The requested number.
-        asked: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// A number has more bits than an entry carries.
-    TooWide {
-        /// The kind of number.
-        what: &'static str,
-        /// The number.
-        number: u64,
-        /// Bits that an entry has for it.
-        bits: u32,
-    },
-    /// The objects belong to different contexts.
-    OtherContext {
-        /// The object of the other context.
-        what: &'static str,
-    },
-    /// Another reader polls the completion queue. It would take completions of another queue pair for its own.
-    CompletionQueuePolled,
-    /// Other handles use the object. `close` dropped its handle; the last handle closes the object.
-    Busy {
-        /// The object that was not closed.
-        what: &'static str,
-        /// The number of other handles.
-        holders: usize,
-    },
-    /// GPU memory has no dmabuf, as which alone rdma-core takes it.
-    NoDmabuf {
-        /// Why it has none.
-        why: String,
-    },
-    /// A byte range does not lie in its memory region, or the rings that the queue pair exposes break a rule.
-    Library(crate::Error),
-    /// Another call failed.
-    Call(FailedCall),
+/// A call that returned `errno`, a positive number.
+pub(super) fn failed(operation: &'static str, errno: i32) -> Error {
+    let text = std::io::Error::from_raw_os_error(errno);
+    Error::new(ErrorKind::Other, format!("{operation} failed: {text}"))
+        .with_hint(hint_for(operation, errno))
+        .in_call(operation)
+        .with_code(errno)
 }
 
-impl Error {
-    /// The function that failed or is missing. None where no function is concerned.
-    pub fn operation(&self) -> Option<&'static str> {
-        match self {
-            Self::FunctionMissing(call) => Some(call.name),
-            Self::NotEfa { failure, .. } | Self::Call(failure) => Some(failure.operation),
-            _ => None,
-        }
-    }
+/// The loaded rdma-core does not have the function.
+pub(super) fn function_missing(call: &Call) -> Error {
+    let text = format!("the loaded {} has no {call}, which rdma-core {} added", call.library, call.since);
+    Error::unsupported(text)
+        .with_hint("install an rdma-core that has it, such as the current EFA installer's")
+        .in_call(call.name)
+}
 
-    /// The errno of the failed call. None where no call failed.
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Self::NotEfa { failure, .. } | Self::Call(failure) => Some(failure.errno),
-            _ => None,
-        }
-    }
+/// None of the devices is an EFA adapter.
+pub(super) fn no_adapter(devices: &[String]) -> Error {
+    let text = format!("no device is an EFA adapter; devices found: {}", listed(devices));
+    Error::new(ErrorKind::NoAdapter, text).with_hint(
+        "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the efa and \
+         ib_uverbs kernel modules are loaded",
+    )
+}
 
-    /// What to do about it. Empty for an error of another module, whose text states it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Load(_) | Self::Library(_) => "",
-            Self::FunctionMissing(_) => {
-                "install an rdma-core that has it, such as the current EFA installer's"
-            }
-            Self::NoAdapter { .. } => {
-                "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the \
-                 efa and ib_uverbs kernel modules are loaded"
-            }
-            Self::NoSuchDevice { .. } => "name one of the devices found",
-            Self::NotEfa { .. } => {
-                "name an EFA adapter; if it is one, another copy of libefa.so.1 drives it: keep one rdma-core in the \
-                 image"
-            }
-            Self::AdapterLacks { capability, .. } => capability.hint(),
-            Self::Exceeds { .. } => "request fewer",
-            Self::TooWide { .. } => "report it with the versions of rdma-core and the kernel driver",
-            Self::OtherContext { .. } => "create all objects of a queue pair on one context",
-            Self::CompletionQueuePolled => "create another completion queue for this queue pair",
-            Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
-            Self::Busy { .. } => {
-                "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
-            }
-            Self::NoDmabuf { .. } => "open the queue with libfabric, or use memory of the host",
-            Self::Call(failure) => hint_for(failure),
+/// No device has the name `wanted`.
+pub(super) fn no_such_device(wanted: &str, found: &[String]) -> Error {
+    let text = format!("no device has the name {wanted}; devices found: {}", listed(found));
+    Error::new(ErrorKind::NoAdapter, text).with_hint("name one of the devices found")
+}
+
+/// libefa does not drive the device (EOPNOTSUPP from `efadv_query_device`).
+pub(super) fn not_efa(device: &str, failure: &Error) -> Error {
+    let what = failure.what();
+    failure.with_text(
+        ErrorKind::NoAdapter,
+        format!("the loaded libefa does not accept {device} as an EFA adapter: {what}"),
+        "name an EFA adapter; if it is one, another copy of libefa.so.1 drives it: keep one rdma-core in the image",
+    )
+}
+
+/// The adapter, its driver or the loaded rdma-core lacks the capability.
+pub(super) fn lacks(capability: Capability, device: &str) -> Error {
+    Error::unsupported(format!("{device} does not have the capability: {capability}"))
+        .with_hint(capability.hint())
+}
+
+/// The request exceeds a limit of the adapter.
+pub(super) fn exceeds(what: &str, asked: u64, limit: u64) -> Error {
+    Error::argument(format!("{asked} {what} were requested; the adapter allows at most {limit}"))
+        .with_hint("request fewer")
+}
+
+/// A number has more bits than an entry carries.
+pub(super) fn too_wide(what: &str, number: u64, bits: u32) -> Error {
+    let text = format!("rdma-core returned the {what} {number:#x}; an entry has {bits} bits for it");
+    Error::new(ErrorKind::Other, text)
+        .with_hint("report it with the versions of rdma-core and the kernel driver")
+}
+
+/// The objects belong to different contexts.
+pub(super) fn other_context(what: &str) -> Error {
+    Error::argument(format!("the {what} belongs to another context (opening of an adapter)"))
+        .with_hint("create all objects of a queue pair on one context")
+}
+
+/// Other handles use the object. `close` dropped its handle; the last handle closes the object.
+pub(super) fn busy(what: &str, holders: usize) -> Error {
+    Error::busy(format!("the {what} was not closed: {holders} other handle(s) use it")).with_hint(match what {
+        "memory region" => REGION_IN_USE_HINT,
+        _ => {
+            "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
         }
-    }
+    })
 }
 
 /// Hints for calls whose failure has a common cause.
-fn hint_for(failure: &FailedCall) -> &'static str {
-    match (failure.operation, failure.errno) {
+fn hint_for(operation: &str, errno: i32) -> &'static str {
+    match (operation, errno) {
         ("ibv_get_device_list", libc::ENOSYS) => "load the ib_uverbs kernel module",
         ("ibv_open_device", libc::EACCES | libc::EPERM | libc::ENOENT) => {
             "make /dev/infiniband/uverbs* visible to this process, with permission to open it"
@@ -194,87 +129,6 @@ fn hint_for(failure: &FailedCall) -> &'static str {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(error) => return write!(f, "{error}"),
-            Self::Library(error) => return write!(f, "{error}"),
-            Self::FunctionMissing(call) => {
-                write!(f, "the loaded {} has no {call}, which rdma-core {} added", call.library, call.since)?;
-            }
-            Self::NoAdapter { devices } => {
-                write!(f, "no device is an EFA adapter; devices found: {}", listed(devices))?;
-            }
-            Self::NoSuchDevice { wanted, found } => {
-                write!(f, "no device has the name {wanted}; devices found: {}", listed(found))?;
-            }
-            Self::NotEfa { device, failure } => {
-                write!(f, "the loaded libefa does not accept {device} as an EFA adapter: {failure}")?;
-            }
-            Self::AdapterLacks { capability, device } => {
-                write!(f, "{device} does not have the capability: {capability}")?
-            }
-            Self::Exceeds { what, asked, limit } => {
-                write!(f, "{asked} {what} were requested; the adapter allows at most {limit}")?;
-            }
-            Self::TooWide { what, number, bits } => {
-                write!(f, "rdma-core returned the {what} {number:#x}; an entry has {bits} bits for it")?;
-            }
-            Self::OtherContext { what } => {
-                write!(f, "the {what} belongs to another context (opening of an adapter)")?
-            }
-            Self::CompletionQueuePolled => f.write_str(
-                "another reader polls the completion queue, so no other queue pair may complete on it",
-            )?,
-            Self::Busy { what, holders } => {
-                write!(f, "the {what} was not closed: {holders} other handle(s) use it")?
-            }
-            Self::NoDmabuf { why } => write!(
-                f,
-                "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
-            )?,
-            Self::Call(failure) => write!(f, "{failure}")?,
-        }
-        write!(f, "; {}", self.hint())
-    }
-}
-
-// No source: the text contains the cause.
-impl std::error::Error for Error {}
-
-impl From<LoadError> for Error {
-    fn from(error: LoadError) -> Self {
-        Self::Load(error)
-    }
-}
-
-impl From<crate::Error> for Error {
-    fn from(error: crate::Error) -> Self {
-        Self::Library(error)
-    }
-}
-
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-impl From<Error> for crate::Error {
-    fn from(error: Error) -> Self {
-        use Error::*;
-        let kind = match &error {
-            Library(error) => error.kind(),
-            Load(_) => crate::ErrorKind::NoLibrary,
-            NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => crate::ErrorKind::NoAdapter,
-            FunctionMissing(_) | AdapterLacks { .. } | NoDmabuf { .. } => crate::ErrorKind::Unsupported,
-            Exceeds { .. } | OtherContext { .. } => crate::ErrorKind::Argument,
-            Busy { .. } => crate::ErrorKind::Busy,
-            _ => crate::ErrorKind::Other,
-        };
-        let (text, hint) = (error.to_string(), error.hint());
-        let what =
-            text.strip_suffix(hint).and_then(|text| text.strip_suffix("; ")).unwrap_or(&text).to_owned();
-        let into = Self::new(kind, what).with_hint(hint);
-        let into = error.operation().into_iter().fold(into, Self::in_call);
-        error.errno().into_iter().fold(into, Self::with_code)
-    }
 }

@@ -7,18 +7,13 @@ use std::sync::Arc;
 use efa_gda_sys::verbs::{self, Call, Loaded, RdmaCore};
 
 use super::Context;
-use super::error::{Error, Result};
-use super::object::{InLibrary, function, pointer};
+use super::error;
+use super::object::{function, pointer};
+use crate::{ErrorKind, Result};
 
 /// rdma-core, loaded at run time. Clones are handles of the same libraries.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<RdmaCore>);
-
-impl InLibrary for Library {
-    fn library(&self) -> &Library {
-        self
-    }
-}
 
 impl From<RdmaCore> for Library {
     fn from(core: RdmaCore) -> Self {
@@ -31,7 +26,7 @@ impl Library {
     /// variable is not set or empty, loads those that the dynamic loader finds.
     ///
     /// # Errors
-    /// [`Error::Load`] names what was tried or missing.
+    /// [`ErrorKind::NoLibrary`] names what was tried or missing.
     pub fn load() -> Result<Self> {
         Ok(RdmaCore::load()?.into())
     }
@@ -50,7 +45,7 @@ impl Library {
     /// 59.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] names the first that is missing.
+    /// [`ErrorKind::Unsupported`] names the first that is missing.
     pub fn exposes_queues(&self) -> Result<()> {
         function!(self, efadv, efadv_query_qp_wqs)?;
         function!(self, efadv, efadv_query_cq)?;
@@ -60,7 +55,7 @@ impl Library {
     /// Lists all devices that libibverbs has a provider for, EFA adapters or not. The list may be empty.
     ///
     /// # Errors
-    /// [`Error::Call`] where `ibv_get_device_list` fails.
+    /// [`ErrorKind::Other`] where `ibv_get_device_list` fails.
     pub fn devices(&self) -> Result<Vec<Device>> {
         const OPERATION: &str = "ibv_get_device_list";
         let list = function!(self, ibv, ibv_get_device_list)?;
@@ -84,24 +79,24 @@ impl Library {
     /// Opens the EFA adapter `name`, or the first EFA adapter.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; [`Error::NotEfa`] where the named device is not an EFA adapter;
-    /// [`Error::NoAdapter`] where no name was passed and no device is one; those of [`Device::open`].
+    /// [`ErrorKind::NoAdapter`]; [`ErrorKind::NoAdapter`] where the named device is not an EFA adapter;
+    /// [`ErrorKind::NoAdapter`] where no name was passed and no device is one; those of [`Device::open`].
     pub fn adapter(&self, name: Option<&str>) -> Result<Context> {
         let devices = self.devices()?;
-        let names = || devices.iter().map(|device| device.name.clone()).collect();
+        let names = || devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
         if let Some(wanted) = name {
             return match devices.iter().find(|device| device.name == wanted) {
                 Some(device) => device.open(),
-                None => Err(Error::NoSuchDevice { wanted: wanted.to_owned(), found: names() }),
+                None => Err(error::no_such_device(wanted, &names())),
             };
         }
         for device in &devices {
             match device.open() {
-                Err(Error::NotEfa { .. }) => {}
+                Err(error) if error.kind() == ErrorKind::NoAdapter => {}
                 opened => return opened,
             }
         }
-        Err(Error::NoAdapter { devices: names() })
+        Err(error::no_adapter(&names()))
     }
 
     pub(super) fn core(&self) -> &RdmaCore {
@@ -157,7 +152,7 @@ impl Device {
     /// Opens the device and queries its attributes through libefa.
     ///
     /// # Errors
-    /// [`Error::NotEfa`] for a device that libefa does not drive; [`Error::Call`] where `ibv_open_device` or a
+    /// [`ErrorKind::NoAdapter`] for a device that libefa does not drive; [`ErrorKind::Other`] where `ibv_open_device` or a
     /// query fails.
     pub fn open(&self) -> Result<Context> {
         let library = &self.list.library;

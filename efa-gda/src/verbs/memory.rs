@@ -1,45 +1,23 @@
-//! Memory regions: memory of the host or of a GPU that a region owns, memory of the caller, and dmabufs.
+//! Registration of memory of the host or of a GPU.
 
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use efa_gda_sys::verbs;
 use efa_gda_wire::{LocalKey, RemoteKey};
 
+use super::ProtectionDomain;
 use super::context::Capability;
-use super::error::{Error, Result};
-use super::object::{InLibrary, Object, function, pointer};
-use super::{Library, ProtectionDomain};
-use crate::memory::{Access, Buffer, DeviceMemory, RegionMemory, RegionOrdering, RemoteRegion, in_bounds};
-use crate::ownership::into_sole_owner;
+use super::error;
+use super::object::{Object, function, pointer};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::memory::{Access, Buffer, DeviceMemory, Region, RegionMemory, RegionOrdering, Registered};
+use crate::{Error, Result};
 
-/// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
-/// dropped. Memory that the region owns is freed after that.
-#[derive(Clone, Debug)]
-pub struct MemoryRegion(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    object: Object<verbs::ibv_mr, Parents>,
-    address: u64,
-    length: usize,
-    access: Access,
-    local_key: LocalKey,
-    remote_key: RemoteKey,
-}
-
-#[derive(Debug)]
-struct Parents {
-    memory: RegionMemory,
-    domain: ProtectionDomain,
-}
-
-impl InLibrary for Parents {
-    fn library(&self) -> &Library {
-        self.domain.library()
-    }
-}
+/// The object of a region, with its memory and its domain, which must outlive it.
+type MemoryObject = Object<verbs::ibv_mr, (Arc<RegionMemory>, ProtectionDomain)>;
 
 /// Translates access rights to rdma-core's bits. Local reads need none.
 fn bits(access: Access) -> u32 {
@@ -60,18 +38,17 @@ fn bits(access: Access) -> u32 {
     bits
 }
 
-impl MemoryRegion {
+impl ProtectionDomain {
     /// Registers `buffer`. The region owns it.
     ///
     /// # Errors
-    /// [`Error::AdapterLacks`] for remote access that the adapter does not have; [`Error::Call`] where
-    /// `ibv_reg_mr` fails (ENOMEM is usually the memlock limit); [`Error::TooWide`] for a key that no entry can
+    /// [`ErrorKind::Unsupported`] for remote access that the adapter does not have; [`ErrorKind::Other`] where
+    /// `ibv_reg_mr` fails (ENOMEM is usually the memlock limit); [`ErrorKind::Other`] for a key that no entry can
     /// carry.
-    pub fn register(domain: &ProtectionDomain, buffer: Buffer, access: Access) -> Result<Self> {
-        // The region owns the buffer until it is deregistered.
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region> {
         let (start, length) = (buffer.as_ptr(), buffer.len());
-        // SAFETY: the buffer owns the memory, and the region owns the buffer.
-        unsafe { Self::host(domain, start, length, access, RegionMemory::Buffer(buffer)) }
+        // SAFETY: the buffer owns the memory, and the region owns the buffer until it is deregistered.
+        unsafe { self.register_host(start, length, access, RegionMemory::Buffer(buffer)) }
     }
 
     /// Registers memory that the caller owns.
@@ -84,211 +61,105 @@ impl MemoryRegion {
     /// # Errors
     /// Those of [`Self::register`].
     pub unsafe fn register_foreign(
-        domain: &ProtectionDomain,
+        &self,
         start: NonNull<u8>,
         length: usize,
         access: Access,
-    ) -> Result<Self> {
+    ) -> Result<Region> {
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::host(domain, start.as_ptr(), length, access, RegionMemory::Foreign) }
+        unsafe { self.register_host(start.as_ptr(), length, access, RegionMemory::Foreign) }
     }
 
     /// # Safety
     /// As for [`Self::register_foreign`], unless `memory` holds the bytes.
-    unsafe fn host(
-        domain: &ProtectionDomain,
+    unsafe fn register_host(
+        &self,
         start: *mut u8,
         length: usize,
         access: Access,
         memory: RegionMemory,
-    ) -> Result<Self> {
-        require_remote_access(domain, access)?;
-        let register = function!(domain.library(), ibv, ibv_reg_mr)?;
+    ) -> Result<Region> {
+        self.require_remote_access(access)?;
+        let register = function!(self.library(), ibv, ibv_reg_mr)?;
         // SAFETY: the domain is live; the caller may register the memory.
-        let raw = unsafe { register(domain.raw(), start.cast(), length, bits(access) as i32) };
+        let raw = unsafe { register(self.raw(), start.cast(), length, bits(access) as i32) };
         let raw = pointer("ibv_reg_mr", raw)?;
         // SAFETY: the region was just registered, and no other handle to it exists.
-        unsafe { Self::adopt(raw, domain, start as u64, length, access, memory) }
+        unsafe { self.adopt_region(raw, (start as u64, length), access, memory) }
     }
 
-    /// Registers `length` bytes of a dmabuf from `offset`. Entries name the first byte as `address`, which for
-    /// GPU memory is its address on the GPU. The registration takes a reference to the dmabuf.
+    /// Registers GPU memory as its dmabuf. Entries name its first byte by the address on the GPU. The region keeps the
+    /// memory allocated.
     ///
     /// # Errors
-    /// Those of [`Self::register`], with `ibv_reg_dmabuf_mr`, which rdma-core 34 added.
-    pub fn register_dmabuf(
-        domain: &ProtectionDomain,
-        dmabuf: BorrowedFd<'_>,
-        offset: u64,
-        length: usize,
-        address: u64,
-        access: Access,
-    ) -> Result<Self> {
-        Self::dmabuf(domain, (dmabuf, offset), (address, length), access, RegionMemory::Dmabuf)
-    }
-
-    /// Registers GPU memory as its dmabuf. The region keeps the memory allocated.
-    ///
-    /// # Errors
-    /// [`Error::NoDmabuf`]; those of [`Self::register_dmabuf`].
-    pub fn register_device(domain: &ProtectionDomain, memory: DeviceMemory, access: Access) -> Result<Self> {
+    /// [`ErrorKind::Unsupported`]; those of [`Self::register`], with `ibv_reg_dmabuf_mr`, which rdma-core 34 added.
+    pub fn register_device(&self, memory: DeviceMemory, access: Access) -> Result<Region> {
         let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
-        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { why })?;
-        let (file, range) = ((dmabuf.file.as_fd(), dmabuf.offset), (address.as_ptr() as u64, length));
-        Self::dmabuf(domain, file, range, access, RegionMemory::Device { ordinal, owner })
-    }
-
-    fn dmabuf(
-        domain: &ProtectionDomain,
-        (dmabuf, offset): (BorrowedFd<'_>, u64),
-        (address, length): (u64, usize),
-        access: Access,
-        memory: RegionMemory,
-    ) -> Result<Self> {
-        require_remote_access(domain, access)?;
-        let register = function!(domain.library(), ibv, ibv_reg_dmabuf_mr)?;
-        let (fd, access_bits) = (dmabuf.as_raw_fd(), bits(access) as i32);
+        let dmabuf = dmabuf.map_err(|why| {
+            Error::unsupported(format!(
+                "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
+            ))
+            .with_hint("open the queue with libfabric, or use memory of the host")
+        })?;
+        let address = address.as_ptr() as u64;
+        self.require_remote_access(access)?;
+        let register = function!(self.library(), ibv, ibv_reg_dmabuf_mr)?;
+        let (fd, access_bits) = (dmabuf.file.as_raw_fd(), bits(access) as i32);
         // SAFETY: the domain is live, and the descriptor is open during the call.
-        let raw = unsafe { register(domain.raw(), offset, length, address, fd, access_bits) };
+        let raw = unsafe { register(self.raw(), dmabuf.offset, length, address, fd, access_bits) };
         let raw = pointer("ibv_reg_dmabuf_mr", raw)?;
         // SAFETY: the region was just registered, and no other handle to it exists.
-        unsafe { Self::adopt(raw, domain, address, length, access, memory) }
+        unsafe { self.adopt_region(raw, (address, length), access, RegionMemory::Device { ordinal, owner }) }
     }
 
     /// Takes ownership of a region.
     ///
     /// # Safety
     /// `raw` must be a live region of the domain that no other code deregisters.
-    unsafe fn adopt(
+    unsafe fn adopt_region(
+        &self,
         raw: NonNull<verbs::ibv_mr>,
-        domain: &ProtectionDomain,
-        address: u64,
-        length: usize,
+        (address, length): (u64, usize),
         access: Access,
         memory: RegionMemory,
-    ) -> Result<Self> {
-        let parents = Parents { memory, domain: domain.clone() };
+    ) -> Result<Region> {
+        let memory = Arc::new(memory);
         // SAFETY: the caller guarantees it, as this function requires. From here on an error deregisters it.
-        let object = unsafe { Object::adopt(raw, parents) };
+        let object: MemoryObject =
+            unsafe { Object::adopt(raw, self.library().clone(), (memory.clone(), self.clone())) };
+        local_key(&object)?;
         // SAFETY: libibverbs fills in the keys before it returns a region.
-        let (lkey, rkey) = unsafe { ((*object.raw()).lkey, (*object.raw()).rkey) };
-        let local_key = LocalKey::new(lkey).map_err(|_| Error::TooWide {
-            what: "lkey",
-            number: lkey.into(),
-            bits: 24,
-        })?;
-        let remote_key = RemoteKey::new(rkey);
-        Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key })))
+        let remote_key = RemoteKey::new(unsafe { (*object.raw()).rkey });
+        let (object, ordering) = (Box::new(object), RegionOrdering::requested_by(access));
+        Ok(Registered { object, memory, address, length, access, ordering, remote_key }.into())
     }
 
-    /// Deregisters the memory and reports the result. Where it fails, memory that the region owns stays
-    /// allocated until the process ends.
+    /// Returns the key with which entries name a region of the domain as local memory (`ibv_mr::lkey`).
     ///
     /// # Errors
-    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_dereg_mr` fails. The handle is
-    /// dropped in either case.
-    pub fn close(self) -> Result<()> {
-        match into_sole_owner(self.0) {
-            Ok(inner) => inner.object.close(),
-            Err(holders) => Err(Error::Busy { what: "memory region", holders }),
+    /// [`ErrorKind::Argument`] for a region of another domain.
+    pub fn local_key(&self, region: &Region) -> Result<LocalKey> {
+        match region.object::<MemoryObject>().filter(|object| self.is_same(&object.parents().1)) {
+            Some(object) => local_key(object),
+            None => Err(error::other_context("memory region")),
         }
     }
 
-    /// As [`Self::close`], but hands the region back if it is busy.
-    ///
-    /// # Errors
-    /// The region, while a clone or a queue pair uses it. The inner result is that of the deregistration.
-    pub fn try_close(self) -> std::result::Result<Result<()>, Self> {
-        Arc::try_unwrap(self.0).map(|inner| inner.object.close()).map_err(Self)
-    }
-
-    /// The address of the first byte, as entries carry it.
-    pub fn address(&self) -> u64 {
-        self.0.address
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.0.length
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.0.length == 0
-    }
-
-    /// The access rights that the region was registered with.
-    pub(crate) fn access(&self) -> Access {
-        self.0.access
-    }
-
-    /// The order of writes to the region that users may rely on. A kernel driver that ignores
-    /// [`Access::RELAXED_ORDERING`] keeps the strict order all the same.
-    pub fn ordering(&self) -> RegionOrdering {
-        RegionOrdering::requested_by(self.0.access)
-    }
-
-    /// The host memory that the region owns, if it does.
-    pub fn buffer(&self) -> Option<&Buffer> {
-        self.0.object.parents().memory.buffer()
-    }
-
-    /// Whether the host reads the region's bytes at its address. False for memory of a GPU, and for a
-    /// dmabuf, of which this is not known.
-    pub(crate) fn on_host(&self) -> bool {
-        matches!(self.0.object.parents().memory, RegionMemory::Buffer(_) | RegionMemory::Foreign)
-    }
-
-    /// The CUDA ordinal of the GPU whose memory it is, if that is known.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn device(&self) -> Option<i32> {
-        self.0.object.parents().memory.device()
-    }
-
-    /// The value that keeps GPU memory allocated, where it is a `T`.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
-        self.0.object.parents().memory.owner()
-    }
-
-    /// The key with which entries name the region as local memory (`ibv_mr::lkey`).
-    pub fn local_key(&self) -> LocalKey {
-        self.0.local_key
-    }
-
-    /// The key with which peers access the region (`ibv_mr::rkey`).
-    pub fn remote_key(&self) -> RemoteKey {
-        self.0.remote_key
-    }
-
-    /// Describes the whole region for a peer.
-    pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion { address: self.address(), length: self.len() as u64, key: self.remote_key() }
-    }
-
-    /// The address of `length` bytes at `offset`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`] where the bytes do not lie in the region.
-    pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
-        in_bounds(offset, length, self.len() as u64)?;
-        Ok(self.address() + offset)
-    }
-
-    /// The protection domain of the region.
-    pub fn domain(&self) -> &ProtectionDomain {
-        &self.0.object.parents().domain
+    /// Refuses remote access that the adapter does not have, because the driver's error would not name it.
+    fn require_remote_access(&self, access: Access) -> Result<()> {
+        for (remote, capability) in
+            [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
+        {
+            if access.contains(remote) {
+                self.context().require(capability)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Refuses remote access that the adapter does not have, because the driver's error would not name it.
-fn require_remote_access(domain: &ProtectionDomain, access: Access) -> Result<()> {
-    for (remote, capability) in
-        [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
-    {
-        if access.contains(remote) {
-            domain.context().require(capability)?;
-        }
-    }
-    Ok(())
+fn local_key(object: &MemoryObject) -> Result<LocalKey> {
+    // SAFETY: libibverbs fills in the keys before it returns a region.
+    let lkey = unsafe { (*object.raw()).lkey };
+    LocalKey::new(lkey).map_err(|_| error::too_wide("lkey", lkey.into(), 24))
 }

@@ -1,14 +1,11 @@
-//! rdma-core objects: the queues of an EFA adapter without libfabric.
-//!
-//! A transport without libfabric uses this module instead of [`crate::fabric`]. A diagnosis uses it to tell whether
-//! rdma-core or libfabric lacks the operations that expose queues.
+//! rdma-core as a source of queues, without libfabric: what it takes to open a queue pair, register memory and insert a
+//! peer. A diagnosis uses it too, to tell whether rdma-core or libfabric lacks the operations that expose queues.
 //!
 //! ```text
 //! Library ─ Device ─ Context ─┬─ CompletionQueue ─────┐
 //!                             ├─ CompletionCounter ───┤
-//!                             └─ ProtectionDomain ─┬──┴─ QueuePair: Created ─► Ready ─► exposure
-//!                                                  ├──── MemoryRegion
-//!                                                  └──── AddressHandle
+//!                             └─ ProtectionDomain ─┬──┴─ QueuePair ─► exposure, peers
+//!                                                  └──── Region
 //! ```
 //!
 //! [`QueuePair::exposure`] returns where a queue pair's rings and doorbells are. This module posts nothing:
@@ -16,7 +13,7 @@
 //!
 //! # Ownership
 //! Each object owns a share of its parents, so children are destroyed before parents in any drop order. `close`
-//! returns the result of destruction, and [`Error::Busy`] while other handles use the object. A drop logs a failed
+//! returns the result of destruction, and [`ErrorKind::Busy`](crate::ErrorKind::Busy) while other handles use the object. A drop logs a failed
 //! destruction. Where destruction fails, everything that the object refers to stays allocated until the process
 //! ends.
 //!
@@ -25,31 +22,25 @@
 //! lock.
 //!
 //! # Errors
-//! This module calls only exported functions, and returns [`Error::FunctionMissing`] where the loaded release does not
-//! have one. A [`QueuePair`] has one type for each state, so a queue that the adapter does not serve yet cannot be
-//! exposed.
+//! This module calls only exported functions, and returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the loaded release does not
+//! have one.
 //!
 // Not run: it needs an adapter under rdma-core, in a process that `softefa run` started.
 //! ```no_run
-//! use efa_gda::verbs::{CompletionQueue, CompletionQueues, Library, ProtectionDomain, QueuePair, QueuePairOptions};
-//! use efa_gda::wire::QueueKey;
+//! use efa_gda::verbs::{CompletionQueue, Library, ProtectionDomain, QueuePair, QueuePairOptions};
 //!
 //! let library = Library::load()?;
 //! let context = library.adapter(None)?;
 //! let domain = ProtectionDomain::allocate(&context)?;
 //! let completions = CompletionQueue::create(&context, 1024)?;
-//! let options = QueuePairOptions::new().send_entries(256).receive_entries(256);
-//! let queue_pair = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options)?;
-//! let queue_pair = queue_pair.activate(QueueKey::new(0x1234))?;
+//! let queue_pair = QueuePair::open(&domain, &completions, &QueuePairOptions::default())?;
 //! println!("{:?}", queue_pair.exposure()?.sq);
-//! # Ok::<(), efa_gda::verbs::Error>(())
+//! # Ok::<(), efa_gda::Error>(())
 //! ```
 
-mod address;
 mod completion;
 mod context;
 mod counter;
-mod domain;
 mod error;
 mod library;
 mod memory;
@@ -57,15 +48,12 @@ mod object;
 mod queue_pair;
 
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, RegionOrdering, RemoteRegion,
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, Region, RegionOrdering,
+    RemoteRegion,
 };
-pub use address::{Address, AddressMalformed, Gid};
 pub use completion::CompletionQueue;
-pub use context::{Attributes, Capability, Context, Port};
+pub use context::{Attributes, Capability, Context, Port, ProtectionDomain};
 pub use counter::{CompletionCounter, CounterLimits};
-pub use domain::ProtectionDomain;
 pub use efa_gda_sys::verbs::{Call, LoadError, Loaded, RdmaCore, Release};
-pub use error::{Error, FailedCall, Result};
 pub use library::{Device, Library};
-pub use memory::MemoryRegion;
-pub use queue_pair::{CompletionQueues, Created, QueuePair, QueuePairOptions, Ready, State};
+pub use queue_pair::{QueuePair, QueuePairOptions};

@@ -1,135 +1,84 @@
-//! Queue pairs of type SRD, with one type for each of two states, so that a call in the wrong state does not
-//! compile.
-//!
-//! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it, and its rings can be exposed).
+//! Queue pairs of type SRD. A queue pair is opened ready: the adapter serves it, and its rings can be exposed.
 //! Requests are never posted through libibverbs, which keeps its own ring indices.
 
-use std::marker::PhantomData;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::verbs::{
-    self, efadv_qp_init_attr, efadv_wq_attr, ibv_qp_attach_comp_cntr_attr, ibv_qp_attr, ibv_qp_init_attr_ex,
+    self, efadv_ah_attr, efadv_qp_init_attr, efadv_wq_attr, ibv_ah_attr, ibv_qp_attach_comp_cntr_attr,
+    ibv_qp_attr, ibv_qp_init_attr_ex,
 };
-use efa_gda_wire::{EntrySize, Peer, QueueKey, QueuePairNumber};
+use efa_gda_wire::{AddressHandle, EntrySize, Peer, QueueKey, QueuePairNumber};
 
-use super::address::AddressHandle;
 use super::context::{Capability, PORT};
 use super::counter::attach_bits;
-use super::error::{Error, Result};
-use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Address, CompletionCounter, CompletionQueue, Context, Library, MemoryRegion, ProtectionDomain};
+use super::error;
+use super::object::{Object, check, function, inlen, pointer};
+use super::{CompletionCounter, CompletionQueue, Context, Library, ProtectionDomain};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::Result;
 use crate::exposure::{Exposure, RawWorkQueue};
 use crate::memory::{CountedOperations, RetainedRegions};
 use crate::polling::Completing;
 
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A state of a [`QueuePair`].
-pub trait State: sealed::Sealed {}
-
-/// The queue pair exists, but the adapter does not serve it yet.
-#[derive(Debug)]
-pub enum Created {}
-/// The queue pair sends and receives.
-#[derive(Debug)]
-pub enum Ready {}
-
-impl sealed::Sealed for Created {}
-impl sealed::Sealed for Ready {}
-impl State for Created {}
-impl State for Ready {}
-
-/// The queues that a queue pair's requests complete on. Both must be of the queue pair's adapter.
-#[derive(Clone, Copy, Debug)]
-pub struct CompletionQueues<'a> {
-    /// Receives the completions of requests that the queue pair posts to its send queue.
-    pub send: &'a CompletionQueue,
-    /// Receives the completions of messages and writes that arrive. May be the same queue.
-    pub receive: &'a CompletionQueue,
-}
-
-impl<'a> CompletionQueues<'a> {
-    /// Uses one completion queue for both, which a mapped queue needs for receives.
-    pub fn shared(completions: &'a CompletionQueue) -> Self {
-        Self { send: completions, receive: completions }
-    }
-}
-
-/// Options of a new queue pair.
+/// What a queue pair is opened with.
 #[derive(Clone, Debug)]
 pub struct QueuePairOptions {
-    send_entries: u32,
-    receive_entries: u32,
-    entry_size: EntrySize,
-    unsolicited_writes: bool,
+    /// The least number of send queue entries. rdma-core rounds it up to a power of two.
+    pub send_entries: u32,
+    /// The least number of receive queue entries, of one segment each. 0 counts as 1.
+    pub receive_entries: u32,
+    /// The size of send entries. 128-byte entries also carry RDMA writes inline; they need rdma-core 63.
+    pub entry_size: EntrySize,
+    /// Whether RDMA writes with immediate from peers consume no receive.
+    pub unsolicited_writes: bool,
+    /// The key that requests of peers carry. An adapter drops messages of senders that do not know it.
+    pub queue_key: QueueKey,
+    /// Counters, each with the operations whose completions it counts for the queue pair. Each operation has at most
+    /// one counter. A mapped queue of the queue pair does not use them.
+    pub counters: Vec<(CompletionCounter, CountedOperations)>,
 }
 
 impl Default for QueuePairOptions {
+    /// 256 entries in each queue, 64-byte send entries, and a random key.
     fn default() -> Self {
+        // The highest bit is the kernel's.
+        let key = RandomState::new().build_hasher().finish() as u32 >> 1;
         Self {
             send_entries: 256,
             receive_entries: 256,
             entry_size: EntrySize::B64,
             unsolicited_writes: false,
+            queue_key: QueueKey::new(key),
+            counters: Vec::new(),
         }
     }
 }
 
 impl QueuePairOptions {
-    /// Options for 256 entries in each queue and 64-byte send entries.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the least number of send queue entries. rdma-core rounds it up to a power of two.
-    pub fn send_entries(mut self, entries: u32) -> Self {
-        self.send_entries = entries;
-        self
-    }
-
-    /// Sets the least number of receive queue entries, of one segment each. 0 counts as 1.
-    pub fn receive_entries(mut self, entries: u32) -> Self {
-        self.receive_entries = entries;
-        self
-    }
-
-    /// Sets the size of send entries. 128-byte entries also carry RDMA writes inline; they need rdma-core 63.
-    pub fn entry_size(mut self, size: EntrySize) -> Self {
-        self.entry_size = size;
-        self
-    }
-
-    /// Sets whether RDMA writes with immediate from peers consume no receive.
-    pub fn unsolicited_writes(mut self, wanted: bool) -> Self {
-        self.unsolicited_writes = wanted;
-        self
-    }
-
     /// Refuses options that the adapter does not support, because EINVAL would not name the option.
     fn check(&self, context: &Context) -> Result<()> {
         let limits = context.attributes();
-        let exceeds = |what, asked, limit| Err(Error::Exceeds { what, asked, limit });
-        if self.send_entries > limits.max_send_entries {
-            return exceeds("send queue entries", self.send_entries.into(), limits.max_send_entries.into());
-        }
-        if self.receive_entries > limits.max_receive_entries {
-            return exceeds(
-                "receive queue entries",
-                self.receive_entries.into(),
-                limits.max_receive_entries.into(),
-            );
-        }
+        let within = |what, asked: u64, limit: u64| match asked <= limit {
+            true => Ok(()),
+            false => Err(error::exceeds(what, asked, limit)),
+        };
+        within("send queue entries", self.send_entries.into(), limits.max_send_entries.into())?;
+        within("receive queue entries", self.receive_entries.into(), limits.max_receive_entries.into())?;
         if self.entry_size == EntrySize::B128 {
             context.require(Capability::RdmaWrite)?;
             if !limits.has_wide_entries() {
                 let inline = EntrySize::B128.inline_limit() as u64;
-                return exceeds("inline bytes", inline, limits.wide_inline_bytes.into());
+                return within("inline bytes", inline, limits.wide_inline_bytes.into());
             }
         }
         if self.unsolicited_writes {
             context.require(Capability::UnsolicitedWriteReceive)?;
+        }
+        if self.counters.iter().any(|(counter, _)| !context.is_same(counter.context())) {
+            return Err(error::other_context("completion counter"));
         }
         Ok(())
     }
@@ -137,117 +86,107 @@ impl QueuePairOptions {
 
 /// An SRD queue pair. It is destroyed when it is dropped, before the objects that it refers to.
 #[derive(Debug)]
-pub struct QueuePair<S: State> {
+pub struct QueuePair {
     object: Object<verbs::ibv_qp, Parents>,
     number: QueuePairNumber,
     queue_key: QueueKey,
     unsolicited_writes: bool,
-    state: PhantomData<fn() -> S>,
 }
 
 /// Objects that the queue pair refers to. They are dropped after the queue pair is destroyed.
 #[derive(Debug)]
 struct Parents {
-    regions: RetainedRegions<MemoryRegion>,
+    regions: RetainedRegions,
     /// Handles that requests in flight may name.
-    handles: Mutex<Vec<AddressHandle>>,
-    counters: Vec<CompletionCounter>,
-    _completing: Vec<Completing>,
-    send: CompletionQueue,
-    receive: CompletionQueue,
+    handles: Mutex<Vec<Handle>>,
+    _counters: Vec<(CompletionCounter, CountedOperations)>,
+    _completing: Completing,
+    completions: CompletionQueue,
     domain: ProtectionDomain,
 }
 
-impl InLibrary for Parents {
-    fn library(&self) -> &Library {
-        self.domain.library()
-    }
+/// The adapter's handle for a remote adapter, and its number in entries. It must not be destroyed while requests that
+/// name it are in flight.
+#[derive(Debug)]
+struct Handle {
+    gid: [u8; 16],
+    number: AddressHandle,
+    _object: Object<verbs::ibv_ah, ProtectionDomain>,
 }
 
-impl QueuePair<Created> {
-    /// Creates a queue pair in `domain`.
+impl QueuePair {
+    /// Bytes of an address.
+    pub const ADDRESS_BYTES: usize = 32;
+
+    /// Creates a queue pair in `domain` whose requests and receives complete on `completions`, attaches the counters,
+    /// and makes the adapter serve it. The adapter retries sends to a receiver without a posted receive as it does by
+    /// default.
     ///
     /// # Errors
-    /// [`Error::OtherContext`]; [`Error::CompletionQueuePolled`]; [`Error::Exceeds`] or [`Error::AdapterLacks`]
-    /// for options that the adapter does not support; [`Error::Call`] where `efadv_create_qp_ex` fails;
-    /// [`Error::TooWide`] for a queue pair number that no entry can carry.
-    pub fn create(
+    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`]; [`ErrorKind::Argument`] or [`ErrorKind::Unsupported`]
+    /// for options that the adapter does not support; [`ErrorKind::Other`] where a call fails; [`ErrorKind::Other`] for a
+    /// queue pair number that no entry can carry. The queue pair is then destroyed.
+    pub fn open(
         domain: &ProtectionDomain,
-        completion_queues: CompletionQueues<'_>,
+        completions: &CompletionQueue,
         options: &QueuePairOptions,
     ) -> Result<Self> {
-        let CompletionQueues { send, receive } = completion_queues;
         let context = domain.context();
-        if !context.is_same(send.context()) || !context.is_same(receive.context()) {
-            return Err(Error::OtherContext { what: "completion queue" });
+        if !context.is_same(completions.context()) {
+            return Err(error::other_context("completion queue"));
         }
         options.check(context)?;
-        let queues = std::iter::once(send).chain((!send.is_same(receive)).then_some(receive));
-        let completing = queues.map(CompletionQueue::register_queue_pair).collect::<Result<_>>()?;
+        let completing = completions.register_queue_pair()?;
         let create = function!(domain.library(), efadv, efadv_create_qp_ex)?;
-        let (mut attr, mut efa) = attributes(domain, completion_queues, options);
+        let (mut attr, mut efa) = attributes(domain, completions, options);
         let size = inlen(&efa);
-        // SAFETY: context, domain and queues are live and of one context; both structures are complete.
+        // SAFETY: context, domain and queue are live and of one context; both structures are complete.
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
             regions: RetainedRegions::default(),
             handles: Mutex::default(),
-            counters: Vec::new(),
+            // The queue pair owns the counters before the adapter refers to them, so it never outlives them.
+            _counters: options.counters.clone(),
             _completing: completing,
-            send: send.clone(),
-            receive: receive.clone(),
+            completions: completions.clone(),
             domain: domain.clone(),
         };
         // SAFETY: the object was just created, and no other handle to it exists. From here on an error destroys it.
-        let object = unsafe { Object::adopt(raw, parents) };
+        let object = unsafe { Object::adopt(raw, domain.library().clone(), parents) };
         // SAFETY: libibverbs fills in the number before it returns a queue pair.
         let number = unsafe { (*object.raw()).qp_num };
-        let number = u16::try_from(number).map(QueuePairNumber::new).map_err(|_| Error::TooWide {
-            what: "queue pair number",
-            number: number.into(),
-            bits: 16,
-        })?;
-        let unsolicited_writes = options.unsolicited_writes;
-        Ok(Self { object, number, queue_key: QueueKey::new(0), unsolicited_writes, state: PhantomData })
+        let number = u16::try_from(number)
+            .map(QueuePairNumber::new)
+            .map_err(|_| error::too_wide("queue pair number", number.into(), 16))?;
+        let QueuePairOptions { queue_key, unsolicited_writes, .. } = *options;
+        let pair = Self { object, number, queue_key, unsolicited_writes };
+        for (counter, counted) in &options.counters {
+            pair.attach(counter, *counted)?;
+        }
+        pair.activate()?;
+        Ok(pair)
     }
 
-    /// Attaches `counter`, which then counts the completions of `counted` for this queue pair. Each operation
-    /// has at most one counter. A mapped queue of this queue pair does not use it.
-    ///
-    /// # Errors
-    /// [`Error::OtherContext`]; [`Error::Call`] where `ibv_qp_attach_comp_cntr` fails.
-    pub fn attach(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
-        if !self.context().is_same(counter.context()) {
-            return Err(Error::OtherContext { what: "completion counter" });
-        }
+    fn attach(&self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         let attach = function!(self.library(), ibv, ibv_qp_attach_comp_cntr)?;
         let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: attach_bits(counted) };
-        // The queue pair owns the counter before the adapter refers to it, so it never outlives the counter.
-        self.object.parents_mut().counters.push(counter.clone());
         // SAFETY: both are live and of one context; the structure is complete.
         let code = unsafe { attach(self.object.raw(), counter.raw(), &mut attr) };
         check("ibv_qp_attach_comp_cntr", code)
     }
 
-    /// Makes the adapter serve the queue pair, which peers then reach with `queue_key`. The adapter retries
-    /// sends to a receiver without a posted receive as it does by default.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `ibv_modify_qp` fails. The queue pair is then destroyed.
-    pub fn activate(self, queue_key: QueueKey) -> Result<QueuePair<Ready>> {
+    fn activate(&self) -> Result<()> {
         // SAFETY: a plain C structure for which all zeroes is a value.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = verbs::IBV_QPS_INIT;
         attr.port_num = PORT;
-        attr.qkey = queue_key.get();
+        attr.qkey = self.queue_key.get();
         let mask = verbs::IBV_QP_STATE | verbs::IBV_QP_PKEY_INDEX | verbs::IBV_QP_PORT | verbs::IBV_QP_QKEY;
         self.modify("ibv_modify_qp(INIT)", attr, mask)?;
         attr.qp_state = verbs::IBV_QPS_RTR;
         self.modify("ibv_modify_qp(RTR)", attr, verbs::IBV_QP_STATE)?;
         attr.qp_state = verbs::IBV_QPS_RTS;
-        self.modify("ibv_modify_qp(RTS)", attr, verbs::IBV_QP_STATE | verbs::IBV_QP_SQ_PSN)?;
-        let Self { object, number, unsolicited_writes, .. } = self;
-        Ok(QueuePair { object, number, queue_key, unsolicited_writes, state: PhantomData })
+        self.modify("ibv_modify_qp(RTS)", attr, verbs::IBV_QP_STATE | verbs::IBV_QP_SQ_PSN)
     }
 
     fn modify(&self, operation: &'static str, mut attr: ibv_qp_attr, mask: u32) -> Result<()> {
@@ -255,18 +194,146 @@ impl QueuePair<Created> {
         // SAFETY: the queue pair is live; the structure is complete, and only read.
         check(operation, unsafe { modify(self.object.raw(), &mut attr, mask as i32) })
     }
+
+    /// Returns what a peer needs to send to the queue pair ([`Self::peer`]), in this host's byte order and in the form
+    /// that libfabric's efa provider returns and takes (`struct efa_ep_addr` of `prov/efa`), so that endpoints and queue
+    /// pairs reach each other: the GID at offset 0, the queue pair number at 16, the queue key at 20, and zeroes.
+    ///
+    /// # Errors
+    /// Those of [`Context::gid`].
+    pub fn address(&self) -> Result<[u8; Self::ADDRESS_BYTES]> {
+        let mut bytes = [0; Self::ADDRESS_BYTES];
+        bytes[..16].copy_from_slice(&self.domain().context().gid()?.octets());
+        bytes[16..18].copy_from_slice(&self.number.get().to_ne_bytes());
+        bytes[20..24].copy_from_slice(&self.queue_key.get().to_ne_bytes());
+        Ok(bytes)
+    }
+
+    /// Returns the peer with this address, for entries that are sent to it. Creates one address handle for each adapter,
+    /// and keeps it until this queue pair is destroyed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] where `ibv_create_ah` or `efadv_query_ah` fails.
+    pub fn peer(&self, address: &[u8; Self::ADDRESS_BYTES]) -> Result<Peer> {
+        let (mut gid, mut number, mut key) = ([0; 16], [0; 2], [0; 4]);
+        gid.copy_from_slice(&address[..16]);
+        number.copy_from_slice(&address[16..18]);
+        key.copy_from_slice(&address[20..24]);
+        let mut handles = self.object.parents().handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let address_handle = match handles.iter().find(|handle| handle.gid == gid) {
+            Some(handle) => handle.number,
+            None => {
+                let handle = Handle::create(self.domain(), gid)?;
+                let number = handle.number;
+                handles.push(handle);
+                number
+            }
+        };
+        Ok(Peer {
+            address_handle,
+            queue_pair: QueuePairNumber::new(u16::from_ne_bytes(number)),
+            queue_key: QueueKey::new(u32::from_ne_bytes(key)),
+        })
+    }
+
+    /// Returns the checked rings and doorbells, with the completion ring. The addresses are valid while the queue pair
+    /// lives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] before rdma-core 59; [`ErrorKind::Other`] where `efadv_query_qp_wqs` or
+    /// `efadv_query_cq` fails; [`ErrorKind::Exposure`] where the rings break a rule.
+    pub fn exposure(&self) -> Result<Exposure> {
+        let (send, receive) = self.query()?;
+        Exposure::new(send, receive, self.completions().query()?)
+    }
+
+    /// Queries the send and receive queue (`efadv_query_qp_wqs`). The values are not checked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::Other`].
+    pub fn query(&self) -> Result<(RawWorkQueue, RawWorkQueue)> {
+        let query = function!(self.library(), efadv, efadv_query_qp_wqs)?;
+        // Zeroed: a release that knows fewer fields leaves the rest unchanged.
+        let (mut send, mut receive) = (efadv_wq_attr::default(), efadv_wq_attr::default());
+        let size = inlen(&send);
+        // SAFETY: the queue pair is live; `size` bytes of both structures can be written.
+        let code = unsafe { query(self.object.raw(), &mut send, &mut receive, size) };
+        check("efadv_query_qp_wqs", code)?;
+        Ok((raw(&send), raw(&receive)))
+    }
+
+    /// Whether RDMA writes with immediate data consume receives of this queue pair.
+    pub(crate) fn writes_use_receives(&self) -> bool {
+        !self.unsolicited_writes
+    }
+
+    /// The regions that the queue pair retains until it is destroyed.
+    pub(crate) fn regions(&mut self) -> &mut RetainedRegions {
+        &mut self.object.parents_mut().regions
+    }
+
+    /// The queue pair number.
+    pub fn number(&self) -> QueuePairNumber {
+        self.number
+    }
+
+    /// The completion queue of requests and of receives.
+    pub(crate) fn completions(&self) -> &CompletionQueue {
+        &self.object.parents().completions
+    }
+
+    /// The protection domain of the queue pair.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.object.parents().domain
+    }
+
+    /// Destroys the queue pair and reports the result. Where it fails, everything that it refers to stays
+    /// allocated until the process ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`] where `ibv_destroy_qp` fails.
+    pub fn close(self) -> Result<()> {
+        self.object.close()
+    }
+
+    fn library(&self) -> &Library {
+        self.object.library()
+    }
+}
+
+impl Handle {
+    /// Creates a handle for the adapter with `gid`, for queue pairs of `domain`.
+    fn create(domain: &ProtectionDomain, gid: [u8; 16]) -> Result<Self> {
+        let library = domain.library();
+        let create = function!(library, ibv, ibv_create_ah)?;
+        let query = function!(library, efadv, efadv_query_ah)?;
+        // SAFETY: a plain C structure for which all zeroes is a value.
+        let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
+        attr.port_num = PORT;
+        attr.is_global = 1;
+        attr.grh.dgid.raw = gid;
+        // SAFETY: the domain is live; the attributes are complete.
+        let raw = pointer("ibv_create_ah", unsafe { create(domain.raw(), &mut attr) })?;
+        // SAFETY: the object was just created, and no other handle to it exists.
+        let object = unsafe { Object::adopt(raw, library.clone(), domain.clone()) };
+        let mut efa = efadv_ah_attr::default();
+        let size = inlen(&efa);
+        // SAFETY: the handle is live; `size` bytes can be written.
+        check("efadv_query_ah", unsafe { query(object.raw(), &mut efa, size) })?;
+        Ok(Self { gid, number: AddressHandle::new(efa.ahn), _object: object })
+    }
 }
 
 /// The attributes of a new queue pair.
 fn attributes(
     domain: &ProtectionDomain,
-    completion_queues: CompletionQueues<'_>,
+    completions: &CompletionQueue,
     options: &QueuePairOptions,
 ) -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
     let limits = domain.context().attributes();
     let mut attr = ibv_qp_init_attr_ex {
-        send_cq: completion_queues.send.raw(),
-        recv_cq: completion_queues.receive.raw(),
+        send_cq: completions.raw(),
+        recv_cq: completions.raw(),
         qp_type: verbs::IBV_QPT_DRIVER,
         // Every entry requests a completion; the adapter supports nothing else.
         sq_sig_all: 1,
@@ -296,121 +363,6 @@ fn attributes(
     // The flags are an enumeration of two bits; the field has 16.
     efa.flags = flags as u16;
     (attr, efa)
-}
-
-impl QueuePair<Ready> {
-    /// Returns what a peer needs to send to the queue pair.
-    ///
-    /// # Errors
-    /// Those of [`Context::gid`].
-    pub fn address(&self) -> Result<Address> {
-        Ok(Address { gid: self.context().gid()?, queue_pair: self.number, queue_key: self.queue_key })
-    }
-
-    /// Returns the checked rings and doorbells, with the completion ring of the send side. The addresses are
-    /// valid while the queue pair lives.
-    ///
-    /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] where `efadv_query_qp_wqs` or
-    /// `efadv_query_cq` fails; [`Error::Exposure`] where the rings break a rule.
-    pub fn exposure(&self) -> Result<Exposure> {
-        let (send, receive) = self.query()?;
-        Ok(Exposure::new(send, receive, self.send_completions().query()?)?)
-    }
-
-    /// Queries the send and receive queue (`efadv_query_qp_wqs`). The values are not checked.
-    ///
-    /// # Errors
-    /// [`Error::FunctionMissing`], [`Error::Call`].
-    pub fn query(&self) -> Result<(RawWorkQueue, RawWorkQueue)> {
-        let query = function!(self.library(), efadv, efadv_query_qp_wqs)?;
-        // Zeroed: a release that knows fewer fields leaves the rest unchanged.
-        let (mut send, mut receive) = (efadv_wq_attr::default(), efadv_wq_attr::default());
-        let size = inlen(&send);
-        // SAFETY: the queue pair is live; `size` bytes of both structures can be written.
-        let code = unsafe { query(self.object.raw(), &mut send, &mut receive, size) };
-        check("efadv_query_qp_wqs", code)?;
-        Ok((raw(&send), raw(&receive)))
-    }
-
-    /// Returns a peer, for entries that are sent to it. Creates one address handle for each adapter, and keeps
-    /// it until this queue pair is destroyed.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `ibv_create_ah` or `efadv_query_ah` fails.
-    pub fn peer(&self, address: &Address) -> Result<Peer> {
-        let mut handles = self.object.parents().handles.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = handles.iter().position(|handle| handle.gid() == address.gid);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                handles.push(AddressHandle::create(self.domain(), address.gid)?);
-                handles.len() - 1
-            }
-        };
-        Ok(handles[index].peer(address.queue_pair, address.queue_key))
-    }
-
-    /// Whether RDMA writes with immediate data consume receives of this queue pair.
-    pub(crate) fn writes_use_receives(&self) -> bool {
-        !self.unsolicited_writes
-    }
-
-    /// Retains `region` until the queue pair is destroyed, for memory that the adapter may still reach when the
-    /// caller does not know which requests are in flight.
-    pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().regions.retain(region);
-    }
-
-    /// Retains the region of a posted receive until the receive completes or the queue pair is destroyed.
-    pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().regions.receive_posted(id, region);
-    }
-
-    /// Releases the region of a completed receive.
-    pub(crate) fn receive_completed(&mut self, id: u16) {
-        self.object.parents_mut().regions.receive_completed(id);
-    }
-}
-
-impl<S: State> QueuePair<S> {
-    /// The queue pair number.
-    pub fn number(&self) -> QueuePairNumber {
-        self.number
-    }
-
-    /// The completion queue of requests that the queue pair posts to its send queue.
-    pub(crate) fn send_completions(&self) -> &CompletionQueue {
-        &self.object.parents().send
-    }
-
-    /// The completion queue of messages and writes that arrive.
-    pub(crate) fn receive_completions(&self) -> &CompletionQueue {
-        &self.object.parents().receive
-    }
-
-    /// The protection domain of the queue pair.
-    pub fn domain(&self) -> &ProtectionDomain {
-        &self.object.parents().domain
-    }
-
-    /// The adapter of the queue pair.
-    pub fn context(&self) -> &Context {
-        self.domain().context()
-    }
-
-    /// Destroys the queue pair and reports the result. Where it fails, everything that it refers to stays
-    /// allocated until the process ends.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where `ibv_destroy_qp` fails.
-    pub fn close(self) -> Result<()> {
-        self.object.close()
-    }
-
-    fn library(&self) -> &Library {
-        self.object.parents().library()
-    }
 }
 
 /// `efadv_wq_caps` and `fi_efa_wq_caps` have the same bits.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use efa_gda::fabric::MemoryRegion;
+use efa_gda::fabric::Region;
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
@@ -81,8 +81,8 @@ pub(crate) struct Memory {
 }
 
 /// What the ranks know of each other's regions. Each queue holds its rank's region.
-pub(crate) fn memory(queues: &mut [MappedQueue], regions: &[MemoryRegion]) -> Vec<Memory> {
-    let of = |(queue, region): (&mut MappedQueue, &MemoryRegion)| Memory {
+pub(crate) fn memory(queues: &mut [MappedQueue], regions: &[Region]) -> Vec<Memory> {
+    let of = |(queue, region): (&mut MappedQueue, &Region)| Memory {
         address: region.address(),
         lkey: queue.retain(region).expect("a region of the same domain").get(),
         rkey: region.remote_key().get(),

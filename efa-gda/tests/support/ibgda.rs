@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-use efa_gda::fabric::MemoryRegion;
+use efa_gda::fabric::Region;
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
@@ -132,7 +132,7 @@ impl Load {
 }
 
 /// The peers of a rank whose queues are `own`, in the order of the device state: all ranks for each queue.
-pub(crate) fn peers(own: &[MappedQueue], all: &[Vec<MappedQueue>], heaps: &[MemoryRegion]) -> Vec<Peer> {
+pub(crate) fn peers(own: &[MappedQueue], all: &[Vec<MappedQueue>], heaps: &[Region]) -> Vec<Peer> {
     let peer = |from: &MappedQueue, number: usize, to: usize| Peer {
         peer: device_peer(introduce(from, &all[to][number])),
         rkey: heaps[to].remote_key().get(),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
-use efa_gda::fabric::{MemoryRegion, RemoteRegion};
+use efa_gda::fabric::{Region, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{WorkRequest, device_peer};
@@ -23,19 +23,19 @@ unsafe impl DeviceRepr for Load {}
 
 /// Waits until the proxy has mode for another 10,000 entries of a running kernel.
 fn until_traffic(proxy: &DoorbellProxy) {
-    let (begin, before) = (Instant::now(), proxy.counts().entries);
-    while proxy.counts().entries < before + 10_000 {
+    let (begin, before) = (Instant::now(), proxy.rung());
+    while proxy.rung() < before + 10_000 {
         assert!(
             begin.elapsed() < Duration::from_secs(120),
             "the proxy rang for fewer than 10,000 entries in 120 s: {:?}",
-            proxy.counts()
+            proxy.rung()
         );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// A write of more entries than a proxy can ring for before it is stopped.
-pub(crate) fn endless(peer: Peer, source: &MemoryRegion, target: RemoteRegion) -> WorkRequest {
+pub(crate) fn endless(peer: Peer, source: &Region, target: RemoteRegion) -> WorkRequest {
     let put = WorkRequest::write(peer, source, target).bytes(64).count(u64::from(u32::MAX));
     put.timeout(Duration::from_secs(60))
 }

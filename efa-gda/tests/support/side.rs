@@ -3,7 +3,7 @@
 use efa_gda::executor::host;
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CompletionQueue, CountedOperations, Domain, Fabric, Info,
-    Library, MemoryRegion, Query, Registration, RemoteRegion,
+    Library, Query, Region, Registration, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::GpuQueue;
@@ -69,7 +69,7 @@ impl Side {
         MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
     }
 
-    pub(crate) fn region(&self, bytes: &[u8]) -> MemoryRegion {
+    pub(crate) fn region(&self, bytes: &[u8]) -> Region {
         let buffer = Buffer::zeroed(bytes.len()).unwrap();
         buffer.write(0, bytes).unwrap();
         self.domain.register(buffer, Access::ALL).unwrap()
@@ -99,12 +99,12 @@ impl Pair {
 }
 
 impl<Q> Pair<Q> {
-    pub(crate) fn zeroes(&self, length: usize) -> MemoryRegion {
+    pub(crate) fn zeroes(&self, length: usize) -> Region {
         self.side.region(&vec![0; length])
     }
 
     /// A region of different bytes, and a region of as many zeroes.
-    pub(crate) fn regions(&self, length: usize) -> [MemoryRegion; 2] {
+    pub(crate) fn regions(&self, length: usize) -> [Region; 2] {
         [self.side.region(&pattern(length)), self.zeroes(length)]
     }
 
@@ -115,8 +115,8 @@ impl<Q> Pair<Q> {
 
 /// Different blocks of 64 bytes, and a target for them.
 pub(crate) struct Blocks {
-    pub(crate) source: MemoryRegion,
-    pub(crate) target: MemoryRegion,
+    pub(crate) source: Region,
+    pub(crate) target: Region,
     /// Writes each block once.
     pub(crate) put: WorkRequest,
 }
@@ -143,19 +143,19 @@ pub(crate) fn two_adapters() -> (Side, Side) {
 }
 
 /// Registered memory of the GPU that holds `bytes`, and the kind of its registration.
-pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (MemoryRegion, Registration) {
+pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (Region, Registration) {
     let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
     memory.write(0, bytes).unwrap();
     memory.register(&side.domain, Access::ALL).unwrap()
 }
 
-pub(crate) fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
+pub(crate) fn gpu_bytes(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
     bytes
 }
 
-pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
+pub(crate) fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.buffer().unwrap().read(0, &mut bytes).unwrap();
     bytes

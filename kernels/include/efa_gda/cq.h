@@ -57,7 +57,7 @@
  *                            |                              |   ibgda.h             |
  *                            |                              | Sender: when opened   | relaxed: errors until then
  *   cq.doorbell              | reader: the consumer index   | adapter               | after B2's fence
- * If the host's doorbell proxy relays the completions (efa-gda/src/doorbell/relay.rs), it stands for the adapter: it
+ * If the host's doorbell proxy relays the completions (efa-gda/src/doorbell/mod.rs), it stands for the adapter: it
  * writes the entries that device code reads, in the same order, and reads cq.doorbell.
  *
  * PAIRS

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::ErrorKind;
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
 use efa_gda::queue::{MappedQueue, WorkRequest};
@@ -94,10 +94,10 @@ fn rings<L: Layer>(session: &mut Session<L>) -> Checked {
 }
 
 fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
-    let choice = DoorbellChoice::from(session.request.doorbell);
+    let only = session.request.doorbell.only();
     let queue = session.rig.queue.as_mut().ok_or_else(|| missing("the queue"))?;
-    // The host reaches all memory that it mapped, so the first candidate works.
-    let mode = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
+    // The host reaches all memory that it mapped, so the first mode works.
+    let mode = only.unwrap_or(DoorbellMode::Direct);
     if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code rings").into();
     }

@@ -17,10 +17,10 @@ use efa_gda::Error;
 use efa_gda::doorbell::DoorbellMode;
 use efa_gda::fabric::{
     Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Fabric, FabricAddress, GdaOps,
-    Info, Library, MemoryRegion,
+    Info, Library, Region,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::{MappedQueue, Region};
+use efa_gda::queue::MappedQueue;
 
 use super::session::{self, Layer, Poster, failed, missing};
 use super::{data, queues};
@@ -58,7 +58,7 @@ pub(crate) struct Libfabric {
     pub(crate) domain: Option<Domain>,
     pub(crate) addresses: Option<AddressVector>,
     pub(crate) completions: Option<CompletionQueue>,
-    pub(crate) region: Option<MemoryRegion>,
+    pub(crate) region: Option<Region>,
     pub(crate) endpoint: Option<Endpoint<Enabled>>,
     pub(crate) own_address: Option<FabricAddress>,
     pub(crate) ops: Option<GdaOps>,
@@ -96,15 +96,14 @@ impl Layer for Libfabric {
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        let registered = domain.register(buffer, access).map_err(|error| {
+        domain.register(buffer, access).map_err(|error| {
             refused(
                 &error,
                 "fi_mr_reg succeeds",
                 "the adapter moves bytes of registered memory only",
                 Who::Pod,
             )
-        });
-        Ok(registered?.into())
+        })
     }
 
     fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<Region, Outcomes> {
@@ -112,7 +111,7 @@ impl Layer for Libfabric {
         let registered = memory.register(domain, access);
         let (region, how) = registered.map_err(gpu_memory::refusal)?;
         tracing::info!("memory of the GPU was registered: {how}");
-        Ok(region.into())
+        Ok(region)
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
@@ -141,13 +140,13 @@ impl Layer for Libfabric {
                 failures.push(format!("{what}: {}", error));
             }
         };
-        note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
-        note("memory region", self.region.take().map(MemoryRegion::close));
-        note("second completion queue", self.more_completions.take().map(|queue| queue.close()));
-        note("completion queue", self.completions.take().map(|queue| queue.close()));
-        note("address vector", self.addresses.take().map(|vector| vector.close()));
-        note("domain", self.domain.take().map(|domain| domain.close()));
-        note("fabric", self.fabric.take().map(|fabric| fabric.close()));
+        note("endpoint", self.endpoint.take().map(|one| one.close()));
+        note("memory region", self.region.take().map(Region::close));
+        note("second completion queue", self.more_completions.take().map(|one| one.close()));
+        note("completion queue", self.completions.take().map(|one| one.close()));
+        note("address vector", self.addresses.take().map(|one| one.close()));
+        note("domain", self.domain.take().map(|one| one.close()));
+        note("fabric", self.fabric.take().map(|one| one.close()));
         if let Some(mut neighbour) = self.neighbour.take() {
             let of = neighbour.adapter();
             failures.extend(neighbour.close().iter().map(|failure| format!("{of}: {failure}")));

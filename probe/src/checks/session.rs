@@ -278,12 +278,6 @@ impl<L: Layer> Session<L> {
     }
 }
 
-/// An error's text without the hint at its end.
-pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
-    let text = error.to_string();
-    text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
-}
-
 /// [`Outcome::fail`] with these texts.
 pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Outcomes {
     Outcome::fail(observed, required, why, fix, who).into()

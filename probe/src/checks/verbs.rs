@@ -4,13 +4,13 @@
 pub(crate) mod objects;
 pub(crate) mod start;
 
-use efa_gda::queue::{MappedQueue, Region};
+use efa_gda::queue::MappedQueue;
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
-    ProtectionDomain, QueuePair, Ready,
+    Access, Buffer, CompletionQueue, Context, Device, Library, ProtectionDomain, QueuePair, Region,
 };
+use efa_gda::{Error, ErrorKind};
 
-use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
+use super::session::{self, Layer, failed, missing, no_neighbour, text};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::{Op, Who};
@@ -39,8 +39,8 @@ pub(crate) struct Verbs {
     pub(crate) context: Option<Context>,
     pub(crate) domain: Option<ProtectionDomain>,
     pub(crate) completions: Option<CompletionQueue>,
-    pub(crate) region: Option<MemoryRegion>,
-    pub(crate) pair: Option<QueuePair<Ready>>,
+    pub(crate) region: Option<Region>,
+    pub(crate) pair: Option<QueuePair>,
     /// The completion queue of a second queue.
     pub(crate) more_completions: Option<CompletionQueue>,
     /// The adapter that requests arrive at, if it is not this one.
@@ -70,15 +70,14 @@ impl Layer for Verbs {
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        let registered = MemoryRegion::register(domain, buffer, access).map_err(|error| {
+        domain.register(buffer, access).map_err(|error| {
             refused(
                 &error,
                 "ibv_reg_mr succeeds",
                 "the adapter moves bytes of registered memory only",
                 Who::Pod,
             )
-        });
-        Ok(registered?.into())
+        })
     }
 
     fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
@@ -117,23 +116,18 @@ impl Layer for Verbs {
                 failures.push(format!("{what}: {}", error));
             }
         };
-        note("queue pair", self.pair.take().map(QueuePair::close));
-        note("memory region", self.region.take().map(MemoryRegion::close));
-        note("second completion queue", self.more_completions.take().map(CompletionQueue::close));
-        note("completion queue", self.completions.take().map(CompletionQueue::close));
-        note("domain", self.domain.take().map(ProtectionDomain::close));
-        note("device", self.context.take().map(Context::close));
+        note("queue pair", self.pair.take().map(|one| one.close()));
+        note("memory region", self.region.take().map(Region::close));
+        note("second completion queue", self.more_completions.take().map(|one| one.close()));
+        note("completion queue", self.completions.take().map(|one| one.close()));
+        note("domain", self.domain.take().map(|one| one.close()));
+        note("device", self.context.take().map(|one| one.close()));
         if let Some(mut neighbour) = self.neighbour.take() {
             let of = neighbour.adapter();
             failures.extend(neighbour.close().iter().map(|failure| format!("{of}: {failure}")));
         }
         failures
     }
-}
-
-/// Whether queue pairs are created so that RDMA writes with immediate consume no receive.
-fn unsolicited(context: &Context) -> bool {
-    context.attributes().has(Capability::UnsolicitedWriteReceive)
 }
 
 /// The checks of each adapter, in their order.
@@ -165,17 +159,17 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 
 /// A failure whose observed text and fix come from rdma-core's error.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
-    let hint = match error {
-        Error::Load(_) => {
+    let hint = match error.kind() {
+        ErrorKind::NoLibrary => {
             "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
              file is there, replace it and the libraries that it needs"
         }
-        Error::Library(_) => {
+        ErrorKind::Exposure => {
             "install rdma-core 59 or newer in the image, such as the current EFA installer's"
         }
-        error => error.hint(),
+        _ => error.hint(),
     };
-    failed(without_hint(error, error.hint()), required, why, hint, who)
+    failed(error.what().to_owned(), required, why, hint, who)
 }
 
 /// [`refused`], for `map_err`.

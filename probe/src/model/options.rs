@@ -1,7 +1,7 @@
 //! Values of command-line options that the layers below the command line act on.
 
 use clap::ValueEnum;
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
+use efa_gda::doorbell::DoorbellMode;
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds that one check may take unless `--time-limit` is set.
@@ -105,13 +105,14 @@ pub(crate) enum Over {
     Auto,
 }
 
-impl From<Doorbell> for DoorbellChoice {
-    fn from(doorbell: Doorbell) -> Self {
-        match doorbell {
-            Doorbell::Direct => DoorbellMode::Direct.into(),
-            Doorbell::Record => DoorbellMode::Record.into(),
-            Doorbell::Staged => DoorbellMode::Staged.into(),
-            Doorbell::Auto => Self::Auto,
+impl Doorbell {
+    /// The mode that was named; None for the first one that works.
+    pub(crate) fn only(self) -> Option<DoorbellMode> {
+        match self {
+            Self::Direct => Some(DoorbellMode::Direct),
+            Self::Record => Some(DoorbellMode::Record),
+            Self::Staged => Some(DoorbellMode::Staged),
+            Self::Auto => None,
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
-use efa_gda::fabric::{Access, Buffer, MemoryRegion};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
+use efa_gda::fabric::{Access, Buffer, Region};
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
@@ -36,8 +36,8 @@ enum Queues {
 struct Rig {
     queues: Queues,
     peers: Vec<Peer>,
-    source: MemoryRegion,
-    target: MemoryRegion,
+    source: Region,
+    target: Region,
     /// Declared after the queues, so that it is dropped after them.
     _proxy: DoorbellProxy,
     mode: DoorbellMode,
@@ -62,7 +62,7 @@ impl Rig {
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
                 let on_gpu = |queue| {
-                    let mapped = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy);
+                    let mapped = GpuQueue::with_doorbell(queue, gpu, Some(mode), &proxy);
                     mapped.map(|(queue, _)| queue).map_err(|error| unusable(error.to_string()))
                 };
                 Queues::Gpu(queues.into_iter().map(on_gpu).collect::<Result<_, _>>()?)
@@ -86,7 +86,7 @@ impl Rig {
     }
 }
 
-fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
+fn region(session: &Session, access: Access) -> Result<Region, Outcomes> {
     let Some(domain) = &session.rig.objects.domain else { return Err(missing("the domain")) };
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
@@ -127,7 +127,7 @@ fn bench_failed(case: Case, error: &Error) -> Outcomes {
 
 fn run(session: &mut Session) -> Checked {
     let request = session.request.bench.ok_or_else(|| missing("the bench"))?;
-    let modes: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
+    let modes: Vec<DoorbellMode> = DoorbellMode::candidates(session.request.doorbell.only()).collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
     let mut total = modes.len() * cases(false).len() + cases(true).len() - cases(false).len();

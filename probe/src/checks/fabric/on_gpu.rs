@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::{Bindings, CompletionQueue, Query};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, MappedPart};
@@ -283,8 +283,8 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     if qualifies {
         queue = queue.with_store_width(StoreWidth::Sixteen);
     }
-    let choice = DoorbellChoice::from(session.request.doorbell);
-    let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
+    let only = session.request.doorbell.only();
+    let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, only, &proxy) {
         Ok(mapped) => mapped,
         Err(Refused { error, queue, .. }) => {
             session.rig.queue = queue.map(|queue| *queue);

@@ -3,16 +3,16 @@
 use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CompletionQueues, Context,
-    CountedOperations, ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions, Ready,
-    Result,
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, Context, CountedOperations,
+    ExternalMemory, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
+use efa_gda::{Error, Result};
 
-use super::{Session, refusal, unsolicited};
+use super::{Session, refusal};
 use crate::check::{Checked, Outcome, Unit, declared, proven};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open, without_hint};
+use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open};
 use crate::model::{Op, Who};
 
 /// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
@@ -100,9 +100,10 @@ fn memory(session: &mut Session) -> Checked {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
     let why = "the adapter reads and writes registered memory only, whose pages registration locks";
-    let registered = MemoryRegion::register(domain, buffer, Access::ALL);
+    let registered = domain.register(buffer, Access::ALL);
     let region = registered.map_err(refusal("ibv_reg_mr succeeds", why, Who::Pod))?;
-    let (local, remote) = (region.local_key().get(), region.remote_key().get());
+    let local = domain.local_key(&region).map_err(refusal("ibv_reg_mr returns an lkey", why, Who::Pod))?;
+    let (local, remote) = (local.get(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
 }
@@ -113,16 +114,19 @@ pub(super) fn new_queue_pair(
     domain: &ProtectionDomain,
     completions: &CompletionQueue,
     op: Op,
-) -> Result<QueuePair<Ready>> {
+) -> Result<QueuePair> {
     let wide = op == Op::InlineWrite;
     let has = context.attributes();
-    let options = QueuePairOptions::new()
-        .send_entries(ENTRIES.min(has.max_send_entries))
-        .receive_entries(ENTRIES.min(has.max_receive_entries))
+    let options = QueuePairOptions {
+        send_entries: ENTRIES.min(has.max_send_entries),
+        receive_entries: ENTRIES.min(has.max_receive_entries),
         // Inline RDMA writes need 128-byte entries; other operations do not.
-        .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
-        .unsolicited_writes(unsolicited(context));
-    QueuePair::create(domain, CompletionQueues::shared(completions), &options)?.activate(KEY)
+        entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
+        unsolicited_writes: has.has(Capability::UnsolicitedWriteReceive),
+        queue_key: KEY,
+        counters: Vec::new(),
+    };
+    QueuePair::open(domain, completions, &options)
 }
 
 fn queue_pair(session: &mut Session) -> Checked {
@@ -163,8 +167,8 @@ fn peer(session: &mut Session) -> Checked {
 }
 
 /// A warning about a capability that queues work without.
-fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Checked {
-    Outcome::warn(without_hint(error, error.hint()), required, why, error.hint(), Who::Host).into()
+fn optional(error: &Error, required: &str, why: &str) -> Checked {
+    Outcome::warn(error.what().to_owned(), required, why, error.hint(), Who::Host).into()
 }
 
 /// Attaches a counter to a separate queue pair and closes both.
@@ -174,12 +178,13 @@ fn counter(session: &mut Session) -> Checked {
     // A completion queue serves one queue pair in its life, and the session's is for the puts.
     let attached = CompletionCounter::limits(context).and_then(|limits| {
         let counter = CompletionCounter::create(context)?;
-        let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
+        let counters = vec![(counter.clone(), CountedOperations::WRITE)];
+        let of_pair =
+            QueuePairOptions { send_entries: 16, receive_entries: 16, counters, ..Default::default() };
         let completions = CompletionQueue::create(context, 32)?;
-        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options)?;
-        pair.attach(&counter, CountedOperations::WRITE)?;
-        pair.close()?;
-        counter.successes()?;
+        QueuePair::open(domain, &completions, &of_pair)?.close()?;
+        drop(of_pair);
+        counter.read()?;
         counter.close()?;
         completions.close()?;
         Ok(limits)

@@ -1,10 +1,11 @@
 //! The checks without a subject: loading rdma-core and finding adapters.
 
-use efa_gda::verbs::{Device, Error, Library};
+use efa_gda::ErrorKind;
+use efa_gda::verbs::{Device, Library};
 
 use super::{Session, refusal};
 use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
-use crate::checks::session::{failed, open, without_hint};
+use crate::checks::session::{failed, open};
 use crate::model::Who;
 
 /// The checks of this category.
@@ -40,7 +41,7 @@ fn exposes(session: &mut Session) -> Checked {
 
 /// Whether a device can be an EFA adapter: libefa accepts it, or it does not open.
 fn may_be_efa(device: &Device) -> bool {
-    !matches!(device.open(), Err(Error::NotEfa { .. }))
+    !device.open().is_err_and(|error| error.kind() == ErrorKind::NoAdapter)
 }
 
 fn finds(session: &mut Session) -> Checked {
@@ -57,9 +58,9 @@ fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
     let names = names(&devices);
     let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
     if adapters.is_empty() {
-        let error = Error::NoAdapter { devices: names };
+        let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         return Err(failed(
-            without_hint(&error, error.hint()),
+            format!("no device is an EFA adapter; devices found: {found}"),
             "at least one EFA adapter",
             WHY,
             "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; Kubernetes: the \
