@@ -103,7 +103,7 @@ impl From<efa_gda::Error> for Fault {
         let code = match error.kind() {
             Argument | TooLong { .. } => Code::Argument,
             NoLibrary | NoAdapter | NoDirectFabric => Code::NoAdapter,
-            Unsupported | WithoutOption(_) | Unavailable(_) => Code::Unsupported,
+            Unsupported | WithoutOption(_) | Unavailable => Code::Unsupported,
             Exposure => Code::Exposure,
             Busy => Code::Busy,
             TimedOut => Code::Timeout,

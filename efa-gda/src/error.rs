@@ -6,8 +6,6 @@ use std::fmt;
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use crate::fabric::{QueryOption, UnavailableReason};
-use crate::queue::Limit;
 use crate::status::DeviceError;
 
 /// The result of a call of this library.
@@ -36,8 +34,8 @@ pub enum ErrorKind {
     NoDirectFabric,
     /// The fabric `efa-direct` is available, but not with this option of the query.
     WithoutOption(QueryOption),
-    /// The provider's table does not have the operation.
-    Unavailable(UnavailableReason),
+    /// The provider's table does not have the operation ([`crate::fabric::GdaOps::available`] states why).
+    Unavailable,
     /// The adapter, its driver, a library or this build lacks what was asked for.
     Unsupported,
     /// What the provider exposes breaks a rule. The queue must not be rung.
@@ -69,6 +67,86 @@ pub enum ErrorKind {
     Internal,
     /// A call of libfabric or rdma-core failed otherwise.
     Other,
+}
+
+/// An option of [`crate::fabric::Query`] that some adapters lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueryOption {
+    /// 128-byte send queue entries with inline RDMA write.
+    WideEntries,
+    /// GPU memory (FI_HMEM).
+    GpuMemory,
+    /// Objects that are exported to a device (FI_XPU).
+    Xpu,
+    /// Completions that the host reads through libfabric, without FI_CONTEXT2.
+    HostCompletions,
+}
+
+impl QueryOption {
+    pub(crate) fn hint(self) -> &'static str {
+        match self {
+            Self::WideEntries => "query 64-byte entries: this adapter, or rdma-core before 63, has no others",
+            Self::GpuMemory => {
+                "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
+                 FI_HMEM_DISABLE_P2P, or query host memory only"
+            }
+            Self::Xpu => {
+                "use a libfabric (2.7 or newer) whose efa provider offers FI_XPU, or query without it"
+            }
+            Self::HostCompletions => {
+                "use libfabric 2.7 or newer, or let the GPU or this library poll the completion queue in memory"
+            }
+        }
+    }
+}
+
+impl fmt::Display for QueryOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WideEntries => "128-byte entries",
+            Self::GpuMemory => "GPU memory (FI_HMEM)",
+            Self::Xpu => "objects that are exported to a device (FI_XPU)",
+            Self::HostCompletions => "completions that the host reads (without FI_CONTEXT2)",
+        })
+    }
+}
+
+/// A limit on a request's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The port's `max_msg_sz`, for sends.
+    Message,
+    /// The device's `max_rdma_size`, for one entry of an RDMA read or write.
+    Rdma,
+    /// The inline bytes of an entry: 32 in a 64-byte entry, 80 in a 128-byte entry.
+    Inline,
+    /// The length field of a receive descriptor: 65535.
+    Receive,
+}
+
+impl Limit {
+    /// Returns what to do about a request that exceeds the limit.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::Message => "split it into several sends, or use an RDMA write",
+            Self::Rdma => "split it, or do not call WorkRequest::whole",
+            Self::Inline => "use registered memory; 128-byte entries carry more than 64-byte ones",
+            Self::Receive => "post several receives",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Message => "max_msg_size",
+            Self::Rdma => "max_rdma_size",
+            Self::Inline => "the inline limit of the queue's entries",
+            Self::Receive => "the length of a receive descriptor",
+        })
+    }
 }
 
 /// Why a call of this library failed. Its text states what happened and what to do; match [`Self::kind`].

@@ -117,7 +117,7 @@ impl Queue {
                             | ErrorKind::NoAdapter
                             | ErrorKind::NoDirectFabric
                             | ErrorKind::WithoutOption(_)
-                            | ErrorKind::Unavailable(_)
+                            | ErrorKind::Unavailable
                             | ErrorKind::Unsupported
                     ) =>
                 {

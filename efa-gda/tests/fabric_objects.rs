@@ -284,7 +284,7 @@ fn a_sixth_pointer_that_does_not_lead_to_code_is_not_called() {
     let has = Version::new(206, 0);
     assert_eq!(counters(&ops), Err(UnavailableReason::TableEndsEarly { has }));
     let error = ops.cntr_open().unwrap_err();
-    assert_error!(error, ErrorKind::Unavailable(UnavailableReason::TableEndsEarly { .. }));
+    assert_error!(error, ErrorKind::Unavailable, "the provider's table ends before it");
     assert_eq!(error.operation(), Some("cntr_open_ext"));
 }
 
@@ -296,7 +296,7 @@ fn an_operation_whose_pointer_is_null_is_not_called() {
     fake.gives_table(&mut table);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
-    assert_error!(error, ErrorKind::Unavailable(UnavailableReason::NullPointer), "query_cq cannot be called");
+    assert_error!(error, ErrorKind::Unavailable, "a null pointer", "query_cq cannot be called");
 }
 
 #[test]

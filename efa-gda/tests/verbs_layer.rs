@@ -453,7 +453,7 @@ fn a_polled_completion_queue_takes_no_other_queue_pair() {
     let make = || QueuePair::open(&domain, &completions, &options());
     let _mapped = MappedQueue::over_verbs(make().unwrap()).unwrap();
     let error = make().unwrap_err();
-    assert_error!(error, ErrorKind::Busy, "a mapped queue polls the completion queue");
+    assert_error!(error, ErrorKind::Busy, "another reader polls the completion queue");
 }
 
 #[test]

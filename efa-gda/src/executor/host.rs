@@ -66,7 +66,7 @@ pub fn zeroed_queue() -> Box<efa_gda_queue> {
 /// `args.result` is ignored.
 ///
 /// # Errors
-/// [`ErrorKind::Internal`](crate::ErrorKind::Internal) when the block could not start. Nothing was posted then.
+/// [`ErrorKind::Internal`] when the block could not start. Nothing was posted then.
 ///
 /// # Safety
 /// `args.queue` must point to a queue struct that obeys the rules in `queue.h`. Its rings, doorbells and counters must

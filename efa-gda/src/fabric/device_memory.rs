@@ -9,6 +9,8 @@ use efa_gda_sys::fi;
 use super::error;
 use super::object::{Padded, table_op};
 use super::{Domain, Version};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::memory::{Access, DeviceMemory, Region};
 
@@ -44,8 +46,8 @@ impl Domain {
     /// one and the domain accepts it, else by address. Returns which of the two was used, and why.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`] with the reason why each way failed; [`Error::FunctionMissing`];
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    /// [`ErrorKind::Unsupported`] with the reason why each way failed; [`ErrorKind::Other`] for a key that no entry can
+    /// carry.
     pub fn register_device(&self, memory: DeviceMemory, access: Access) -> Result<(Region, Registration)> {
         let why = match as_dmabuf(self, &memory, access) {
             Ok(raw) => {

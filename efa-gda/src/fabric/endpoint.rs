@@ -14,8 +14,6 @@ use super::object::{Context, Object, bind, control, table_op};
 use super::{AddressVector, CompletionCounter, CompletionQueue, Info};
 #[cfg(doc)]
 use crate::ErrorKind;
-#[cfg(doc)]
-use crate::ErrorKind;
 use crate::Result;
 use crate::memory::{CountedOperations, Limits, RetainedRegions};
 use crate::polling::Completing;

@@ -5,9 +5,9 @@ use std::fmt;
 use efa_gda_sys::{LoadError, fi};
 
 use super::Version;
+use crate::error::{Error, ErrorKind, QueryOption};
 use crate::fabric::gda::CNTR_OPEN_EXT;
 use crate::memory::REGION_IN_USE_HINT;
-use crate::{Error, ErrorKind};
 
 /// Why an operation of the GDA table is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,49 +46,6 @@ impl fmt::Display for UnavailableReason {
                 "the domain was borrowed without its fi_info, so the length of the table is not known",
             ),
         }
-    }
-}
-
-/// An option of [`super::Query`] that some adapters lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QueryOption {
-    /// 128-byte send queue entries with inline RDMA write.
-    WideEntries,
-    /// GPU memory (FI_HMEM).
-    GpuMemory,
-    /// Objects that are exported to a device (FI_XPU).
-    Xpu,
-    /// Completions that the host reads through libfabric, without FI_CONTEXT2.
-    HostCompletions,
-}
-
-impl QueryOption {
-    fn hint(self) -> &'static str {
-        match self {
-            Self::WideEntries => "query 64-byte entries: this adapter, or rdma-core before 63, has no others",
-            Self::GpuMemory => {
-                "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
-                 FI_HMEM_DISABLE_P2P, or query host memory only"
-            }
-            Self::Xpu => {
-                "use a libfabric (2.7 or newer) whose efa provider offers FI_XPU, or query without it"
-            }
-            Self::HostCompletions => {
-                "use libfabric 2.7 or newer, or let the GPU or this library poll the completion queue in memory"
-            }
-        }
-    }
-}
-
-impl fmt::Display for QueryOption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WideEntries => "128-byte entries",
-            Self::GpuMemory => "GPU memory (FI_HMEM)",
-            Self::Xpu => "objects that are exported to a device (FI_XPU)",
-            Self::HostCompletions => "completions that the host reads (without FI_CONTEXT2)",
-        })
     }
 }
 
@@ -242,7 +199,7 @@ pub(super) fn unavailable(operation: &'static str, reason: UnavailableReason) ->
         }
         _ => "use a newer libfabric",
     };
-    Error::new(ErrorKind::Unavailable(reason), format!("{operation} cannot be called: {reason}"))
+    Error::new(ErrorKind::Unavailable, format!("{operation} cannot be called: {reason}"))
         .with_hint(hint)
         .in_call(operation)
 }

@@ -320,7 +320,8 @@ impl GdaOps {
     /// Returns the key with which entries name the region as local memory.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`], [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
+    /// [`ErrorKind::Argument`] for a region of another domain; [`ErrorKind::Unavailable`]; [`ErrorKind::Other`] for a region
+    /// without a key that an entry can carry.
     pub fn get_mr_lkey(&self, region: &Region) -> Result<LocalKey> {
         let get = available(GET_MR_LKEY, self.get_mr_lkey)?;
         let region = region.object::<MemoryObject>().ok_or(error::other_domain(GET_MR_LKEY))?;

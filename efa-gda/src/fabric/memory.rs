@@ -9,6 +9,8 @@ use efa_gda_wire::RemoteKey;
 use super::error;
 use super::object::{Object, table_op};
 use super::{Domain, EFA_DIRECT};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::memory::{Access, Buffer, DeviceMemory, Region, RegionMemory, RegionOrdering, Registered};
 
@@ -21,9 +23,9 @@ impl Domain {
     /// Registers a buffer. The region owns it.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
+    /// [`ErrorKind::Other`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
     /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    /// [`ErrorKind::Other`] or [`ErrorKind::Other`] for a key that no entry can carry.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region> {
         let (start, length) = (buffer.start(), buffer.len());
         // SAFETY: the buffer owns the memory, and the region owns the buffer until it is deregistered.

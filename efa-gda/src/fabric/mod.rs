@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`GdaOps`] returns the send queue, receive queue and completion queue of an [`Endpoint`], the address
-//! handle of a peer and the local key of a [`MemoryRegion`]. This module does not post requests; a mapped
+//! handle of a peer and the local key of a [`Region`]. This module does not post requests; a mapped
 //! queue (`crate::queue`) does. GPU memory is a [`DeviceMemory`] here; this module does not call CUDA.
 //!
 //! # Ownership
@@ -19,7 +19,7 @@
 //! returns the result of closing, and [`ErrorKind::Busy`](crate::ErrorKind::Busy) while other handles use the object. A drop logs a failed
 //! close. Where a close fails, everything that the object refers to stays allocated until the process ends.
 //!
-//! A [`MemoryRegion`] owns the [`Buffer`] or the GPU memory that it was registered from. Work requests and queues
+//! A [`Region`] owns the [`Buffer`] or the GPU memory that it was registered from. Work requests and queues
 //! hold clones of regions.
 //!
 //! # Threads
@@ -60,6 +60,7 @@ mod object;
 mod query;
 mod table;
 
+pub use crate::error::QueryOption;
 pub use crate::memory::{
     Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits, Region,
     RegionOrdering, RemoteRegion,
@@ -70,7 +71,7 @@ pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, State};
-pub use error::{QueryOption, UnavailableReason};
+pub use error::UnavailableReason;
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};
 pub use query::{EFA_DIRECT, Library, Query};

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use efa_gda_sys::{Libfabric, fi};
 
-use super::error::{self, QueryOption};
+use super::error;
 use super::object::Context;
 use super::{Info, Version};
 #[cfg(doc)]
 use crate::ErrorKind;
+use crate::error::QueryOption;
 use crate::{Error, Result};
 
 /// The fabric on which an endpoint is one queue pair of the adapter.

@@ -3,7 +3,9 @@
 use efa_gda_wire::LocalKey;
 
 use crate::Result;
-use crate::fabric::{self, Enabled, Endpoint, GdaOps};
+#[cfg(feature = "verbs")]
+use crate::fabric;
+use crate::fabric::{Enabled, Endpoint, GdaOps};
 use crate::memory::{Region, RetainedRegions};
 #[cfg(feature = "verbs")]
 use crate::verbs::QueuePair;

@@ -18,7 +18,9 @@ use super::geometry::geometry;
 use crate::doorbell::{End, Registration};
 use crate::error::{Error, Refused, Result};
 use crate::exposure::Exposure;
-use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
+#[cfg(feature = "verbs")]
+use crate::fabric::error::address_length;
+use crate::fabric::{Buffer, Enabled, Endpoint, GdaOps, Limits};
 use crate::memory::Region;
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
@@ -237,7 +239,7 @@ impl MappedQueue {
             Backing::RdmaCore(pair) => {
                 let (length, expected) = (address.len(), QueuePair::ADDRESS_BYTES);
                 let address = address.try_into();
-                Ok(pair.peer(address.map_err(|_| fabric::error::address_length(length, expected))?)?)
+                Ok(pair.peer(address.map_err(|_| address_length(length, expected))?)?)
             }
         }
     }

@@ -61,10 +61,11 @@ mod store_width;
 pub(crate) mod work_error;
 pub(crate) mod work_request;
 
+pub use crate::error::Limit;
 pub use crate::memory::Region;
 pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;
-pub use work_error::{Limit, WorkReport};
+pub use work_error::WorkReport;
 pub use work_request::{WorkRequest, device_peer};

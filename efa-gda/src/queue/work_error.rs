@@ -1,50 +1,11 @@
 //! The result of a work request, and why one is not posted.
 
-use std::fmt;
-
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use crate::error::{Error, ErrorKind, Progress, Result};
+use crate::error::{Error, ErrorKind, Limit, Progress, Result};
 use crate::executor::host::KernelOutcome;
 use crate::memory::Access;
 use crate::status::DeviceError;
-
-/// A limit on a request's length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Limit {
-    /// The port's `max_msg_sz`, for sends.
-    Message,
-    /// The device's `max_rdma_size`, for one entry of an RDMA read or write.
-    Rdma,
-    /// The inline bytes of an entry: 32 in a 64-byte entry, 80 in a 128-byte entry.
-    Inline,
-    /// The length field of a receive descriptor: 65535.
-    Receive,
-}
-
-impl Limit {
-    /// Returns what to do about a request that exceeds the limit.
-    pub const fn hint(self) -> &'static str {
-        match self {
-            Self::Message => "split it into several sends, or use an RDMA write",
-            Self::Rdma => "split it, or do not call WorkRequest::whole",
-            Self::Inline => "use registered memory; 128-byte entries carry more than 64-byte ones",
-            Self::Receive => "post several receives",
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Message => "max_msg_size",
-            Self::Rdma => "max_rdma_size",
-            Self::Inline => "the inline limit of the queue's entries",
-            Self::Receive => "the length of a receive descriptor",
-        })
-    }
-}
 
 /// The result of a work request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

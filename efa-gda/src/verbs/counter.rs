@@ -10,6 +10,8 @@ use efa_gda_sys::verbs::{
 use super::Context;
 use super::context::Capability;
 use super::object::{Object, check, function, inlen, pointer};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::memory::{CountedOperations, CounterMemory};
 
@@ -62,9 +64,8 @@ impl CompletionCounter {
     /// Returns the limits of the adapter's counters.
     ///
     /// # Errors
-    /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
-    /// [`super::Error::AdapterLacks`];
-    /// [`super::Error::Call`] where `ibv_query_comp_cntr_caps` fails.
+    /// [`ErrorKind::Unsupported`] before rdma-core 65 and the EFA installer's 64.0amzn0, and for an adapter without counters;
+    /// [`ErrorKind::Other`] where `ibv_query_comp_cntr_caps` fails.
     pub fn limits(context: &Context) -> Result<CounterLimits> {
         let query = function!(context.library(), ibv, _ibv_query_comp_cntr_caps)?;
         context.require(Capability::CompletionCounters)?;
@@ -78,9 +79,8 @@ impl CompletionCounter {
     /// Creates a counter whose words rdma-core allocates. [`Self::read`] reads them.
     ///
     /// # Errors
-    /// [`super::Error::FunctionMissing`] before rdma-core 65 and the EFA installer's 64.0amzn0;
-    /// [`super::Error::AdapterLacks`];
-    /// [`super::Error::Call`] where `efadv_create_comp_cntr` fails.
+    /// [`ErrorKind::Unsupported`] before rdma-core 65 and the EFA installer's 64.0amzn0, and for an adapter without counters;
+    /// [`ErrorKind::Other`] where `efadv_create_comp_cntr` fails.
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: the call passes no memory of the caller.
         unsafe { Self::make(context, efadv_comp_cntr_init_attr::default()) }
@@ -128,7 +128,7 @@ impl CompletionCounter {
     /// Returns the numbers of requests that completed successfully and with an error.
     ///
     /// # Errors
-    /// [`super::Error::Call`] where `ibv_read_comp_cntr` or `ibv_read_err_comp_cntr` fails, with EOPNOTSUPP for a word
+    /// [`ErrorKind::Other`] where `ibv_read_comp_cntr` or `ibv_read_err_comp_cntr` fails, with EOPNOTSUPP for a word
     /// in a dmabuf that this process cannot read.
     pub fn read(&self) -> Result<(u64, u64)> {
         let (mut successes, mut errors) = (0, 0);
@@ -149,7 +149,7 @@ impl CompletionCounter {
     /// Destroys the counter and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where
+    /// [`ErrorKind::Busy`] while a clone or a queue pair uses it; [`ErrorKind::Other`] where
     /// `ibv_destroy_comp_cntr` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
