@@ -24,7 +24,7 @@ mod receive;
 mod snapshot;
 
 pub use error::{GpuCloseError, GpuQueueError, MapError};
-pub use launch::{GpuAbortFlag, LaunchGuard};
+pub use launch::LaunchGuard;
 pub use mapped_parts::MappedPart;
 pub use memory::Placement;
 pub use queue::{GpuQueue, RefusedMode};

@@ -10,7 +10,7 @@ use efa_gda_wire::LocalKey;
 use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
-use super::{GpuAbortFlag, GpuCloseError, GpuQueueError, LaunchGuard, MapError};
+use super::{GpuCloseError, GpuQueueError, LaunchGuard, MapError};
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error_chain::error_chain;
 use crate::fabric;
@@ -22,7 +22,7 @@ use crate::queue::mapped::{is_locked, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
-use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
+use crate::queue::{AbortFlag, MappedQueue, Region, WorkReport, WorkRequest};
 
 /// A [`MappedQueue`] that one GPU drives.
 ///
@@ -138,7 +138,7 @@ impl GpuQueue {
             let device = DeviceState::new(&queue, &parts, gpu)?;
             let relay = parts.relay.as_ref().map(|relayed| &relayed.relay);
             for registration in queue.registration.as_deref().into_iter().chain(relay) {
-                let flag = GpuAbortFlag(device.abort.clone());
+                let flag = device.abort.clone();
                 registration.add_alarm(move |end| flag.end_waits(end));
             }
             Ok((parts, device))
@@ -234,8 +234,8 @@ impl GpuQueue {
     }
 
     /// Returns the flag that ends the waits of this queue's kernels.
-    pub fn abort_flag(&self) -> GpuAbortFlag {
-        GpuAbortFlag(self.device.abort.clone())
+    pub fn abort_flag(&self) -> AbortFlag {
+        self.device.abort.clone()
     }
 
     /// Executes a work request on the GPU and waits for all of its completions.

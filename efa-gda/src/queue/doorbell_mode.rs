@@ -7,7 +7,7 @@ use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
 use super::mapped::unrung_entries;
-use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, Ring, Service};
+use crate::doorbell::{DoorbellMode, DoorbellProxy, End, RegisterError, Ring, Service};
 use crate::status::DeviceError;
 
 /// Why a queue cannot change its doorbell mode. The queue keeps its mode.
@@ -81,7 +81,12 @@ impl MappedQueue {
         // GPU, `GpuQueue` waits for its kernels first.
         let registration = unsafe { proxy.register(ring, before.lock.doorbell_index) }?;
         let flag = self.abort_flag();
-        registration.add_alarm(move |end| flag.end_waits(end));
+        // A queue detaches itself when no device code uses it on the host, and a proxy or the device then rings for it in
+        // another mode.
+        registration.add_alarm(move |end| match end {
+            End::Detached => {}
+            end => flag.end_waits(end),
+        });
         registration.redirect(&mut device);
         self.detach_proxy().map_err(DoorbellError::Poisoned)?;
         self.registration = Some(Arc::new(registration));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use efa_gda_sys::device::{efa_gda_receive_args, efa_gda_receive_result};
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionKind, CompletionStatus, OperationCode, QueuePairNumber,
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
@@ -12,7 +13,7 @@ use super::{Limit, MappedQueue, WorkRequest};
 use crate::executor::host::{self, InboxEntry};
 use crate::fabric::{self, Access};
 use crate::memory::Region;
-use crate::status::DeviceError;
+use crate::status::{DeviceError, outcome};
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
 const LONGEST: u64 = u16::MAX as u64;
@@ -232,7 +233,7 @@ impl Receives {
     }
 
     /// Returns the arguments for the device library, checked against the region and the queue.
-    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives, ReceiveError> {
+    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_receive_args, ReceiveError> {
         if queue.limits().receives == 0 {
             return Err(ReceiveError::NoReceiveQueue);
         }
@@ -247,7 +248,7 @@ impl Receives {
         let extent = others.checked_mul(self.stride).and_then(|begin| begin.checked_add(self.bytes));
         let address = self.region.at(self.offset, extent.unwrap_or(u64::MAX));
         let key = queue.local_key(&self.region);
-        Ok(host::Receives {
+        Ok(efa_gda_receive_args {
             address: address.map_err(|range| ReceiveError::Region(range.into()))?,
             stride: self.stride,
             timeout_ns: nanoseconds(self.timeout),
@@ -255,13 +256,20 @@ impl Receives {
             // At most LONGEST.
             length: self.bytes as u32,
             count: self.count,
-            reserved: 0,
+            ..Default::default()
         })
     }
 }
 
+/// The arguments for taking at most `most` completions, and at most [`AT_ONCE`].
+pub(crate) fn taking(most: usize, timeout: Duration) -> efa_gda_receive_args {
+    // At most AT_ONCE, so it fits 32 bits.
+    let count = most.min(AT_ONCE) as u32;
+    efa_gda_receive_args { count, timeout_ns: nanoseconds(timeout), ..Default::default() }
+}
+
 /// Converts a bound for device code; one past 2^64 ns becomes the longest.
-pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
+pub(super) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
@@ -273,17 +281,18 @@ impl MappedQueue {
     pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, ReceiveError> {
         let args = receives.arguments(self)?;
         self.require_host_receives()?;
+        let args = efa_gda_receive_args { queue: self.as_ptr().as_ptr(), ..args };
         // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
         // while the endpoint, which this queue owns, is open.
-        let posted = unsafe { host::post_receives(self.as_ptr().as_ptr(), &args) };
-        self.retain_posted(receives, posted)
+        let posted = unsafe { host::receive(&args) };
+        self.retain_posted(receives, &posted)
     }
 
     /// Retains the region of receives that were posted, and converts the status.
     pub(crate) fn retain_posted(
         &mut self,
         receives: &Receives,
-        posted: host::PostedReceives,
+        posted: &efa_gda_receive_result,
     ) -> Result<PostedReceives, ReceiveError> {
         for index in 0..posted.count {
             // The descriptor carries the low 16 bits.
@@ -291,7 +300,7 @@ impl MappedQueue {
                 .regions()
                 .receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
-        match posted.status {
+        match outcome(posted.status) {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
             Err(DeviceError::TimeoutSlots) => {
                 Err(ReceiveError::Full { posted: posted.count, count: receives.count })
@@ -321,11 +330,14 @@ impl MappedQueue {
         self.report_lost()?;
         self.require_host_receives()?;
         let mut entries = [InboxEntry::default(); AT_ONCE];
-        let entries = &mut entries[..most.min(AT_ONCE)];
-        // SAFETY: as in `post_receives`.
-        let (count, status) =
-            unsafe { host::take_received(self.as_ptr().as_ptr(), entries, nanoseconds(timeout)) };
-        self.decode_received(&entries[..count], status)
+        let args = efa_gda_receive_args {
+            queue: self.as_ptr().as_ptr(),
+            into: entries.as_mut_ptr().cast(),
+            ..taking(most, timeout)
+        };
+        // SAFETY: as in `post_receives`; there is room for `AT_ONCE` entries.
+        let taken = unsafe { host::receive(&args) };
+        self.decode_received(&entries[..taken.count as usize], taken.status)
     }
 
     /// Refuses a queue without receives, and reports completions that were lost since the last report.
@@ -345,9 +357,9 @@ impl MappedQueue {
     pub(crate) fn decode_received(
         &mut self,
         entries: &[InboxEntry],
-        status: Result<(), DeviceError>,
+        status: u32,
     ) -> Result<Vec<Received>, ReceiveError> {
-        match status {
+        match outcome(status) {
             Ok(()) => entries.iter().map(|entry| self.received(entry)).collect(),
             Err(DeviceError::TimeoutCompletion) => Err(ReceiveError::Timeout),
             Err(error) => Err(ReceiveError::Device(error)),
