@@ -27,9 +27,8 @@ fn broken(defect: &str, check: impl FnOnce(ExposureError)) {
         let (info, domain) = domain();
         let addresses = domain.address_vector(16).unwrap();
         let completions = domain.completion_queue(1024).unwrap();
-        let endpoint =
-            domain.endpoint(&info).unwrap().bind(Bindings::shared(&addresses, &completions)).unwrap();
-        let error = MappedQueue::new(endpoint.enable().unwrap(), &domain.gda_ops().unwrap()).unwrap_err();
+        let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions)).unwrap();
+        let error = MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap_err();
         let QueueError::Exposure(error) = error else { panic!("{error:?}") };
         check(error);
     });

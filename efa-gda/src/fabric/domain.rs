@@ -7,7 +7,7 @@ use efa_gda_sys::fi;
 
 use super::error::{Error, Result};
 use super::object::{Context, Object, table_op};
-use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library};
+use super::{AddressVector, Bindings, CompletionQueue, Endpoint, GdaOps, Info, Library};
 use crate::object::into_sole_owner;
 
 /// An open fabric. Clones are handles of one fabric, which is closed when the last clone and the last domain on
@@ -163,12 +163,15 @@ impl Domain {
         CompletionQueue::open(self, entries)
     }
 
-    /// Opens an endpoint with the attributes of `info`, which must be of this domain.
+    /// Opens an endpoint with the attributes of `info`, which must be of this domain, binds it, and enables it, which
+    /// creates its queue pair.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
-    pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
-        Endpoint::open(self, info)
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::OtherDomain`]; [`Error::CompletionQueuePolled`];
+    /// [`Error::CounterInUse`] where a mapped queue relies on a counter; [`Error::Call`] where a call fails, with EINVAL
+    /// for an operation that has two counters. The endpoint is then closed.
+    pub fn endpoint(&self, info: &Info, bindings: Bindings<'_>) -> Result<Endpoint> {
+        Endpoint::open(self, info, bindings)
     }
 
     /// Closes the domain and reports the result. A borrowed domain is not closed.

@@ -43,7 +43,7 @@ use crate::queue::{AbortFlag, MappedQueue, Region, WorkReport, WorkRequest};
 /// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// # let addresses = domain.address_vector(16)?;
 /// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// # let source = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::WRITE)?;
 /// # let target = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::REMOTE_WRITE)?;
 /// # source.buffer().ok_or("no buffer")?.write(0, b"hello")?;

@@ -2,7 +2,7 @@
 
 use efa_gda_wire::LocalKey;
 
-use crate::fabric::{self, Enabled, Endpoint, GdaOps};
+use crate::fabric::{self, Endpoint, GdaOps};
 use crate::memory::{Region, RetainedRegions};
 #[cfg(feature = "verbs")]
 use crate::verbs::QueuePair;
@@ -11,7 +11,7 @@ use crate::verbs::QueuePair;
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// An enabled endpoint, with the GDA operations of its domain.
-    Libfabric { endpoint: Endpoint<Enabled>, ops: GdaOps },
+    Libfabric { endpoint: Endpoint, ops: GdaOps },
     #[cfg(feature = "verbs")]
     RdmaCore(QueuePair),
 }

@@ -145,10 +145,10 @@ mod tests {
         let domain = Fabric::open(&library, &info).and_then(|fabric| fabric.domain(&info)).expect("a domain");
         let addresses = domain.address_vector(1).expect("an address vector");
         let completions = domain.completion_queue(info.completions()).expect("a completion queue");
-        let endpoint = domain.endpoint(&info).expect("an endpoint");
-        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).expect("bound");
+        let bindings = Bindings::shared(&addresses, &completions);
+        let endpoint = domain.endpoint(&info, bindings).expect("an endpoint");
         let ops = domain.gda_ops().expect("the operations");
-        MappedQueue::new(endpoint.enable().expect("enabled"), &ops).expect("a queue")
+        MappedQueue::new(endpoint, &ops).expect("a queue")
     }
 
     /// A queue in mode `record`, at whose detach `during` is called.

@@ -19,7 +19,7 @@ use super::geometry::geometry;
 use super::{CloseError, QueueError, StoreWidth};
 use crate::doorbell::{End, Registration};
 use crate::exposure::Exposure;
-use crate::fabric::{self, Buffer, Enabled, Endpoint, GdaOps, Limits};
+use crate::fabric::{self, Buffer, Endpoint, GdaOps, Limits};
 use crate::memory::Region;
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
@@ -86,7 +86,7 @@ impl AbortFlag {
 /// let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// let addresses = domain.address_vector(16)?;
 /// let completions = domain.completion_queue(info.completions())?;
-/// let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// // The queue is its own peer.
 /// let peer = queue.insert_peer(&queue.address()?)?;
@@ -170,7 +170,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// [`QueueError`]; the endpoint is then closed.
-    pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self, QueueError> {
+    pub fn new(endpoint: Endpoint, ops: &GdaOps) -> Result<Self, QueueError> {
         let queues = ops.query_qp_wqs(&endpoint)?;
         let completions = ops.query_cq(endpoint.send_completions())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
@@ -199,7 +199,7 @@ impl MappedQueue {
     }
 
     /// Returns the endpoint, if the queue is one of libfabric.
-    pub fn endpoint(&self) -> Option<&Endpoint<Enabled>> {
+    pub fn endpoint(&self) -> Option<&Endpoint> {
         match &self.backing {
             Backing::Libfabric { endpoint, .. } => Some(endpoint),
             #[cfg(feature = "verbs")]

@@ -48,7 +48,7 @@ impl ReceiveId {
 /// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// # let addresses = domain.address_vector(16)?;
 /// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// # let peer = queue.insert_peer(&queue.address()?)?;
 /// # let region = domain.register(Buffer::zeroed(16 * 4096).ok_or("no memory")?, Access::RECEIVE)?;
