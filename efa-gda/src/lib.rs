@@ -40,7 +40,7 @@
 //! 2. An [`fabric::AddressVector`], and one [`fabric::CompletionQueue`] that is bound to both sides of the
 //!    [`fabric::Endpoint`], because receives need that. It must have at least as many entries as both rings together
 //!    ([`fabric::Info::completions`]), and serves one endpoint in its life.
-//! 3. [`queue::MappedQueue::new`] takes the enabled endpoint.
+//! 3. [`queue::MappedQueue::new`] takes the endpoint.
 //! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. An adapter refuses requests of
 //!    an unknown sender (status: unknown peer).
 //! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::WorkRequest`] → [`queue::MappedQueue::execute`].

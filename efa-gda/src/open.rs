@@ -151,24 +151,24 @@ impl Queue {
         let mut refused: Vec<String> = why.into_iter().collect();
         // With counters, nothing reads the completion queue, so receives cannot complete there.
         let receives = if options.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
+        let mut counters = match &options.counter {
+            Some((Counter::Libfabric(counter), counted)) => vec![(counter.clone(), *counted)],
+            #[cfg(feature = "verbs")]
+            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
+            None => Vec::new(),
+        };
+        if options.counters {
+            let (counter, why) = processor.counter(&ops)?;
+            refused.extend(why);
+            counters.push((counter, CountedOperations::TRANSMIT));
+        }
         let bindings = Bindings {
             address_vector: &addresses,
             send_completions: &completions,
             receive_completions: &receives,
+            counters: &counters,
         };
-        let mut endpoint = domain.endpoint(info)?.bind(bindings)?;
-        match &options.counter {
-            Some((Counter::Libfabric(counter), counted)) => endpoint.bind_counter(counter, *counted)?,
-            #[cfg(feature = "verbs")]
-            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
-            None => {}
-        }
-        if options.counters {
-            let (counter, why) = processor.counter(&ops)?;
-            refused.extend(why);
-            endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
-        }
-        let queue = MappedQueue::new(endpoint.enable()?, &ops)?;
+        let queue = MappedQueue::new(domain.endpoint(info, bindings)?, &ops)?;
         let queue = if options.counters { queue.with_counters()? } else { queue };
         let mut queue = Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)?;
         queue.refused.extend(refused);

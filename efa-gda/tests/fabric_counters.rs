@@ -29,10 +29,9 @@ fn ops(side: &Side) -> GdaOps {
 fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations) -> MappedQueue {
     let addresses = side.domain.address_vector(16).unwrap();
     let completions = side.domain.completion_queue(side.info.completions()).unwrap();
-    let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
-    endpoint.bind_counter(counter, counted).unwrap();
-    MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
+    let counters = &[(counter.clone(), counted)];
+    let bindings = Bindings { counters, ..Bindings::shared(&addresses, &completions) };
+    MappedQueue::new(side.domain.endpoint(&side.info, bindings).unwrap(), &ops(side)).unwrap()
 }
 
 /// Posts three writes to `peer` that arrive, and one with an rkey that names no region.
@@ -134,22 +133,19 @@ fn closing_a_bound_counter_returns_busy_until_its_endpoint_is_closed() {
 }
 
 #[test]
-fn bind_counter_refuses_another_domains_counter_and_a_second_counter_for_a_kind() {
+fn an_endpoint_refuses_another_domains_counter_and_a_second_counter_for_a_kind() {
     with_soft_adapter(ON, |_| {
         let (side, other) = (Side::open(&Query::new()), Side::open(&Query::new()));
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = side.domain.completion_queue(64).unwrap();
-        let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
-        let foreign = ops(&other).cntr_open().unwrap();
-        assert_error!(
-            endpoint.bind_counter(&foreign, CountedOperations::WRITE).unwrap_err(),
-            ErrorKind::Argument,
-            "belong to different domains"
-        );
-        let counter = ops(&side).cntr_open().unwrap();
-        endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap();
-        let error = endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap_err();
+        let refused = |counters: &[_]| {
+            let bindings = Bindings { counters, ..Bindings::shared(&addresses, &completions) };
+            side.domain.endpoint(&side.info, bindings).unwrap_err()
+        };
+        let foreign = (ops(&other).cntr_open().unwrap(), CountedOperations::WRITE);
+        assert_error!(refused(&[foreign]), ErrorKind::Argument, "belong to different domains");
+        let counter = (ops(&side).cntr_open().unwrap(), CountedOperations::WRITE);
+        let error = refused(&[counter.clone(), counter]);
         assert_eq!(error.code(), Some(-libc::EINVAL), "{error}");
     });
 }

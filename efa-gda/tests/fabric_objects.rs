@@ -4,7 +4,7 @@
 mod fabric_fake;
 
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, Domain, Enabled, Endpoint, GdaOps, Region, UnavailableReason, Version,
+    Access, Bindings, Buffer, Domain, Endpoint, GdaOps, Region, UnavailableReason, Version,
 };
 use efa_gda::queue::MappedQueue;
 use efa_gda::{Error, ErrorKind};
@@ -12,11 +12,14 @@ use efa_gda_sys::fi;
 use efa_gda_test_support::assert_error;
 use fabric_fake::{Fake, GuardedTable, gda_table};
 
-fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint<Enabled> {
+fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint {
+    try_endpoint(fake, domain).unwrap()
+}
+
+fn try_endpoint(fake: &Fake, domain: &Domain) -> Result<Endpoint, Error> {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
+    domain.endpoint(&fake.info(), Bindings::shared(&addresses, &completions))
 }
 
 fn region(domain: &Domain) -> Result<Region, Error> {
@@ -38,8 +41,7 @@ fn an_endpoint_closes_before_its_bound_objects_even_if_dropped_last() {
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
+    let endpoint = domain.endpoint(&fake.info(), Bindings::shared(&addresses, &completions)).unwrap();
     drop(domain);
     drop(completions);
     drop(addresses);
@@ -61,16 +63,10 @@ fn two_completion_queues_are_bound_to_one_direction_each() {
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
     let (transmit, receive) = (domain.completion_queue(64).unwrap(), domain.completion_queue(64).unwrap());
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let _endpoint = endpoint
-        .bind(Bindings {
-            address_vector: &addresses,
-            send_completions: &transmit,
-            receive_completions: &receive,
-        })
-        .unwrap();
+    let bindings = Bindings { receive_completions: &receive, ..Bindings::shared(&addresses, &transmit) };
+    let _endpoint = domain.endpoint(&fake.info(), bindings).unwrap();
     let log = fake.log();
-    assert_eq!(log[log.len() - 2..], ["bind cq for transmit", "bind cq for receive"]);
+    assert_eq!(log[log.len() - 3..], ["bind cq for transmit", "bind cq for receive", "enable"]);
 }
 
 #[test]
@@ -145,13 +141,9 @@ fn a_failed_close_is_reported_and_leaves_bound_objects_and_regions_open() {
 #[test]
 fn a_failed_bind_closes_the_endpoint() {
     let fake = Fake::answering("bind cq", -i64::from(libc::EINVAL));
-    let domain = fake.domain();
-    let addresses = domain.address_vector(16).unwrap();
-    let completions = domain.completion_queue(64).unwrap();
-    let error =
-        domain.endpoint(&fake.info()).unwrap().bind(Bindings::shared(&addresses, &completions)).unwrap_err();
+    let error = try_endpoint(&fake, &fake.domain()).unwrap_err();
     assert_eq!(error.operation(), Some("fi_ep_bind(completion queue)"));
-    assert_eq!(closes(&fake), ["close endpoint"]);
+    assert_eq!(closes(&fake), ["close endpoint", "close cq", "close av"]);
 }
 
 #[test]
@@ -160,8 +152,7 @@ fn binding_objects_of_two_domains_is_refused() {
     let (domain, elsewhere) = (fake.domain(), other.domain());
     let addresses = elsewhere.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let error = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap_err();
+    let error = domain.endpoint(&fake.info(), Bindings::shared(&addresses, &completions)).unwrap_err();
     assert_error!(error, ErrorKind::Argument, "belong to different domains");
 }
 
@@ -169,14 +160,14 @@ fn binding_objects_of_two_domains_is_refused() {
 fn an_operation_table_that_ends_early_is_not_read_past_its_end() {
     let mut fake = Fake::new(206);
     fake.shorten_domain_table(std::mem::offset_of!(fi::fi_ops_domain, endpoint));
-    let error = fake.domain().endpoint(&fake.info()).unwrap_err();
+    let error = try_endpoint(&fake, &fake.domain()).unwrap_err();
     assert_error!(error, ErrorKind::Other, "is not in the object's operation table", "fi_endpoint", "24");
 }
 
 #[test]
 fn success_without_an_object_is_an_error() {
     let fake = Fake::answering("open endpoint", 1);
-    let error = fake.domain().endpoint(&fake.info()).unwrap_err();
+    let error = try_endpoint(&fake, &fake.domain()).unwrap_err();
     assert_error!(error, ErrorKind::Other, "returned no object", "fi_endpoint");
 }
 

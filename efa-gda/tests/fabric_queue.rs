@@ -21,8 +21,7 @@ fn region(domain: &Domain, access: Access) -> Region {
 fn queue(fake: &Fake, domain: &Domain) -> MappedQueue {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
+    let endpoint = domain.endpoint(&fake.info(), Bindings::shared(&addresses, &completions)).unwrap();
     MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap()
 }
 
@@ -67,8 +66,8 @@ fn two_queues_cannot_poll_one_completion_queue() {
     let ops = domain.gda_ops().unwrap();
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let bound = || domain.endpoint(&fake.info()).unwrap().bind(Bindings::shared(&addresses, &completions));
-    let (first, second) = (bound().unwrap().enable().unwrap(), bound().unwrap().enable().unwrap());
+    let open = || domain.endpoint(&fake.info(), Bindings::shared(&addresses, &completions)).unwrap();
+    let (first, second) = (open(), open());
     let error = MappedQueue::new(first, &ops).unwrap_err();
     assert_error!(error, ErrorKind::Busy, "endpoints complete on the completion queue", "2");
     // The failed call closed the first endpoint, whose completions may be in the queue.
@@ -85,8 +84,7 @@ fn a_polled_completion_queue_takes_no_other_endpoint() {
         let endpoint = mapped.endpoint().unwrap();
         (endpoint.address_vector(), endpoint.send_completions())
     };
-    let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let error = endpoint.bind(Bindings::shared(addresses, completions)).unwrap_err();
+    let error = domain.endpoint(&fake.info(), Bindings::shared(addresses, completions)).unwrap_err();
     assert_error!(error, ErrorKind::Busy, "a mapped queue polls the completion queue");
 }
 

@@ -98,8 +98,7 @@ fn every_object_closes_without_an_error() {
         let addresses = domain.address_vector(16).unwrap();
         let completions = domain.completion_queue(64).unwrap();
         let region = domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
-        let endpoint = domain.endpoint(&info).unwrap();
-        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
+        let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions)).unwrap();
         endpoint.close().unwrap();
         region.close().unwrap();
         completions.close().unwrap();
@@ -125,12 +124,9 @@ fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
 fn mapped_on(side: &Side, entries: usize, separate: bool) -> Result<MappedQueue> {
     let addresses = side.domain.address_vector(16).unwrap();
     let [completions, others] = [entries, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
-    let bindings = Bindings {
-        address_vector: &addresses,
-        send_completions: &completions,
-        receive_completions: if separate { &others } else { &completions },
-    };
-    let endpoint = side.domain.endpoint(&side.info).unwrap().bind(bindings).unwrap().enable().unwrap();
+    let receive_completions = if separate { &others } else { &completions };
+    let bindings = Bindings { receive_completions, ..Bindings::shared(&addresses, &completions) };
+    let endpoint = side.domain.endpoint(&side.info, bindings).unwrap();
     MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap())
 }
 

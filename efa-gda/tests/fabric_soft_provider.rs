@@ -28,9 +28,8 @@ fn broken(defect: &str, kind: ErrorKind, text: &str) {
         let (info, domain) = domain();
         let addresses = domain.address_vector(16).unwrap();
         let completions = domain.completion_queue(1024).unwrap();
-        let endpoint =
-            domain.endpoint(&info).unwrap().bind(Bindings::shared(&addresses, &completions)).unwrap();
-        let error = MappedQueue::new(endpoint.enable().unwrap(), &domain.gda_ops().unwrap()).unwrap_err();
+        let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions)).unwrap();
+        let error = MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert_error!(error, _, text);
     });

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use efa_gda::fabric::{
-    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, GdaOps, Query,
+    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Endpoint, GdaOps, Query,
 };
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, Placement};
@@ -38,11 +38,7 @@ fn ops(side: &Side) -> GdaOps {
 }
 
 /// An endpoint with these counters bound, and with a separate completion queue for requests and for receives.
-fn endpoint(
-    side: &Side,
-    requests: usize,
-    counts: &[(&CompletionCounter, CountedOperations)],
-) -> Endpoint<Enabled> {
+fn endpoint(side: &Side, requests: usize, counts: &[(&CompletionCounter, CountedOperations)]) -> Endpoint {
     let [requests, receives] = [requests, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
     bound(side, &requests, &receives, counts)
 }
@@ -52,20 +48,16 @@ fn bound(
     requests: &CompletionQueue,
     receives: &CompletionQueue,
     counts: &[(&CompletionCounter, CountedOperations)],
-) -> Endpoint<Enabled> {
+) -> Endpoint {
     let addresses = side.domain.address_vector(16).unwrap();
-    let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint
-        .bind(Bindings {
-            address_vector: &addresses,
-            send_completions: requests,
-            receive_completions: receives,
-        })
-        .unwrap();
-    for (counter, counted) in counts {
-        endpoint.bind_counter(counter, *counted).unwrap();
-    }
-    endpoint.enable().unwrap()
+    let counters: Vec<_> = counts.iter().map(|(counter, counted)| ((*counter).clone(), *counted)).collect();
+    let bindings = Bindings {
+        address_vector: &addresses,
+        send_completions: requests,
+        receive_completions: receives,
+        counters: &counters,
+    };
+    side.domain.endpoint(&side.info, bindings).unwrap()
 }
 
 /// A queue that uses a counter in host memory.
@@ -85,7 +77,7 @@ fn with_counting(more: &[(&str, &str)], body: impl FnOnce(Pair, CompletionCounte
     });
 }
 
-fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> Error {
+fn refused(side: &Side, endpoint: Endpoint) -> Error {
     MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters().unwrap_err()
 }
 
@@ -275,14 +267,15 @@ fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
         ];
         let queue = MappedQueue::new(endpoint(&side, 8192, &kinds), &ops(&side)).unwrap();
         let queue = queue.with_counters().unwrap();
-        let unbound = side.domain.endpoint(&side.info).unwrap();
         let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
-        let mut unbound = unbound.bind(Bindings::shared(&av, &cq)).unwrap();
+        let counters = [(counter.clone(), CountedOperations::RECEIVE)];
+        let bindings = Bindings { counters: &counters, ..Bindings::shared(&av, &cq) };
         assert_error!(
-            unbound.bind_counter(&counter, CountedOperations::RECEIVE).unwrap_err(),
+            side.domain.endpoint(&side.info, bindings).unwrap_err(),
             ErrorKind::Busy,
             "a mapped queue relies on the completion counter"
         );
+        drop(counters);
         assert_error!(counter.clone().close().unwrap_err(), ErrorKind::Busy);
         drop(queue);
         counter.close().unwrap();

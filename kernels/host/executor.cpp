@@ -110,22 +110,4 @@ void efa_gda_host_ring_raw(const efa_gda_queue *queue, uint32_t value) {
 }
 #endif
 
-uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_receives *receives, uint32_t *first,
-                                    uint32_t *posted) {
-  uint32_t status = EFA_GDA_NOT_RUN;
-  run_block(0, 1, 1, [&] {
-    const efa_gda_host_receives &r = *receives;
-    status = efa_gda::post_receives(queue, {r.address, r.lkey, r.length}, r.stride, r.count, first, posted,
-                                    r.timeout_ns);
-  });
-  return status;
-}
-
-uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
-                                    uint64_t timeout_ns) {
-  uint32_t status = EFA_GDA_NOT_RUN;
-  run_block(0, 1, 1, [&] { status = efa_gda::take_received(queue, out, max, taken, timeout_ns); });
-  return status;
-}
-
 }  // extern "C"

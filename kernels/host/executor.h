@@ -30,15 +30,4 @@ struct efa_gda_host_entry {
   uint8_t reserved;
 };
 
-/* Receives to post: `count` of `length` bytes, the i-th at address + i * stride. */
-struct efa_gda_host_receives {
-  uint64_t address;
-  uint64_t stride;
-  uint64_t timeout_ns;
-  uint32_t lkey;
-  uint32_t length;
-  uint32_t count;
-  uint32_t reserved;
-};
-
 #endif

@@ -168,18 +168,16 @@ impl Rig {
         let open = |entries| self.domain.completion_queue(entries).during("open a completion queue");
         // With counters, receives must complete elsewhere, and the queue must have twice the entries of the ring.
         let (requests, receives) = (open(16_384)?, open(64)?);
-        let endpoint = self.domain.endpoint(info).during("open an endpoint")?;
+        let counters: Vec<_> =
+            counter.into_iter().map(|(counter, counted)| (counter.clone(), counted)).collect();
         let bindings = Bindings {
             address_vector: &addresses,
             send_completions: &requests,
             receive_completions: &receives,
+            counters: &counters,
         };
-        let mut endpoint = endpoint.bind(bindings).during("bind the endpoint")?;
-        if let Some((counter, operations)) = counter {
-            endpoint.bind_counter(counter, operations).during("bind the counter")?;
-        }
-        let queue = MappedQueue::new(endpoint.enable().during("enable the endpoint")?, &ops);
-        queue.during("map the queue")
+        let endpoint = self.domain.endpoint(info, bindings).during("open an endpoint")?;
+        MappedQueue::new(endpoint, &ops).during("map the queue")
     }
 
     fn region(&self, bytes: usize) -> Outcome<Region> {

@@ -10,7 +10,10 @@
 //! With the feature `test-utils` this module also exports what tests and benches need: loads, encoders of single
 //! entries, and stores that bypass the device library's rules. `crate::queue::measure` exports the benches.
 
-use efa_gda_sys::device::{efa_gda_put_args, efa_gda_put_result, efa_gda_queue};
+use efa_gda_sys::device::{
+    EFA_GDA_NOT_RUN, efa_gda_put_args, efa_gda_put_result, efa_gda_queue, efa_gda_receive_args,
+    efa_gda_receive_result,
+};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::status::{DeviceError, outcome};
@@ -81,66 +84,17 @@ pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<KernelOutcome> 
     Ok(result.into())
 }
 
-/// Receives to post: `count` receives of `length` bytes, the i-th at `address + i * stride`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Receives {
-    /// First byte of the first receive.
-    pub(crate) address: u64,
-    /// Distance from one receive to the next, in bytes.
-    pub(crate) stride: u64,
-    /// Bound of the wait for free slots, in nanoseconds.
-    pub(crate) timeout_ns: u64,
-    /// Key of the memory.
-    pub(crate) lkey: u32,
-    /// Bytes of each receive, at most 65535.
-    pub(crate) length: u32,
-    /// Number of receives.
-    pub(crate) count: u32,
-    /// Unused.
-    pub(crate) reserved: u32,
-}
-
-/// How posting [`Receives`] ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct PostedReceives {
-    /// Status of the call.
-    pub(crate) status: Result<(), DeviceError>,
-    /// Request id of the first receive. The others follow it; completions carry the low 16 bits.
-    pub(crate) first: u32,
-    /// Number of receives whose doorbell was rung.
-    pub(crate) count: u32,
-}
-
-/// Posts receives with the device library.
+/// Runs `efa_gda_receive_kernel` and waits for it. The kernel's result is returned; `args.result` is ignored.
 ///
 /// # Safety
-/// As [`put`], for `queue`.
-pub(crate) unsafe fn post_receives(queue: *mut efa_gda_queue, receives: &Receives) -> PostedReceives {
-    let (mut first, mut count) = (0, 0);
-    // SAFETY: the caller vouches for the queue. The three other pointers are to values that outlive the call.
-    let status = unsafe { efa_gda_host_post_receives(queue, receives, &raw mut first, &raw mut count) };
-    PostedReceives { status: outcome(status), first, count }
-}
-
-/// Takes at most `into.len()` completions of receives from the queue's inbox, polling for them. Waits for the first, up
-/// to the bound. Returns their number, and the status of the call.
-///
-/// # Safety
-/// As [`put`], for `queue`.
-pub(crate) unsafe fn take_received(
-    queue: *mut efa_gda_queue,
-    into: &mut [InboxEntry],
-    timeout_ns: u64,
-) -> (usize, Result<(), DeviceError>) {
-    let most = into.len().try_into().unwrap_or(u32::MAX);
-    let mut taken = 0;
-    // SAFETY: the caller vouches for the queue. `into` has room for `most` entries, each aligned for the 8-byte words
-    // that the device code stores.
-    let status = unsafe {
-        efa_gda_host_take_received(queue, into.as_mut_ptr().cast(), most, &raw mut taken, timeout_ns)
-    };
-    (taken as usize, outcome(status))
+/// As [`put`], for `args.queue`; `args.into` must be null or have room for `args.count` of [`InboxEntry`].
+pub(crate) unsafe fn receive(args: &efa_gda_receive_args) -> efa_gda_receive_result {
+    let mut result = efa_gda_receive_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
+    let args = efa_gda_receive_args { result: &raw mut result, ..*args };
+    // SAFETY: the caller vouches for the queue and for `into`. `result` outlives the call, which returns only after the
+    // lane has ended. If the lane could not start, the result says so.
+    unsafe { efa_gda_host_receive(&raw const args) };
+    result
 }
 
 /// A completion in a queue's inbox, as the adapter wrote it (`EFA_GDA_INBOX_ENTRY`).
@@ -149,7 +103,7 @@ pub(crate) unsafe fn take_received(
 pub(crate) struct InboxEntry(pub(crate) [u8; efa_gda_sys::device::EFA_GDA_INBOX_ENTRY as usize]);
 
 fn not_run() -> efa_gda_put_result {
-    efa_gda_put_result { status: efa_gda_sys::device::EFA_GDA_NOT_RUN, ..Default::default() }
+    efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() }
 }
 
 fn launched(started: bool, lanes: u32) -> Result<()> {
@@ -170,17 +124,5 @@ fn launched(started: bool, lanes: u32) -> Result<()> {
 // kernels/host/executor.cpp, kernels/test/load_host.cpp
 unsafe extern "C" {
     fn efa_gda_host_put(args: *const efa_gda_put_args, lanes: u32) -> bool;
-    fn efa_gda_host_post_receives(
-        queue: *mut efa_gda_queue,
-        receives: *const Receives,
-        first: *mut u32,
-        posted: *mut u32,
-    ) -> u32;
-    fn efa_gda_host_take_received(
-        queue: *mut efa_gda_queue,
-        out: *mut u8,
-        most: u32,
-        taken: *mut u32,
-        timeout_ns: u64,
-    ) -> u32;
+    fn efa_gda_host_receive(args: *const efa_gda_receive_args) -> bool;
 }

@@ -7,7 +7,7 @@ use efa_gda_sys::fi;
 
 use super::error;
 use super::object::{Context, Object, table_op};
-use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library};
+use super::{AddressVector, Bindings, CompletionQueue, Endpoint, GdaOps, Info, Library};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::Result;
@@ -165,12 +165,15 @@ impl Domain {
         CompletionQueue::open(self, entries)
     }
 
-    /// Opens an endpoint with the attributes of `info`, which must be of this domain.
+    /// Opens an endpoint with the attributes of `info`, which must be of this domain, binds it, and enables it, which
+    /// creates its queue pair.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`] for an info of another library; [`ErrorKind::Other`] where `fi_endpoint` fails.
-    pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
-        Endpoint::open(self, info)
+    /// [`ErrorKind::Argument`] for an info of another library, or objects of another domain; [`ErrorKind::Busy`] where a
+    /// mapped queue polls a completion queue or relies on a counter; [`ErrorKind::Other`] where a call fails, with EINVAL
+    /// for an operation that has two counters. The endpoint is then closed.
+    pub fn endpoint(&self, info: &Info, bindings: Bindings<'_>) -> Result<Endpoint> {
+        Endpoint::open(self, info, bindings)
     }
 
     /// Closes the domain and reports the result. A borrowed domain is not closed.

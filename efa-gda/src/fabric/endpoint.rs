@@ -1,10 +1,5 @@
-//! Endpoints, with one type for each of three states, so that a call in the wrong state does not compile.
-//!
-//! [`Building`] (options may be set) → [`Bound`] (has its address vector and completion queues) → [`Enabled`]
-//! (has its queue pair). Queues may be queried only in the last state: libfabric releases up to 2.6 crash on an
-//! earlier query.
-
-use std::marker::PhantomData;
+//! Endpoints: opened, bound and enabled in one call, so that no call is possible in an earlier state. libfabric releases
+//! up to 2.6 crash on a query of queues before the endpoint is enabled.
 
 use efa_gda_sys::fi;
 
@@ -18,39 +13,14 @@ use crate::Result;
 use crate::memory::{CountedOperations, Limits, RetainedRegions};
 use crate::polling::Completing;
 
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A state of an [`Endpoint`].
-pub trait State: sealed::Sealed {}
-
-/// The endpoint is open, and options may be set.
-#[derive(Debug)]
-pub enum Building {}
-/// The endpoint is bound to its address vector and completion queues.
-#[derive(Debug)]
-pub enum Bound {}
-/// The endpoint has its queue pair.
-#[derive(Debug)]
-pub enum Enabled {}
-
-impl sealed::Sealed for Building {}
-impl sealed::Sealed for Bound {}
-impl sealed::Sealed for Enabled {}
-impl State for Building {}
-impl State for Bound {}
-impl State for Enabled {}
-
 /// An endpoint of the fabric `efa-direct`, which is one queue pair. It closes when it is dropped, before the
 /// objects that it is bound to.
 #[derive(Debug)]
-pub struct Endpoint<S: State> {
+pub struct Endpoint {
     object: Object<fi::fid_ep, EndpointParents>,
-    state: PhantomData<fn() -> S>,
 }
 
-/// What [`Endpoint::bind`] binds an endpoint to. All objects must be of the endpoint's domain.
+/// What an endpoint is bound to. All objects must be of the endpoint's domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Bindings<'a> {
     /// The peers that the endpoint exchanges data with.
@@ -59,12 +29,20 @@ pub struct Bindings<'a> {
     pub send_completions: &'a CompletionQueue,
     /// Receives the completions of messages and writes that arrive. May be the same queue.
     pub receive_completions: &'a CompletionQueue,
+    /// Counters, each with the operations whose completions it counts for the endpoint. Each operation has at most one
+    /// counter. One counter may count several operations and several endpoints.
+    pub counters: &'a [(CompletionCounter, CountedOperations)],
 }
 
 impl<'a> Bindings<'a> {
     /// Binds one completion queue to both sides, which a mapped queue needs for receives.
     pub fn shared(address_vector: &'a AddressVector, completions: &'a CompletionQueue) -> Self {
-        Self { address_vector, send_completions: completions, receive_completions: completions }
+        Self {
+            address_vector,
+            send_completions: completions,
+            receive_completions: completions,
+            counters: &[],
+        }
     }
 }
 
@@ -72,9 +50,9 @@ impl<'a> Bindings<'a> {
 #[derive(Debug)]
 struct EndpointParents {
     regions: RetainedRegions,
-    send_completions: Option<CompletionQueue>,
-    receive_completions: Option<CompletionQueue>,
-    address_vector: Option<AddressVector>,
+    send_completions: CompletionQueue,
+    receive_completions: CompletionQueue,
+    address_vector: AddressVector,
     counters: Vec<(CompletionCounter, CountedOperations)>,
     completing: Vec<Completing>,
     domain: Domain,
@@ -82,11 +60,39 @@ struct EndpointParents {
     info: Info,
 }
 
-impl Endpoint<Building> {
+impl Endpoint {
     /// See [`Domain::endpoint`].
-    pub(super) fn open(domain: &Domain, info: &Info) -> Result<Self> {
+    pub(super) fn open(domain: &Domain, info: &Info, bindings: Bindings<'_>) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
+        const ADDRESSES: &str = "fi_ep_bind(address vector)";
+        const COMPLETIONS: &str = "fi_ep_bind(completion queue)";
+        const COUNTER: &str = "fi_ep_bind(completion counter)";
+        let Bindings { address_vector, send_completions, receive_completions, counters } = bindings;
         domain.context().require_same_library(info, OPERATION)?;
+        let counter_domains = counters.iter().map(|(counter, _)| (COUNTER, counter.domain()));
+        for (operation, of) in [
+            (ADDRESSES, address_vector.domain()),
+            (COMPLETIONS, send_completions.domain()),
+            (COMPLETIONS, receive_completions.domain()),
+        ]
+        .into_iter()
+        .chain(counter_domains)
+        {
+            if !domain.is_same(of) {
+                return Err(error::other_domain(operation));
+            }
+        }
+        // The endpoint owns the objects before the provider refers to them, so it never outlives them.
+        let parents = EndpointParents {
+            regions: RetainedRegions::default(),
+            send_completions: send_completions.clone(),
+            receive_completions: receive_completions.clone(),
+            address_vector: address_vector.clone(),
+            counters: counters.to_vec(),
+            completing: Vec::new(),
+            domain: domain.clone(),
+            info: info.clone(),
+        };
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;
@@ -94,102 +100,37 @@ impl Endpoint<Building> {
             // SAFETY: the domain is open and the info valid; `endpoint` can be written.
             unsafe { open(raw, info.as_ptr(), endpoint, std::ptr::null_mut()) }
         };
-        let parents = EndpointParents {
-            regions: RetainedRegions::default(),
-            send_completions: None,
-            receive_completions: None,
-            address_vector: None,
-            counters: Vec::new(),
-            completing: Vec::new(),
-            domain: domain.clone(),
-            info: info.clone(),
-        };
         // SAFETY: no other handle exists to the endpoint that the call opens.
-        let object = unsafe { Object::open(OPERATION, domain.context(), parents, call) }?;
-        Ok(Self { object, state: PhantomData })
-    }
-
-    /// Binds the endpoint to its address vector and completion queues.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`]; [`ErrorKind::Other`] where `fi_ep_bind` fails. The
-    /// endpoint is then closed.
-    pub fn bind(mut self, bindings: Bindings<'_>) -> Result<Endpoint<Bound>> {
-        const ADDRESSES: &str = "fi_ep_bind(address vector)";
-        const COMPLETIONS: &str = "fi_ep_bind(completion queue)";
-        let Bindings { address_vector, send_completions, receive_completions } = bindings;
-        let parents = self.object.parents_mut();
-        let ours = parents.domain.clone();
-        for (operation, domain) in [
-            (ADDRESSES, address_vector.domain()),
-            (COMPLETIONS, send_completions.domain()),
-            (COMPLETIONS, receive_completions.domain()),
-        ] {
-            if !ours.is_same(domain) {
-                return Err(error::other_domain(operation));
+        let mut object = unsafe { Object::open(OPERATION, domain.context(), parents, call) }?;
+        let same = send_completions.as_ptr() == receive_completions.as_ptr();
+        let completing = &mut object.parents_mut().completing;
+        completing.push(send_completions.register_endpoint()?);
+        if !same {
+            completing.push(receive_completions.register_endpoint()?);
+        }
+        for (index, (counter, _)) in counters.iter().enumerate() {
+            if !counters[..index].iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
+                completing.push(counter.register_user()?);
             }
         }
-        let same = send_completions.as_ptr() == receive_completions.as_ptr();
-        for queue in std::iter::once(send_completions).chain((!same).then_some(receive_completions)) {
-            parents.completing.push(queue.register_endpoint()?);
-        }
-        // The endpoint owns the objects before the provider refers to them, so it never outlives them.
-        parents.address_vector = Some(address_vector.clone());
-        parents.send_completions = Some(send_completions.clone());
-        parents.receive_completions = Some(receive_completions.clone());
-        let (context, fid) = (self.object.library(), self.object.fid());
+        let bind_to = |other, flags, operation| {
+            // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
+            unsafe { bind(object.library(), object.fid(), other, flags, operation) }
+        };
+        bind_to(address_vector.fid(), 0, ADDRESSES)?;
         let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
-        // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
-        unsafe { bind(context, fid, address_vector.fid(), 0, ADDRESSES) }?;
-        // SAFETY: as above.
-        unsafe { bind(context, fid, send_completions.fid(), first, COMPLETIONS) }?;
+        bind_to(send_completions.fid(), first, COMPLETIONS)?;
         if !same {
-            // SAFETY: as above.
-            unsafe { bind(context, fid, receive_completions.fid(), fi::FI_RECV, COMPLETIONS) }?;
+            bind_to(receive_completions.fid(), fi::FI_RECV, COMPLETIONS)?;
         }
-        Ok(Endpoint { object: self.object, state: PhantomData })
-    }
-}
-
-impl Endpoint<Bound> {
-    /// Binds `counter`, which then counts the completions of `counted` for this endpoint. Each operation has at
-    /// most one counter. One counter may count several operations and several endpoints.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`] where a mapped queue relies on the counter;
-    /// [`ErrorKind::Other`] where `fi_ep_bind` fails, with EINVAL for an operation that has a counter.
-    pub fn bind_counter(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
-        const OPERATION: &str = "fi_ep_bind(completion counter)";
-        let parents = self.object.parents_mut();
-        if !parents.domain.is_same(counter.domain()) {
-            return Err(error::other_domain(OPERATION));
+        for (counter, counted) in counters {
+            bind_to(counter.fid(), counted.bits(), COUNTER)?;
         }
-        if !parents.counters.iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
-            parents.completing.push(counter.register_user()?);
-        }
-        // The endpoint owns the counter before the provider refers to it, so it never outlives the counter.
-        parents.counters.push((counter.clone(), CountedOperations::NONE));
-        let (context, fid) = (self.object.library(), self.object.fid());
-        // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
-        unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }?;
-        if let Some((_, counts)) = self.object.parents_mut().counters.last_mut() {
-            *counts = counted;
-        }
-        Ok(())
-    }
-
-    /// Enables the endpoint, which creates its queue pair.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Other`] where `fi_enable` fails; the endpoint is then closed.
-    pub fn enable(self) -> Result<Endpoint<Enabled>> {
         // SAFETY: the endpoint is open and bound, as enabling requires.
-        unsafe { control(self.object.library(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
-        Ok(Endpoint { object: self.object, state: PhantomData })
+        unsafe { control(object.library(), object.fid(), fi::FI_ENABLE, "fi_enable") }?;
+        Ok(Self { object })
     }
-}
 
-impl Endpoint<Enabled> {
     /// Returns the raw address that a peer inserts into its address vector.
     ///
     /// # Errors
@@ -260,17 +201,17 @@ impl Endpoint<Enabled> {
 
     /// The address vector that the endpoint is bound to.
     pub fn address_vector(&self) -> &AddressVector {
-        self.object.parents().address_vector.as_ref().expect("an enabled endpoint was bound")
+        &self.object.parents().address_vector
     }
 
     /// The completion queue of requests that the endpoint posts to its send queue.
     pub fn send_completions(&self) -> &CompletionQueue {
-        self.object.parents().send_completions.as_ref().expect("an enabled endpoint was bound")
+        &self.object.parents().send_completions
     }
 
     /// The completion queue of messages and writes that arrive.
     pub(crate) fn receive_completions(&self) -> &CompletionQueue {
-        self.object.parents().receive_completions.as_ref().expect("an enabled endpoint was bound")
+        &self.object.parents().receive_completions
     }
 
     /// The regions that the endpoint retains until it is closed.
@@ -294,9 +235,7 @@ impl Endpoint<Enabled> {
     pub(crate) fn domain(&self) -> &Domain {
         &self.object.parents().domain
     }
-}
 
-impl<S: State> Endpoint<S> {
     /// Closes the endpoint with its queue pair, and reports the result. Where it fails, everything that the
     /// endpoint refers to stays allocated until the process ends.
     ///

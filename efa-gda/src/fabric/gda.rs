@@ -15,7 +15,7 @@ use super::error::{self, UnavailableReason};
 use super::memory::MemoryObject;
 use super::object::{Context, Padded, open_ops};
 use super::table::pointer_at;
-use super::{CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, Version};
+use super::{CompletionCounter, CompletionQueue, Domain, Endpoint, FabricAddress, Version};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
@@ -143,7 +143,7 @@ impl GdaOps {
     /// # Errors
     /// [`ErrorKind::Argument`] for an address of another vector, or one that was removed; [`ErrorKind::Unavailable`] and
     /// [`ErrorKind::Unsupported`] as for every operation of the table.
-    pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
+    pub fn query_addr(&self, endpoint: &Endpoint, address: FabricAddress) -> Result<Peer> {
         let query = available(QUERY_ADDR, self.query_addr)?;
         self.require_same_domain(QUERY_ADDR, endpoint.domain())?;
         let number = endpoint.address_vector().number(address, QUERY_ADDR)?;
@@ -170,7 +170,7 @@ impl GdaOps {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`], [`ErrorKind::Unsupported`], [`ErrorKind::Other`].
-    pub fn query_qp_wqs(&self, endpoint: &Endpoint<Enabled>) -> Result<WorkQueues> {
+    pub fn query_qp_wqs(&self, endpoint: &Endpoint) -> Result<WorkQueues> {
         let query = available(QUERY_QP_WQS, self.query_qp_wqs)?;
         self.require_same_domain(QUERY_QP_WQS, endpoint.domain())?;
         // Zeroed and followed by zeroes: a provider that knows fewer fields leaves the rest unchanged, and one
@@ -250,8 +250,8 @@ impl GdaOps {
     }
 
     /// Opens a completion counter whose words the provider allocates. [`CompletionCounter::successes`] and
-    /// [`CompletionCounter::errors`] read them. The counter counts for the endpoints that
-    /// [`Endpoint::bind_counter`](super::Endpoint::bind_counter) binds it to.
+    /// [`CompletionCounter::errors`] read them. The counter counts for the endpoints whose
+    /// [`Bindings`](super::Bindings) have it.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]; [`ErrorKind::Unsupported`], also where

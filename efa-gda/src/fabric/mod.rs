@@ -5,7 +5,7 @@
 //!    └──────────────── Fabric ─ Domain ─┬─ AddressVector ─────┐
 //!                                       ├─ CompletionQueue ───┤ bind
 //!                                       ├─ CompletionCounter ─┤
-//!                                       ├─ Endpoint ◄─────────┘ Building ─► Bound ─► Enabled
+//!                                       ├─ Endpoint ◄─────────┘
 //!                                       ├─ Region
 //!                                       └─ GdaOps: what an enabled endpoint exposes
 //! ```
@@ -28,8 +28,7 @@
 //!
 //! # Errors
 //! Calls go through the operation tables inside each object. A table of an older library may end before the
-//! function, which is an error. An [`Endpoint`] has one type for each state, so a query
-//! before enable, or an enable without bindings, does not compile.
+//! function, which is an error.
 //!
 //! ```
 //! # efa_gda_test_support::soft::example();
@@ -40,7 +39,7 @@
 //! let domain = Fabric::open(&library, &info)?.domain(&info)?;
 //! let addresses = domain.address_vector(16)?;
 //! let completions = domain.completion_queue(1024)?;
-//! let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+//! let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 //! let queues = domain.gda_ops()?.query_qp_wqs(&endpoint)?;
 //! println!("{} send entries", queues.send.num_entries);
 //! # Ok::<(), efa_gda::Error>(())
@@ -70,7 +69,7 @@ pub use completion::CompletionQueue;
 pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
-pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, State};
+pub use endpoint::{Bindings, Endpoint};
 pub use error::UnavailableReason;
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};

@@ -1,5 +1,6 @@
 //! Memory that kernels use besides rings: structs and buffers in the GPU's memory, and words that host and GPU share.
 
+use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -10,10 +11,11 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, 
 
 use super::device::{Gpu, in_call, in_context};
 use super::error;
+use crate::leak;
 use crate::{Error, Result};
 
-/// A struct of `queue.h`, or an inbox entry, as cudarc copies it: whole, because bytes of padding may not be read as
-/// `u8`.
+/// A struct of the device library, as cudarc copies it or passes it to a kernel by value: whole, because bytes of padding
+/// may not be read as `u8`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Plain<T>(pub(crate) T);
@@ -56,48 +58,63 @@ impl<T: Copy> InGpu<T> {
     }
 }
 
-/// A word in the host's memory that kernels read while they run.
+/// Pinned memory of the host, which this value owns.
 #[derive(Debug)]
-pub(crate) struct SharedWord {
+struct Pinned {
     context: Arc<CudaContext>,
-    word: NonNull<AtomicU32>,
+    start: NonNull<u8>,
 }
 
-// SAFETY: the word is an atomic that lives until the last handle is dropped.
-unsafe impl Send for SharedWord {}
+// SAFETY: the memory is tied to no thread; users of `start` state how they share it.
+unsafe impl Send for Pinned {}
 // SAFETY: as above.
-unsafe impl Sync for SharedWord {}
+unsafe impl Sync for Pinned {}
 
-impl SharedWord {
-    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
+impl Pinned {
+    fn new(context: &Arc<CudaContext>, length: usize, flags: u32) -> Result<Self> {
         context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
-        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: a context is current; the memory is freed once, when this value is dropped.
-        let memory = unsafe { result::malloc_host(size_of::<AtomicU32>(), flags) };
-        let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<AtomicU32>();
-        let word = NonNull::new(memory).expect("cuMemHostAlloc succeeded");
-        // SAFETY: new memory of that size, which nothing else refers to.
-        unsafe { word.write(AtomicU32::new(0)) };
-        Ok(Arc::new(Self { context: context.clone(), word }))
-    }
-
-    /// Returns the word. With unified addressing, which every 64-bit Linux has, the GPU uses the same address.
-    pub(crate) fn get(&self) -> &AtomicU32 {
-        // SAFETY: `new` wrote the word, which lives as long as `self`.
-        unsafe { self.word.as_ref() }
+        let memory = unsafe { result::malloc_host(length, flags) }.map_err(in_call("cuMemHostAlloc"))?;
+        let start = NonNull::new(memory.cast()).expect("cuMemHostAlloc succeeded");
+        Ok(Self { context: context.clone(), start })
     }
 }
 
-impl Drop for SharedWord {
+impl Drop for Pinned {
     fn drop(&mut self) {
         let done = in_context(&self.context, || {
-            // SAFETY: cuMemHostAlloc allocated it. The queue of the kernels that read it holds a handle, and waits for
-            // them before it drops the handle.
-            unsafe { result::free_host(self.word.as_ptr().cast()) }
+            // SAFETY: cuMemHostAlloc allocated it. Owners drop it after the kernels that read it, and the copies into it,
+            // have ended.
+            unsafe { result::free_host(self.start.as_ptr().cast()) }
         });
         if let Err(error) = done {
-            tracing::warn!(%error, "a word shared with the GPU could not be freed");
+            tracing::warn!(%error, "pinned memory could not be freed");
         }
+    }
+}
+
+/// A word in the host's memory that kernels read while they run. The queue of the kernels holds a handle, and waits for
+/// them before it drops the handle.
+#[derive(Debug)]
+pub(crate) struct SharedWord(Pinned);
+
+impl SharedWord {
+    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        let memory = Pinned::new(context, size_of::<AtomicU32>(), flags)?;
+        // SAFETY: new memory of that size, which nothing else refers to.
+        unsafe { memory.start.cast::<AtomicU32>().write(AtomicU32::new(0)) };
+        Ok(Self(memory))
+    }
+}
+
+/// With unified addressing, which every 64-bit Linux has, the GPU uses the same address.
+impl Deref for SharedWord {
+    type Target = AtomicU32;
+
+    fn deref(&self) -> &AtomicU32 {
+        // SAFETY: `new` wrote the word, which lives as long as `self`.
+        unsafe { self.0.start.cast().as_ref() }
     }
 }
 
@@ -112,22 +129,13 @@ pub(crate) struct SideCopy {
     pinned: Mutex<Result<Pinned, DriverError>>,
 }
 
-#[derive(Debug)]
-struct Pinned(NonNull<u8>);
-
-// SAFETY: only `SideCopy` uses the memory, under its lock.
-unsafe impl Send for Pinned {}
-
 impl SideCopy {
     const LIMIT: Duration = Duration::from_secs(1);
 
     /// Prepares copies of at most `length` bytes.
     pub(crate) fn new(context: &Arc<CudaContext>, length: usize) -> Result<Self> {
         let stream = context.new_stream().map_err(in_call("cuStreamCreate"))?;
-        // SAFETY: `new_stream` left a context current. The drop frees the memory once.
-        let memory = unsafe { result::malloc_host(length, sys::CU_MEMHOSTALLOC_PORTABLE) };
-        let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<u8>();
-        let pinned = Pinned(NonNull::new(memory).expect("cuMemHostAlloc succeeded"));
+        let pinned = Pinned::new(context, length, sys::CU_MEMHOSTALLOC_PORTABLE)?;
         Ok(Self { stream, length, pinned: Mutex::new(Ok(pinned)) })
     }
 
@@ -139,7 +147,7 @@ impl SideCopy {
         assert!(length <= self.length);
         let mut guard = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let buffer = match &*guard {
-            Ok(pinned) => pinned.0,
+            Ok(pinned) => pinned.start,
             Err(result) => return Err(self.unknown_end(*result)),
         };
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
@@ -160,7 +168,7 @@ impl SideCopy {
                 }
                 // Every other result leaves open whether the copy ended: it may still write.
                 result => {
-                    *guard = Err(DriverError(result));
+                    leak::leak(std::mem::replace(&mut *guard, Err(DriverError(result))));
                     return Err(self.unknown_end(DriverError(result)));
                 }
             }
@@ -198,20 +206,6 @@ impl Drop for Relaxed {
     fn drop(&mut self) {
         // SAFETY: as in `enter`. After a failure the thread stays relaxed, which refuses no call.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
-    }
-}
-
-impl Drop for SideCopy {
-    fn drop(&mut self) {
-        let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Ok(Pinned(buffer)) = pinned else { return };
-        let done = in_context(self.stream.context(), || {
-            // SAFETY: cuMemHostAlloc allocated it, and every copy into it has ended.
-            unsafe { result::free_host(buffer.as_ptr().cast()) }
-        });
-        if let Err(error) = done {
-            tracing::warn!(%error, "pinned memory could not be freed");
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
     EFA_GDA_NOT_RUN, EFA_GDA_SQ_STORES_OF_8, efa_gda_publication, efa_gda_put_args, efa_gda_put_result,
     efa_gda_queue, efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
@@ -14,12 +14,10 @@ use crate::Result;
 use crate::doorbell::Registration;
 use crate::executor::host::InboxEntry;
 use crate::fabric::Buffer;
-use crate::gpu::memory::{InGpu, SharedWord, SideCopy};
+use crate::gpu::memory::{InGpu, Plain, SharedWord, SideCopy};
 use crate::gpu::{self, Gpu, in_call};
-use crate::queue::MappedQueue;
-use crate::queue::mapped::swap_word;
 use crate::queue::receive::AT_ONCE;
-use crate::status::{DeviceError, outcome};
+use crate::queue::{AbortFlag, MappedQueue};
 
 /// Threads of the block that executes a work request.
 const PUT_THREADS: u32 = 128;
@@ -39,7 +37,7 @@ pub(super) struct DeviceState {
     /// None if no receives complete on the queue.
     pub(super) inbox: Option<Inbox>,
     pub(super) side_copy: SideCopy,
-    pub(super) abort: Arc<SharedWord>,
+    pub(super) abort: AbortFlag,
     /// None if the queue has no request table.
     pub(super) requests: Option<HostCopy>,
     /// Publication slots and their flags, to which the struct points.
@@ -89,33 +87,11 @@ impl Inbox {
     }
 }
 
-/// The result of the receive kernel, with the completions that it took.
-pub(super) struct ReceiveOutcome {
-    pub(super) status: Result<(), DeviceError>,
-    pub(super) first: u32,
-    pub(super) count: u32,
-    pub(super) taken: Vec<InboxEntry>,
-}
-
-/// The receive kernel's argument, passed by value.
-#[repr(transparent)]
-struct ReceiveArgument(efa_gda_receive_args);
-
-// SAFETY: a plain struct of C with the same layout for the host's and the device's compiler (`queue.h`).
-unsafe impl DeviceRepr for ReceiveArgument {}
-
-/// The put kernel's argument, passed by value.
-#[repr(transparent)]
-struct PutArgument(efa_gda_put_args);
-
-// SAFETY: as for `ReceiveArgument`.
-unsafe impl DeviceRepr for PutArgument {}
-
 impl DeviceState {
     /// Allocates the state and copies the queue's struct into it, with the GPU's addresses of `parts`.
     pub(super) fn new(queue: &MappedQueue, parts: &MappedParts, gpu: &Gpu) -> Result<Self> {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
-        let abort = SharedWord::new(gpu.context())?;
+        let abort = AbortFlag::new(SharedWord::new(gpu.context())?);
         let registration = queue.registration.clone();
         let mut state = queue.state();
         state.sq.buffer = parts.sq.device_address() as *mut u8;
@@ -156,7 +132,7 @@ impl DeviceState {
             state.requests.done = address as *mut u16;
             state.requests.posters = (address + words) as *mut u16;
         }
-        state.abort = abort.get().as_ptr();
+        state.abort = abort.word().as_ptr();
         let slots = state.sq.num_entries.max(64);
         let failed = in_call("cuMemAllocAsync");
         let bytes = slots as usize * state.sq.entry_size as usize;
@@ -191,11 +167,8 @@ impl DeviceState {
     pub(super) fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> Result<efa_gda_put_result> {
         let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
         self.result.store(&self.stream, &not_run)?;
-        let argument = PutArgument(efa_gda_put_args {
-            queue: self.queue.address(),
-            result: self.result.address(),
-            ..*args
-        });
+        let argument =
+            Plain(efa_gda_put_args { queue: self.queue.address(), result: self.result.address(), ..*args });
         let config =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
         let mut launch = self.stream.launch_builder(gpu.put_kernel(self.store_bytes)?);
@@ -206,18 +179,18 @@ impl DeviceState {
         self.result.load(&self.stream)
     }
 
-    /// Launches the receive kernel and waits for its end. The kernel takes completions if `takes`, and posts receives
-    /// otherwise. The queue must have an inbox.
+    /// Launches the receive kernel and waits for its end. The kernel takes completions if `takes`, which are returned with
+    /// its result, and posts receives otherwise. The queue must have an inbox.
     pub(super) fn receive(
         &mut self,
         gpu: &Gpu,
         args: &efa_gda_receive_args,
         takes: bool,
-    ) -> Result<ReceiveOutcome> {
+    ) -> Result<(efa_gda_receive_result, Vec<InboxEntry>)> {
         let inbox = self.inbox.as_mut().expect("callers refuse queues without receives");
         let not_run = efa_gda_receive_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
         inbox.result.store(&self.stream, &not_run)?;
-        let argument = ReceiveArgument(efa_gda_receive_args {
+        let argument = Plain(efa_gda_receive_args {
             queue: self.queue.address(),
             result: inbox.result.address(),
             into: if takes { inbox.taken.address().cast() } else { std::ptr::null_mut() },
@@ -230,10 +203,12 @@ impl DeviceState {
         // `AT_ONCE` completions, and the caller asks for no more. This borrow is exclusive.
         unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
         let result = inbox.result.load(&self.stream)?;
-        let all =
-            if takes && result.count != 0 { inbox.taken.load(&self.stream)?.to_vec() } else { Vec::new() };
-        let taken = all.into_iter().take(result.count as usize).collect();
-        Ok(ReceiveOutcome { status: outcome(result.status), first: result.first, count: result.count, taken })
+        let mut taken = Vec::new();
+        if takes && result.count != 0 {
+            taken = inbox.taken.load(&self.stream)?.to_vec();
+            taken.truncate(result.count as usize);
+        }
+        Ok((result, taken))
     }
 
     /// Ends the waits of kernels. While a proxy rings, a kernel that posts in a loop may never wait, so the queue is
@@ -243,7 +218,7 @@ impl DeviceState {
         if let Some(registration) = &self.registration {
             registration.detach();
         }
-        swap_word(self.abort.get(), 0, 1);
+        self.abort.raise();
     }
 
     /// Ends the waits of kernels, and waits for the end of those that this library launched. After an error they may

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::efa_gda_put_args;
 
 use super::GpuQueue;
@@ -15,13 +15,6 @@ use crate::queue::WorkRequest;
 use crate::queue::measure::{
     Load, Producer, Rate, Sample, Words, arguments, check_status, latency_of, rate_of, refused,
 };
-
-/// The argument of both kernels, `efa_gda_bench_args`, passed by value.
-#[repr(transparent)]
-struct Argument(BenchArgs);
-
-// SAFETY: a plain struct with the same layout for the host's and the device's compiler (`bench.cu`).
-unsafe impl DeviceRepr for Argument {}
 
 impl GpuQueue {
     /// As [`MappedQueue::measure_rate`](crate::queue::MappedQueue::measure_rate), on the GPU. All queues must be mapped
@@ -103,7 +96,7 @@ fn launch(
     let samples =
         stream.alloc_zeros::<u64>(words.samples.len().max(1)).map_err(in_call("cuMemAllocAsync"))?;
     let status = stream.clone_htod(&words.status).map_err(&copied)?;
-    let argument = Argument(BenchArgs {
+    let argument = Plain(BenchArgs {
         puts: puts.device_ptr(stream).0 as *const efa_gda_put_args,
         spans: spans.device_ptr(stream).0 as *mut u64,
         samples: samples.device_ptr(stream).0 as *mut u64,

@@ -22,7 +22,7 @@ mod queue;
 mod receive;
 mod snapshot;
 
-pub use launch::{GpuAbortFlag, LaunchGuard};
+pub use launch::LaunchGuard;
 pub use mapped_parts::MappedPart;
 pub use memory::Placement;
 pub use queue::{GpuQueue, RefusedMode};

@@ -7,10 +7,10 @@ use std::time::Duration;
 use efa_gda_sys::device::{EFA_GDA_OK, efa_gda_put_args, efa_gda_queue};
 use efa_gda_wire::LocalKey;
 
+use super::LaunchGuard;
 use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
-use super::{GpuAbortFlag, LaunchGuard};
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::gpu::Gpu;
@@ -21,7 +21,7 @@ use crate::queue::mapped::{is_locked, refuse_unfinished, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
-use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
+use crate::queue::{AbortFlag, MappedQueue, Region, WorkReport, WorkRequest};
 
 /// A [`MappedQueue`] that one GPU drives.
 ///
@@ -42,7 +42,7 @@ use crate::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 /// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// # let addresses = domain.address_vector(16)?;
 /// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// # let source = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::WRITE)?;
 /// # let target = domain.register(Buffer::zeroed(4096).ok_or("no memory")?, Access::REMOTE_WRITE)?;
 /// # source.buffer().ok_or("no buffer")?.write(0, b"hello")?;
@@ -141,7 +141,7 @@ impl GpuQueue {
             let device = DeviceState::new(&queue, &parts, gpu)?;
             let relay = parts.relay.as_ref().map(|relayed| &relayed.relay);
             for registration in queue.registration.as_deref().into_iter().chain(relay) {
-                let flag = GpuAbortFlag(device.abort.clone());
+                let flag = device.abort.clone();
                 registration.add_alarm(move |end| flag.end_waits(end));
             }
             Ok((parts, device))
@@ -237,8 +237,8 @@ impl GpuQueue {
     }
 
     /// Returns the flag that ends the waits of this queue's kernels.
-    pub fn abort_flag(&self) -> GpuAbortFlag {
-        GpuAbortFlag(self.device.abort.clone())
+    pub fn abort_flag(&self) -> AbortFlag {
+        self.device.abort.clone()
     }
 
     /// Executes a work request on the GPU and waits for all of its completions.

@@ -3,11 +3,8 @@
 
 use std::time::Duration;
 
-use efa_gda_sys::device::efa_gda_receive_args;
-
 use super::GpuQueue;
-use crate::executor::host;
-use crate::queue::receive::{AT_ONCE, nanoseconds, no_receive_queue};
+use crate::queue::receive::{no_receive_queue, taking};
 use crate::queue::{PostedReceives, Received, Receives};
 use crate::{Error, Result};
 
@@ -36,20 +33,12 @@ impl GpuQueue {
     pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives> {
         self.refuse_in_launch()?;
         self.posts_receives()?;
-        let host::Receives { address, stride, timeout_ns, lkey, length, count, .. } =
-            receives.arguments(&self.mapped)?;
-        let args =
-            efa_gda_receive_args { address, stride, timeout_ns, lkey, length, count, ..Default::default() };
+        let args = receives.arguments(&self.mapped)?;
         let ran = self.device.receive(&self.gpu, &args, false);
         let state = self.load_state();
         match ran {
-            Ok(outcome) => {
-                let posted = host::PostedReceives {
-                    status: outcome.status,
-                    first: outcome.first,
-                    count: outcome.count,
-                };
-                let posted = self.mapped.retain_posted(receives, posted);
+            Ok((posted, _)) => {
+                let posted = self.mapped.retain_posted(receives, &posted);
                 state?;
                 Ok(posted?)
             }
@@ -68,13 +57,10 @@ impl GpuQueue {
     pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>> {
         self.refuse_in_launch()?;
         self.mapped.report_lost()?;
-        // At most AT_ONCE, so it fits 32 bits.
-        let count = most.min(AT_ONCE) as u32;
-        let args = efa_gda_receive_args { count, timeout_ns: nanoseconds(timeout), ..Default::default() };
-        let ran = self.device.receive(&self.gpu, &args, true);
+        let ran = self.device.receive(&self.gpu, &taking(most, timeout), true);
         let state = self.load_state();
-        let outcome = ran?;
-        let received = self.mapped.decode_received(&outcome.taken, outcome.status);
+        let (taken, entries) = ran?;
+        let received = self.mapped.decode_received(&entries, taken.status);
         state?;
         received
     }

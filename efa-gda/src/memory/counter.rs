@@ -27,8 +27,6 @@ impl CountedOperations {
     /// these.
     pub const TRANSMIT: Self = Self(fi::FI_SEND | fi::FI_READ | fi::FI_WRITE);
 
-    pub(crate) const NONE: Self = Self(0);
-
     /// Whether `self` has every operation of `other`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -5,7 +5,7 @@ use efa_gda_wire::LocalKey;
 use crate::Result;
 #[cfg(feature = "verbs")]
 use crate::fabric;
-use crate::fabric::{Enabled, Endpoint, GdaOps};
+use crate::fabric::{Endpoint, GdaOps};
 use crate::memory::{Region, RetainedRegions};
 #[cfg(feature = "verbs")]
 use crate::verbs::QueuePair;
@@ -14,7 +14,7 @@ use crate::verbs::QueuePair;
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// An enabled endpoint, with the GDA operations of its domain.
-    Libfabric { endpoint: Endpoint<Enabled>, ops: GdaOps },
+    Libfabric { endpoint: Endpoint, ops: GdaOps },
     #[cfg(feature = "verbs")]
     RdmaCore(QueuePair),
 }

@@ -84,16 +84,15 @@ impl MappedQueue {
     #[cfg_attr(feature = "cuda", doc = "```no_run")]
     #[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
     /// # use efa_gda::{fabric::*, gpu::Gpu, gpu_queue::*, queue::*};
-    /// # fn f(gpu: &Gpu, ops: &GdaOps, endpoint: Endpoint<Building>, addresses: &AddressVector)
+    /// # fn f(gpu: &Gpu, ops: &GdaOps, info: &Info, address_vector: &AddressVector)
     /// # -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// let (counter, placement) = gpu.completion_counter(ops)?;
     /// let (requests, _) = gpu.completion_queue(ops, 8192)?;
     /// let receives = ops.domain().completion_queue(64)?;
     /// let (send_completions, receive_completions) = (&requests, &receives);
-    /// let bindings = Bindings { address_vector: addresses, send_completions, receive_completions };
-    /// let mut endpoint = endpoint.bind(bindings)?;
-    /// endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
-    /// let queue = MappedQueue::new(endpoint.enable()?, ops)?.with_counters()?;
+    /// let counters = &[(counter, CountedOperations::TRANSMIT)];
+    /// let bindings = Bindings { address_vector, send_completions, receive_completions, counters };
+    /// let queue = MappedQueue::new(ops.domain().endpoint(info, bindings)?, ops)?.with_counters()?;
     /// let queue = GpuQueue::new(queue, gpu)?;
     /// # Ok(()) }
     /// ```
@@ -132,7 +131,7 @@ impl MappedQueue {
         let (counter, _) = counter.ok_or_else(|| {
             Error::unsupported(
                 "the endpoint has no counter that counts exactly its sends, reads and writes: bind one for \
-                 CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled",
+                 CountedOperations::TRANSMIT in the Bindings of the endpoint",
             )
         })?;
         let words = counter.words().ok_or_else(|| {

@@ -7,7 +7,7 @@ use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
 use super::mapped::unrung_entries;
-use crate::doorbell::{DoorbellMode, DoorbellProxy, Ring, Service};
+use crate::doorbell::{DoorbellMode, DoorbellProxy, End, Ring, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::status::DeviceError;
 
@@ -76,7 +76,12 @@ impl MappedQueue {
         // GPU, `GpuQueue` waits for its kernels first.
         let registration = unsafe { proxy.register(ring, before.lock.doorbell_index) }?;
         let flag = self.abort_flag();
-        registration.add_alarm(move |end| flag.end_waits(end));
+        // A queue detaches itself when no device code uses it on the host, and a proxy or the device then rings for it in
+        // another mode.
+        registration.add_alarm(move |end| match end {
+            End::Detached => {}
+            end => flag.end_waits(end),
+        });
         registration.redirect(&mut device);
         self.detach_proxy().map_err(poisoned)?;
         self.registration = Some(Arc::new(registration));
@@ -123,10 +128,10 @@ mod tests {
         let domain = Fabric::open(&library, &info).and_then(|fabric| fabric.domain(&info)).expect("a domain");
         let addresses = domain.address_vector(1).expect("an address vector");
         let completions = domain.completion_queue(info.completions()).expect("a completion queue");
-        let endpoint = domain.endpoint(&info).expect("an endpoint");
-        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).expect("bound");
+        let bindings = Bindings::shared(&addresses, &completions);
+        let endpoint = domain.endpoint(&info, bindings).expect("an endpoint");
         let ops = domain.gda_ops().expect("the operations");
-        MappedQueue::new(endpoint.enable().expect("enabled"), &ops).expect("a queue")
+        MappedQueue::new(endpoint, &ops).expect("a queue")
     }
 
     /// A queue in mode `record`, at whose detach `during` is called.

@@ -1,6 +1,8 @@
 //! The mapped queue: what it owns, in which order that is released, and when it refuses to be closed.
 
 use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,49 +22,56 @@ use crate::error::{Error, Refused, Result};
 use crate::exposure::Exposure;
 #[cfg(feature = "verbs")]
 use crate::fabric::error::address_length;
-use crate::fabric::{Buffer, Enabled, Endpoint, GdaOps, Limits};
+use crate::fabric::{Buffer, Endpoint, GdaOps, Limits};
 use crate::memory::Region;
 use crate::status::{DeviceError, outcome};
 #[cfg(feature = "verbs")]
 use crate::verbs::QueuePair;
 
-/// Ends every wait on a queue, from any thread.
-#[derive(Clone, Debug, Default)]
-pub struct AbortFlag(Arc<AtomicU32>);
+/// Ends every wait on a queue, from any thread: a word that kernels read, of the host or, for a queue in a GPU, shared
+/// with it.
+#[derive(Clone)]
+pub struct AbortFlag(Arc<dyn Deref<Target = AtomicU32> + Send + Sync>);
+
+impl fmt::Debug for AbortFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AbortFlag").field(self.word()).finish()
+    }
+}
 
 impl AbortFlag {
     /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`]. An aborted wait of the send side (to
     /// post, or for requests) poisons the queue, because requests may still complete.
     pub fn raise(&self) {
-        swap_word(&self.0, 0, 1);
+        self.swap(0, 1);
     }
 
     /// Allows waits again. A queue whose doorbell proxy has stopped stays aborted.
     pub fn lower(&self) {
-        swap_word(&self.0, 1, 0);
+        self.swap(1, 0);
     }
 
-    /// The alarm of a send queue. Does nothing for [`End::Detached`]: a queue detaches itself when no device code uses
-    /// it on the host, and a proxy or the device then rings for it in another mode.
-    pub(super) fn end_waits(&self, end: End) {
-        if end != End::Detached {
-            raise_status(&self.0, end.status());
-        }
+    pub(crate) fn new(word: impl Deref<Target = AtomicU32> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(word))
     }
-}
 
-/// Replaces `from` by `to` in an abort flag. Any other value, such as a proxy's alarm, stays.
-pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
-    // A failure means that the word holds another value, which stays.
-    let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-}
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
 
-/// Stores a proxy's status in an abort flag, over 0 or 1. Several registrations can raise one flag; the first status
-/// stays, because it states the cause.
-pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
-    let over = |value| (value <= 1).then_some(status);
-    // A failure means that the word holds a status, which stays.
-    let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, over);
+    /// Replaces `from` by `to`. Any other value, such as a proxy's alarm, stays.
+    fn swap(&self, from: u32, to: u32) {
+        // A failure means that the word holds another value, which stays.
+        let _ = self.word().compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Stores a proxy's status, over 0 or 1. Several registrations can raise one flag; the first status stays, because
+    /// it states the cause.
+    pub(crate) fn end_waits(&self, end: End) {
+        let over = |value| (value <= 1).then_some(end.status());
+        // A failure means that the word holds a status, which stays.
+        let _ = self.word().fetch_update(Ordering::Release, Ordering::Relaxed, over);
+    }
 }
 
 /// A queue that kernels post to. It owns an endpoint of libfabric, or with the feature `verbs` a queue pair of
@@ -80,7 +89,7 @@ pub(crate) fn raise_status(word: &AtomicU32, status: u32) {
 /// let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// let addresses = domain.address_vector(16)?;
 /// let completions = domain.completion_queue(info.completions())?;
-/// let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// // The queue is its own peer.
 /// let peer = queue.insert_peer(&queue.address()?)?;
@@ -164,7 +173,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// [`Error`]; the endpoint is then closed.
-    pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self> {
+    pub fn new(endpoint: Endpoint, ops: &GdaOps) -> Result<Self> {
         let queues = ops.query_qp_wqs(&endpoint)?;
         let completions = ops.query_cq(endpoint.send_completions())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
@@ -193,7 +202,7 @@ impl MappedQueue {
     }
 
     /// Returns the endpoint, if the queue is one of libfabric.
-    pub fn endpoint(&self) -> Option<&Endpoint<Enabled>> {
+    pub fn endpoint(&self) -> Option<&Endpoint> {
         match &self.backing {
             Backing::Libfabric { endpoint, .. } => Some(endpoint),
             #[cfg(feature = "verbs")]
@@ -266,8 +275,8 @@ impl MappedQueue {
                 "open a completion queue of at least as many entries, or give receives another completion queue",
             ));
         }
-        let abort = AbortFlag::default();
-        let word = abort.0.as_ptr();
+        let abort = AbortFlag::new(Box::new(AtomicU32::new(0)));
+        let word = abort.word().as_ptr();
         let mut shared = geometry(exposure, limits, number, receives, word);
         // As many entries as the completion queue: more unread completions would overrun the completion queue anyway.
         let entries = if shared.rq.num_entries == 0 { 0 } else { exposure.cq.num_entries };
@@ -492,7 +501,7 @@ impl MappedQueue {
     /// GPU out of service keeps its ended registration, and [`AbortFlag`] ignored the alarm of that detach.
     pub(crate) fn end_waits_of_proxy(&self) {
         if let Some(end) = self.registration.as_ref().and_then(|registration| registration.ended()) {
-            raise_status(&self.abort.0, end.status());
+            self.abort.end_waits(end);
         }
     }
 

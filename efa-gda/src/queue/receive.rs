@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use efa_gda_sys::device::{efa_gda_receive_args, efa_gda_receive_result};
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionKind, CompletionStatus, OperationCode, QueuePairNumber,
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
@@ -13,7 +14,7 @@ use super::{Limit, MappedQueue, WorkRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::host::{self, InboxEntry};
 use crate::memory::{Access, Region};
-use crate::status::DeviceError;
+use crate::status::{DeviceError, outcome};
 
 /// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
 const LONGEST: u64 = u16::MAX as u64;
@@ -48,7 +49,7 @@ impl ReceiveId {
 /// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// # let addresses = domain.address_vector(16)?;
 /// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// # let peer = queue.insert_peer(&queue.address()?)?;
 /// # let region = domain.register(Buffer::zeroed(16 * 4096).ok_or("no memory")?, Access::RECEIVE)?;
@@ -177,7 +178,7 @@ impl Receives {
     }
 
     /// Returns the arguments for the device library, checked against the region and the queue.
-    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives> {
+    pub(crate) fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_receive_args> {
         if queue.limits().receives == 0 {
             return Err(no_receive_queue());
         }
@@ -195,7 +196,7 @@ impl Receives {
         let unusable = |error: Error| {
             error.within("the memory cannot be used for these receives").of_kind(ErrorKind::Argument)
         };
-        Ok(host::Receives {
+        Ok(efa_gda_receive_args {
             address: address.map_err(unusable)?,
             stride: self.stride,
             timeout_ns: nanoseconds(self.timeout),
@@ -203,13 +204,20 @@ impl Receives {
             // At most LONGEST.
             length: self.bytes as u32,
             count: self.count,
-            reserved: 0,
+            ..Default::default()
         })
     }
 }
 
+/// The arguments for taking at most `most` completions, and at most [`AT_ONCE`].
+pub(crate) fn taking(most: usize, timeout: Duration) -> efa_gda_receive_args {
+    // At most AT_ONCE, so it fits 32 bits.
+    let count = most.min(AT_ONCE) as u32;
+    efa_gda_receive_args { count, timeout_ns: nanoseconds(timeout), ..Default::default() }
+}
+
 /// Converts a bound for device code; one past 2^64 ns becomes the longest.
-pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
+pub(super) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
@@ -221,17 +229,18 @@ impl MappedQueue {
     pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives> {
         let args = receives.arguments(self)?;
         self.require_host_receives()?;
+        let args = efa_gda_receive_args { queue: self.as_ptr().as_ptr(), ..args };
         // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
         // while the endpoint, which this queue owns, is open.
-        let posted = unsafe { host::post_receives(self.as_ptr().as_ptr(), &args) };
-        self.retain_posted(receives, posted)
+        let posted = unsafe { host::receive(&args) };
+        self.retain_posted(receives, &posted)
     }
 
     /// Retains the region of receives that were posted, and converts the status.
     pub(crate) fn retain_posted(
         &mut self,
         receives: &Receives,
-        posted: host::PostedReceives,
+        posted: &efa_gda_receive_result,
     ) -> Result<PostedReceives> {
         for index in 0..posted.count {
             // The descriptor carries the low 16 bits.
@@ -239,7 +248,7 @@ impl MappedQueue {
                 .regions()
                 .receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
-        match posted.status {
+        match outcome(posted.status) {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
             Err(DeviceError::TimeoutSlots) => {
                 let (posted, count) = (posted.count, receives.count);
@@ -276,11 +285,14 @@ impl MappedQueue {
         self.report_lost()?;
         self.require_host_receives()?;
         let mut entries = [InboxEntry::default(); AT_ONCE];
-        let entries = &mut entries[..most.min(AT_ONCE)];
-        // SAFETY: as in `post_receives`.
-        let (count, status) =
-            unsafe { host::take_received(self.as_ptr().as_ptr(), entries, nanoseconds(timeout)) };
-        self.decode_received(&entries[..count], status)
+        let args = efa_gda_receive_args {
+            queue: self.as_ptr().as_ptr(),
+            into: entries.as_mut_ptr().cast(),
+            ..taking(most, timeout)
+        };
+        // SAFETY: as in `post_receives`; there is room for `AT_ONCE` entries.
+        let taken = unsafe { host::receive(&args) };
+        self.decode_received(&entries[..taken.count as usize], taken.status)
     }
 
     /// Refuses a queue without receives, and reports completions that were lost since the last report.
@@ -301,12 +313,8 @@ impl MappedQueue {
     }
 
     /// Decodes completions that were taken, and releases the memory of their receives.
-    pub(crate) fn decode_received(
-        &mut self,
-        entries: &[InboxEntry],
-        status: Result<(), DeviceError>,
-    ) -> Result<Vec<Received>> {
-        match status {
+    pub(crate) fn decode_received(&mut self, entries: &[InboxEntry], status: u32) -> Result<Vec<Received>> {
+        match outcome(status) {
             Ok(()) => entries.iter().map(|entry| self.received(entry)).collect(),
             Err(DeviceError::TimeoutCompletion) => {
                 Err(Error::new(ErrorKind::TimedOut, "nothing was received within the bound")

@@ -32,7 +32,7 @@ use crate::memory::Region;
 /// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
 /// # let addresses = domain.address_vector(16)?;
 /// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
 /// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
 /// # let peer = queue.insert_peer(&queue.address()?)?;
 /// # let local = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::WRITE)?;

@@ -55,17 +55,17 @@ impl Side {
             address_vector: &addresses,
             send_completions: &requests,
             receive_completions: &receives,
+            counters: &[(counter.clone(), operations)],
         };
-        let mut endpoint = self.domain.endpoint(&self.info).unwrap().bind(bindings).unwrap();
-        endpoint.bind_counter(counter, operations).unwrap();
-        MappedQueue::new(endpoint.enable().unwrap(), &self.domain.gda_ops().unwrap()).unwrap()
+        let endpoint = self.domain.endpoint(&self.info, bindings).unwrap();
+        MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
     }
 
     /// A queue whose requests and receives complete on `completions`.
     pub(crate) fn queue_on(&self, completions: CompletionQueue) -> MappedQueue {
         let addresses = self.domain.address_vector(16).unwrap();
-        let endpoint = self.domain.endpoint(&self.info).unwrap();
-        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
+        let bindings = Bindings::shared(&addresses, &completions);
+        let endpoint = self.domain.endpoint(&self.info, bindings).unwrap();
         MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
     }
 

@@ -1,8 +1,8 @@
 //! A closed endpoint has no queues to query.
 
-use efa_gda::fabric::{Enabled, Endpoint, GdaOps};
+use efa_gda::fabric::{Endpoint, GdaOps};
 
-fn query(ops: &GdaOps, endpoint: Endpoint<Enabled>) {
+fn query(ops: &GdaOps, endpoint: Endpoint) {
     let _ = endpoint.close();
     let _ = ops.query_qp_wqs(&endpoint);
 }

@@ -16,8 +16,8 @@ use std::time::Duration;
 use efa_gda::Error;
 use efa_gda::doorbell::DoorbellMode;
 use efa_gda::fabric::{
-    Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Fabric, FabricAddress, GdaOps,
-    Info, Library, Region,
+    Access, AddressVector, Buffer, CompletionQueue, Domain, Endpoint, Fabric, FabricAddress, GdaOps, Info,
+    Library, Region,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::MappedQueue;
@@ -59,7 +59,7 @@ pub(crate) struct Libfabric {
     pub(crate) addresses: Option<AddressVector>,
     pub(crate) completions: Option<CompletionQueue>,
     pub(crate) region: Option<Region>,
-    pub(crate) endpoint: Option<Endpoint<Enabled>>,
+    pub(crate) endpoint: Option<Endpoint>,
     pub(crate) own_address: Option<FabricAddress>,
     pub(crate) ops: Option<GdaOps>,
     /// The context of the pair's GPU.

@@ -149,9 +149,9 @@ fn one_success_and_one_error(
     };
     let counter = ops.cntr_open().map_err(Uncompared::NotOpened)?;
     let completions = domain.completion_queue(COMPLETIONS)?;
-    let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
-    endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
-    let queue = MappedQueue::new(endpoint.enable()?, ops);
+    let counters = &[(counter.clone(), CountedOperations::WRITE)];
+    let bindings = Bindings { counters, ..Bindings::shared(addresses, &completions) };
+    let queue = MappedQueue::new(domain.endpoint(info, bindings)?, ops);
     let mut queue = queue.map_err(|error| Uncompared::Unexpected(text(error)))?;
     let source = registered(objects)?;
     let (target, peer) = match other {

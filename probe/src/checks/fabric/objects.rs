@@ -81,10 +81,7 @@ fn endpoint(session: &mut Session) -> Checked {
     let (domain, info) = (open(&rig.domain, "the domain")?, open(&rig.info, "the domain")?);
     let addresses = open(&rig.addresses, "the domain")?;
     let completions = open(&rig.completions, "the domain")?;
-    let enabled = domain
-        .endpoint(info)
-        .and_then(|endpoint| endpoint.bind(Bindings::shared(addresses, completions)))
-        .and_then(|endpoint| endpoint.enable());
+    let enabled = domain.endpoint(info, Bindings::shared(addresses, completions));
     let next = format!(
         "on the host, search dmesg for efa: it names the command of {} that the adapter refused; restart the host if \
          the driver is stuck",

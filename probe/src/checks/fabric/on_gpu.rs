@@ -344,7 +344,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
         return Err("the domain is not open in this process".to_owned());
     };
     let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
-        let endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?.enable()?;
+        let endpoint = domain.endpoint(info, Bindings::shared(addresses, &completions))?;
         Ok((completions, endpoint))
     });
     let (completions, endpoint) =
