@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_commands, suggest_visible};
 use crate::exchange::{LONGEST, MOST_RANKS};
 use crate::launcher::host_and_port;
-use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName};
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName, Via};
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
 #[derive(Debug, Parser)]
@@ -115,13 +115,6 @@ fn bytes(text: &str) -> Result<u64, String> {
 fn folder(text: &str) -> Result<PathBuf, String> {
     let read = std::fs::read_dir(text).map(|_| PathBuf::from(text));
     read.map_err(|error| format!("this folder cannot be read: {error}"))
-}
-
-/// The library that opens the queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Via {
-    Libfabric,
-    Verbs,
 }
 
 /// A command; `check` is the default.

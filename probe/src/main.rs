@@ -19,7 +19,6 @@ mod model;
 mod progress;
 mod ranks;
 mod releases;
-mod remedy;
 mod report;
 mod soft;
 mod supervisor;

@@ -3,16 +3,12 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
-use crate::model::Who;
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::Party;
 use crate::releases::{COUNTERS_OF_DRIVER, EXTERNAL_QUEUES, INSTALLER_WITH_COUNTERS};
 use crate::system::System;
 use crate::system::adapters::Adapter;
 use crate::system::instance::devices_of;
-
-/// The check that opens device nodes. It runs in a worker process, because an open can block in a stuck driver.
-pub(crate) const OPENS: &str = "DEV-006";
 
 /// How a machine gets an adapter.
 pub(crate) const ATTACH: &str = "\
@@ -23,31 +19,13 @@ pub(crate) const REPLACE: &str = "\
     in the AWS account: check that the adapter's EFA interface is attached, then stop and start the instance; replace \
     the instance if the port stays down";
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Hardware),
-    declared("DEV-002", "The efa kernel driver is loaded and new enough", &["DEV-001"], driver).of(Hardware),
-    declared("DEV-003", "The adapter has an RDMA device", &["DEV-001"], bound).of(Hardware),
-    declared("DEV-004", "The adapter's port is active", &["DEV-003"], port).of(Hardware),
-    declared("DEV-005", "The adapter's device node is in /dev/infiniband", &["DEV-003"], node).of(Hardware),
-    proven(OPENS, "The adapter's device node opens", &["DEV-005"], opens).of(Hardware),
-    declared("DEV-007", "The device nodes of all adapters are visible", &["DEV-003"], all_nodes).of(Hardware),
-    declared("DEV-008", "The machine shows all devices of its instance type", &["DEV-001"], all_devices)
-        .of(Hardware),
-];
-
-/// The checks that a worker process runs.
-pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
-    CHECKS.iter().filter(|unit| unit.check.code == OPENS)
-}
-
 /// One outcome for each adapter.
 fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Checked {
     let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), check(&adapter)?));
     Ok(Outcomes(system.adapters().into_iter().filter_map(one).collect()))
 }
 
-fn pci(system: &mut System) -> Checked {
+pub(crate) fn pci(system: &mut System) -> Checked {
     let found = system.adapters();
     if !found.is_empty() {
         let describe = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
@@ -63,7 +41,7 @@ fn pci(system: &mut System) -> Checked {
                 "an adapter of that name",
                 why,
                 "name one of those in --device, or omit the option",
-                Who::Code,
+                Party::Caller,
             )
         }
         _ => Outcome::fail(
@@ -71,13 +49,13 @@ fn pci(system: &mut System) -> Checked {
             "at least one EFA adapter",
             why,
             ATTACH,
-            Who::Host,
+            Party::Account,
         ),
     }
     .into()
 }
 
-fn driver(system: &mut System) -> Checked {
+pub(crate) fn driver(system: &mut System) -> Checked {
     let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
         return Outcome::fail(
@@ -85,7 +63,7 @@ fn driver(system: &mut System) -> Checked {
             required,
             "the kernel driver creates queues and maps them",
             "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
-            Who::Host,
+            Party::Operator,
         )
         .into();
     }
@@ -112,12 +90,12 @@ fn driver(system: &mut System) -> Checked {
             COUNTERS_OF_DRIVER.first,
             INSTALLER_WITH_COUNTERS.describe()
         ),
-        Who::Host,
+        Party::Operator,
     )
     .into()
 }
 
-fn bound(system: &mut System) -> Checked {
+pub(crate) fn bound(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
             return Some(Outcome::pass(rdma));
@@ -132,7 +110,7 @@ fn bound(system: &mut System) -> Checked {
             "the kernel module efa, which drives the adapter, is not loaded or did not start; libfabric finds adapters \
              through their RDMA devices",
             bind(adapter, shows_uverbs(system)),
-            Who::Host,
+            Party::Operator,
         ))
     })
 }
@@ -163,7 +141,7 @@ fn bind(adapter: &Adapter, has_uverbs: bool) -> String {
     }
 }
 
-fn port(system: &mut System) -> Checked {
+pub(crate) fn port(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let rdma = adapter.rdma.as_deref()?;
         let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
@@ -177,7 +155,7 @@ fn port(system: &mut System) -> Checked {
             "4: ACTIVE",
             "the adapter's port is down, and carries no traffic",
             REPLACE,
-            Who::Host,
+            Party::Account,
         ))
     })
 }
@@ -187,7 +165,7 @@ pub(crate) fn node_path(adapter: &Adapter) -> Option<String> {
     Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
 }
 
-fn node(system: &mut System) -> Checked {
+pub(crate) fn node(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
         let required = "a uverbs node in /dev/infiniband";
@@ -204,7 +182,7 @@ fn node(system: &mut System) -> Checked {
                     "on the host: load ib_uverbs (modprobe ib_uverbs)",
                 ),
             };
-            return Some(Outcome::fail(observed, required, why, fix, Who::Host));
+            return Some(Outcome::fail(observed, required, why, fix, Party::Operator));
         };
         if system.exists(&path) {
             return Some(Outcome::pass(path));
@@ -217,12 +195,12 @@ fn node(system: &mut System) -> Checked {
                 "give the container the device. Kubernetes: request the resource vpc.amazonaws.com/efa. Docker: \
                  `--device {path}`"
             ),
-            Who::Pod,
+            Party::Pod,
         ))
     })
 }
 
-fn opens(system: &mut System) -> Checked {
+pub(crate) fn opens(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let path = node_path(adapter)?;
         if !system.exists(&path) {
@@ -238,12 +216,12 @@ fn opens(system: &mut System) -> Checked {
             "libraries report \"no adapter\" if the node exists and does not open",
             "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
                   that), and give the container's user read and write permission",
-            Who::Pod,
+            Party::Pod,
         ))
     })
 }
 
-fn all_nodes(system: &mut System) -> Checked {
+pub(crate) fn all_nodes(system: &mut System) -> Checked {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
     let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
@@ -258,12 +236,12 @@ fn all_nodes(system: &mut System) -> Checked {
         "a device node for each adapter on the PCI bus",
         "a transport that counts adapters in sysfs waits for adapters that it cannot open",
         "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)",
-        Who::Pod,
+        Party::Pod,
     )
     .into()
 }
 
-fn all_devices(system: &mut System) -> Checked {
+pub(crate) fn all_devices(system: &mut System) -> Checked {
     let instance = match system.instance_type() {
         Ok(instance) => instance,
         Err(observed) => {
@@ -290,7 +268,7 @@ fn all_devices(system: &mut System) -> Checked {
             "a GPU left the PCI bus; ranks that count on the type's GPUs fail",
             "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the instance (stop and start \
              it, or report it to AWS)",
-            Who::Host,
+            Party::Operator,
         )
         .into();
     }
@@ -300,7 +278,7 @@ fn all_devices(system: &mut System) -> Checked {
         "ranks that count on the type's adapters fail, or share an adapter and are slow",
         "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise launch it \
          with an EFA interface on each network card that supports EFA; if they are attached, replace the instance",
-        Who::Host,
+        Party::Operator,
     )
     .into()
 }

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use super::variables;
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Outcomes, Problem, Unit, declared};
-use crate::model::Who;
+use crate::check::{Checked, Outcome, Outcomes, Problem};
+use crate::model::{Party, Via};
 use crate::soft::Unready;
 use crate::system::instance::GDA_FAMILIES;
 use crate::system::{System, version_numbers};
@@ -30,27 +28,7 @@ const PLATFORMS: [(&str, &str); 5] = [
 /// The bit of CAP_IPC_LOCK in a capability mask (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("ENV-000", "The kind of adapter is determined", &[], adapter_kind),
-    declared("ENV-001", "The system is 64-bit Linux", &[], platform),
-    declared("ENV-002", "The instance type has GPU-Direct Async", &[], instance).of(Hardware),
-    declared("ENV-003", "The limit of locked memory is high enough", &[], memlock).of(Hardware),
-    declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Hardware),
-    declared("ENV-005", "No environment variable aborts libfabric", &[], aborting),
-    declared("ENV-006", "No environment variable restricts libfabric", &[], restricting),
-    declared(
-        "ENV-007",
-        "NCCL's and NVSHMEM's variables have the values that EFA needs",
-        &[],
-        variables::moved,
-    )
-    .of(Hardware),
-    declared("ENV-008", "libfabric reads every FI_ variable that is set", &[], variables::unknown)
-        .of(Hardware),
-];
-
-fn adapter_kind(system: &mut System) -> Checked {
+pub(crate) fn adapter_kind(system: &mut System) -> Checked {
     match (&system.provider, system.soft) {
         (_, false) => Outcome::pass("hardware (no --soft)").into(),
         (Some(Ok(provider)), true) => {
@@ -64,7 +42,7 @@ fn adapter_kind(system: &mut System) -> Checked {
                 "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
                 crate::executable::CARGO_RELEASE_FLAG
             ),
-            Who::Image,
+            Party::Image,
         )
         .into(),
         (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(
@@ -73,7 +51,7 @@ fn adapter_kind(system: &mut System) -> Checked {
             "the software adapter is a part of this program, and a library is loaded from a file",
             "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
              Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY",
-            Who::Pod,
+            Party::Pod,
         )
         .into(),
         (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(
@@ -83,7 +61,7 @@ fn adapter_kind(system: &mut System) -> Checked {
             "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
              with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
              processes was reached, raise it (ulimit -u)",
-            Who::Pod,
+            Party::Pod,
         )
         .into(),
         // Under rdma-core, `softefa run` starts the adapter before this process.
@@ -100,7 +78,7 @@ fn described(provider: &Path) -> String {
     }
 }
 
-fn platform(system: &mut System) -> Checked {
+pub(crate) fn platform(system: &mut System) -> Checked {
     let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".to_owned());
     let observed = format!("{} {kernel} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")) {
@@ -111,12 +89,12 @@ fn platform(system: &mut System) -> Checked {
         "64-bit little-endian Linux",
         "EFA has drivers for no other system",
         "run on an x86_64 or aarch64 instance with Linux",
-        Who::Host,
+        Party::Operator,
     )
     .into()
 }
 
-fn instance(system: &mut System) -> Checked {
+pub(crate) fn instance(system: &mut System) -> Checked {
     let product = match system.instance_type() {
         Ok(product) => product,
         Err(observed) => {
@@ -136,12 +114,12 @@ fn instance(system: &mut System) -> Checked {
             "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
             GDA_FAMILIES.join(", ")
         ),
-        Who::Host,
+        Party::Account,
     )
     .into()
 }
 
-fn memlock(system: &mut System) -> Checked {
+pub(crate) fn memlock(system: &mut System) -> Checked {
     if system.capabilities().is_some_and(|mask| mask & CAP_IPC_LOCK != 0) {
         return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
     }
@@ -167,7 +145,7 @@ fn memlock(system: &mut System) -> Checked {
               ENOMEM"
                 .to_owned(),
         fix: raise_memlock(system),
-        who: Who::Pod,
+        who: Party::Pod,
     };
     if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
 }
@@ -184,7 +162,7 @@ fn raise_memlock(system: &System) -> String {
     format!("raise RLIMIT_MEMLOCK, and start the job again: {}", ways.join(" "))
 }
 
-fn fork(system: &mut System) -> Checked {
+pub(crate) fn fork(system: &mut System) -> Checked {
     // rdma-core and the efa provider test whether a variable of rdma-core is set: 0 requests as well (`efa_fork_support.c`).
     let is_set = |_| true;
     let is_true = |value: std::ffi::OsString| boolean(&value.to_string_lossy()) == Some(true);
@@ -215,7 +193,7 @@ fn fork(system: &mut System) -> Checked {
             "fork support without huge pages, or Linux 5.13 or newer",
             "fork support of rdma-core marks memory by small pages, which corrupts registered memory in huge pages",
             format!("{unset}; otherwise register no memory in huge pages"),
-            Who::Pod,
+            Party::Job,
         )
         .into();
     }
@@ -229,7 +207,11 @@ fn fork(system: &mut System) -> Checked {
     };
     let required = format!("with fork support, not set: {}; or Linux 5.13 or newer", names_of(&huge));
     let fix = format!("unset {}; or, {unset}", names_of(&huge));
-    Outcome::fail(observed, required, why, fix, Who::Pod).into()
+    // rdma-core alone accepts both.
+    match system.via {
+        Via::Libfabric => Outcome::fail(observed, required, why, fix, Party::Job).into(),
+        Via::Verbs => Outcome::warn(observed, required, why, fix, Party::Job).into(),
+    }
 }
 
 /// What libfabric reads in a boolean variable. It ignores a variable with any other word (`fi_parse_bool`).
@@ -258,7 +240,7 @@ fn names_of(set: &[String]) -> String {
     names.join(" ")
 }
 
-fn aborting(system: &mut System) -> Checked {
+pub(crate) fn aborting(system: &mut System) -> Checked {
     let is_not_positive = |value: std::ffi::OsString| {
         value.to_str().and_then(|text| text.parse::<i64>().ok()).is_some_and(|n| n <= 0)
     };
@@ -275,7 +257,7 @@ fn aborting(system: &mut System) -> Checked {
         format!("not set: {}", names_of(&aborting)),
         "the efa provider of libfabric 2 aborts every process that has this setting",
         format!("unset {}", names_of(&aborting)),
-        Who::Pod,
+        Party::Job,
     )
     .into()
 }
@@ -334,7 +316,7 @@ fn excludes_efa(value: &str) -> bool {
     !names.is_empty() && named == excluding
 }
 
-fn restricting(system: &mut System) -> Checked {
+pub(crate) fn restricting(system: &mut System) -> Checked {
     let mut outcomes = Vec::new();
     for variable in &RESTRICTING {
         let Some(value) = system.env(variable.name) else { continue };
@@ -347,9 +329,12 @@ fn restricting(system: &mut System) -> Checked {
             required: "not set, or a value without this effect".to_owned(),
             why: variable.why.to_owned(),
             fix: format!("unset {}", variable.name),
-            who: Who::Pod,
+            who: Party::Job,
         };
-        let outcome = if variable.stops_all { Outcome::Fail(problem) } else { Outcome::Warn(problem) };
+        let outcome = match system.via {
+            Via::Libfabric if variable.stops_all => Outcome::Fail(problem),
+            _ => Outcome::Warn(problem),
+        };
         outcomes.push((Some(variable.name.to_owned()), outcome));
     }
     if outcomes.is_empty() {

@@ -1,21 +1,14 @@
 //! The libraries of NCCL's EFA-GDA: NCCL with its EFA plugin, and GDRCopy with its kernel module. Their releases must
 //! fit each other; queues that a program opens itself need none of them.
 
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Problem, Unit, declared};
-use crate::model::Who;
+use crate::check::{Checked, Outcome, Problem};
+use crate::model::Party;
 use crate::releases::{
     GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
 };
 use crate::system::packages::Package;
 use crate::system::processes::{Loaded, Processes};
 use crate::system::{System, version_numbers};
-
-/// The checks of this module.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("LIB-007", "NCCL and its EFA plugin fit each other", &[], plugin).of(Hardware),
-    declared("LIB-008", "GDRCopy's kernel module is as new as its library", &[], gdrcopy).of(Hardware),
-];
 
 /// The release of the plugin that NCCL of this release needs for EFA-GDA; None for an NCCL without EFA-GDA.
 fn needed(nccl: &str) -> Option<&'static Release> {
@@ -26,7 +19,7 @@ fn needed(nccl: &str) -> Option<&'static Release> {
 }
 
 /// LIB-007: the first copies on disk, which the next process loads, and those that running processes have loaded.
-fn plugin(system: &mut System) -> Checked {
+pub(crate) fn plugin(system: &mut System) -> Checked {
     let processes = system.loaded_nccl();
     let on_disk = plugin_on_disk(&system.nccl(), &system.nccl_plugins());
     let running = describe(&processes);
@@ -98,7 +91,7 @@ fn outdated(one: &Loaded, needs: &Release) -> Problem {
              lead to it, and start them again",
             needs.describe()
         ),
-        who: Who::Image,
+        who: Party::Image,
     }
 }
 
@@ -137,10 +130,10 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
             ),
         ),
     };
-    Outcome::warn(observed, required, why, fix, Who::Image)
+    Outcome::warn(observed, required, why, fix, Party::Image)
 }
 
-fn gdrcopy(system: &mut System) -> Checked {
+pub(crate) fn gdrcopy(system: &mut System) -> Checked {
     let Some(library) = system.gdrapi() else {
         return Outcome::unknown("no libgdrapi is on the loader's path").into();
     };
@@ -156,19 +149,20 @@ fn gdrcopy(system: &mut System) -> Checked {
         Some(module) if newer(module, of_library) && GDRCOPY_FOR_GIN.is_in(of_library) => {
             return Outcome::pass(observed).into();
         }
-        Some(module) if newer(module, of_library) => {
-            (format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()), Who::Image)
-        }
+        Some(module) if newer(module, of_library) => (
+            format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()),
+            Party::Image,
+        ),
         Some(_) => (
             format!("on the host: upgrade the module gdrdrv to {of_library} or newer, and load it again"),
-            Who::Host,
+            Party::Operator,
         ),
         None => (
             format!(
                 "on the host: load the module gdrdrv of {} or newer (modprobe gdrdrv)",
                 GDRCOPY_FOR_GIN.describe()
             ),
-            Who::Host,
+            Party::Operator,
         ),
     };
     Outcome::warn(

@@ -3,7 +3,7 @@
 //! libfabric of this machine does not know.
 
 use crate::check::{Checked, Outcome, Outcomes, Problem};
-use crate::model::{StackName, Who};
+use crate::model::{Party, StackName};
 use crate::releases::GIN_EFA_GDA;
 use crate::system::{System, version_numbers};
 
@@ -84,7 +84,7 @@ fn is_true(value: &str) -> bool {
 }
 
 /// ENV-007.
-pub(super) fn moved(system: &mut System) -> Checked {
+pub(crate) fn moved(system: &mut System) -> Checked {
     let warn = |variable: &Moved| {
         let (value, file) = if variable.name.starts_with("NCCL_") {
             system.nccl_variable(variable.name)?
@@ -102,7 +102,7 @@ pub(super) fn moved(system: &mut System) -> Checked {
             why: "the job runs without the transport of EFA that its script asks for, or does not start"
                 .to_owned(),
             fix: variable.fix.to_owned(),
-            who: Who::Pod,
+            who: Party::Job,
         };
         Some((variable.name, problem))
     };
@@ -143,7 +143,7 @@ fn not_selected(system: &System) -> Option<(&'static str, Problem)> {
         _ => return None,
     };
     let (required, why, fix) = (required.to_owned(), why.to_owned(), SELECT_EFA_GDA.to_owned());
-    is_meant_for_efa_gda(system).then_some((name, Problem { observed, required, why, fix, who: Who::Pod }))
+    is_meant_for_efa_gda(system).then_some((name, Problem { observed, required, why, fix, who: Party::Job }))
 }
 
 /// The files in which NCCL looks for variables.
@@ -229,7 +229,7 @@ fn ignored(name: &str, release: Option<&str>) -> Option<String> {
 }
 
 /// ENV-008.
-pub(super) fn unknown(system: &mut System) -> Checked {
+pub(crate) fn unknown(system: &mut System) -> Checked {
     let release = system.libfabric_release();
     let mut names: Vec<String> =
         std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
@@ -245,7 +245,7 @@ pub(super) fn unknown(system: &mut System) -> Checked {
                 true => format!("unset {name}, or use a release that reads it"),
                 false => format!("correct the name (the nearest is {}), or unset {name}", nearest(&name)),
             },
-            who: Who::Pod,
+            who: Party::Job,
         };
         Some((Some(name), Outcome::Warn(problem)))
     };

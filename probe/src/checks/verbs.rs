@@ -11,10 +11,10 @@ use efa_gda::verbs::{
     ProtectionDomain, QueuePair, Ready,
 };
 
+use super::rows::{Run, Turn, plan};
 use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
-use super::{data, queues};
-use crate::check::{Outcomes, Unit};
-use crate::model::{Op, Who};
+use crate::check::{Checked, Outcomes};
+use crate::model::{Op, Party};
 use crate::worker::Request;
 use crate::worker::stream::Stream;
 
@@ -52,6 +52,14 @@ impl Layer for Verbs {
     type Start = Start;
     const CLOSES: &'static str = "queue, memory, domain and device";
 
+    fn function(run: Run) -> Option<fn(&mut Session) -> Checked> {
+        match run {
+            Run::Verbs(run) | Run::Device(run) => Some(run),
+            Run::Queue(_, run) | Run::Posting(_, run) => Some(run),
+            _ => None,
+        }
+    }
+
     fn adapter(&self) -> String {
         self.device.as_ref().map(|device| device.name().to_owned()).unwrap_or_default()
     }
@@ -64,7 +72,7 @@ impl Layer for Verbs {
                 "a queue that the host's device code can use",
                 "the device code in the host executor uses the memory that rdma-core mapped",
                 "report it with the versions of rdma-core and the kernel driver",
-                Who::Image,
+                Party::Image,
             )
         })
     }
@@ -76,7 +84,7 @@ impl Layer for Verbs {
                 &error,
                 "ibv_reg_mr succeeds",
                 "the adapter moves bytes of registered memory only",
-                Who::Pod,
+                Party::Pod,
             )
         });
         Ok(registered?.into())
@@ -137,35 +145,25 @@ fn unsolicited(context: &Context) -> bool {
     context.attributes().has(Capability::UnsolicitedWriteReceive)
 }
 
-/// The checks of each adapter, in their order.
-pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
-    objects::CHECKS.iter().chain(queues::checks()).chain(data::checks())
-}
-
-/// Runs all checks of rdma-core. With `exposure_alone`, the checks of an adapter end with the exposed queues.
+/// Runs all checks of rdma-core.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
-    for unit in start::CHECKS {
-        stream.run(unit, None, &mut session);
-    }
+    let (once, each) = (plan(&session.request, Turn::Once), plan(&session.request, Turn::Each));
+    session.run(stream, None, &once);
     session.start.targets.clone_from(&session.start.devices);
     if session.request.put.one_adapter {
         session.start.devices.truncate(1);
     }
     let names: Vec<String> = session.start.devices.iter().map(|device| device.name().to_owned()).collect();
-    let checks: Vec<_> = match session.request.exposure_alone {
-        true => objects::CHECKS.iter().collect(),
-        false => adapter_checks().collect(),
-    };
     let objects = |session: &Session, index: usize| Verbs {
         device: session.start.devices.get(index).cloned(),
         ..Verbs::default()
     };
-    session.adapters(stream, &names, objects, &checks);
+    session.adapters(stream, &names, objects, &each);
 }
 
 /// A failure whose observed text and fix come from rdma-core's error.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
+pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Party) -> Outcomes {
     let hint = match error {
         Error::Load(_) => {
             "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
@@ -180,6 +178,6 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
 }
 
 /// [`refused`], for `map_err`.
-pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
+pub(crate) fn refusal(required: &str, why: &str, who: Party) -> impl FnOnce(Error) -> Outcomes {
     move |error| refused(&error, required, why, who)
 }

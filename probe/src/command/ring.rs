@@ -4,12 +4,8 @@
 use std::time::Duration;
 
 use super::CommandError;
-use super::put::run_prerequisites;
 use super::run::Run;
-use crate::checks;
-use crate::cli::{
-    BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs, Via,
-};
+use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs};
 use crate::exchange::Limits;
 use crate::exchange::hub::Hub;
 use crate::exchange::token::{Token, VARIABLE};
@@ -17,11 +13,10 @@ use crate::exit::Exit;
 use crate::launcher::{self, PORT, Place, Stated, with_port};
 use crate::model::ranks::Ranks;
 use crate::model::text::note;
-use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Who};
+use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Via, Who};
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
 use crate::soft::uverbs;
-use crate::verdict::graded;
 use crate::worker::{BenchRequest, Executor, PutRequest, Request};
 
 /// Seconds that ranks wait for each other unless `--wait` is set.
@@ -244,8 +239,7 @@ fn meet(
     let Meeting { of, route, memory, over, processes, rendezvous, token } = meeting;
     let mut run = Run::new(common)?;
     run.bench = bench;
-    run_prerequisites(&mut run);
-    let mut document = Document::new(name, common.soft);
+    run.prerequisites(put);
     let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
     let via = if common.via == Via::Verbs { "verbs" } else { "libfabric" }.to_owned();
     let mut ranks = Ranks { size: of, bytes: put.bytes, count: put.count, via, here, ..Ranks::default() };
@@ -258,7 +252,8 @@ fn meet(
                 Err(why) => tracing::warn!("the other ranks do not learn of {}: {why}", failure.code),
             }
         }
-        return Ok((unready(document, run), ranks));
+        let findings = run.findings();
+        return Ok((run.document(name, findings), ranks));
     }
     let (group, provider_path) = run.layer();
     let mut job = Job {
@@ -296,10 +291,8 @@ fn meet(
     (ranks.pes, ranks.error) = (pes, exchange);
     // The listener knows them too, and its document is that of a put.
     let measured = ranks.pes.iter_mut().find_map(|pe| pe.bench.take());
-    document.bench = measured.filter(|_| bench.is_some());
-    document.origin = run.system.origin();
-    document.counters = run.counters();
-    Ok((document, ranks))
+    let bench = measured.filter(|_| bench.is_some());
+    Ok((Document { checks: None, bench, ..run.document(name, Vec::new()) }, ranks))
 }
 
 /// Reports to the ranks of other machines why rank 0 does not start.
@@ -321,15 +314,6 @@ fn refuse(hub: Hub, failure: &Finding, route: Route, limits: Limits) {
 
 fn start_error(error: std::io::Error) -> CommandError {
     CommandError::Ranks(error)
-}
-
-/// The document of ranks that could not start.
-fn unready(mut document: Document, mut run: Run) -> Document {
-    let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
-    checks::sort(&mut findings);
-    document.checks = Some(graded(findings, None));
-    document.origin = run.system.origin();
-    document
 }
 
 /// How long ranks wait for each other: in a step, each opens a queue, or moves a round of puts.

@@ -9,7 +9,7 @@ use efa_gda::gpu::Gpu;
 
 use super::Cuda;
 use crate::check::{Checked, Outcome, Problem};
-use crate::model::Who;
+use crate::model::Party;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` of `cuda.h`.
 const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
@@ -75,7 +75,7 @@ impl Sharing {
     }
 }
 
-pub(super) fn opens(cuda: &mut Cuda) -> Checked {
+pub(crate) fn opens(cuda: &mut Cuda) -> Checked {
     cuda.request_time(CONTEXT);
     let name = cuda.name(cuda.current).unwrap_or_default();
     let sharing = Sharing {
@@ -102,29 +102,29 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> P
         (ComputeMode::Prohibited, _) => (
             "the GPU's compute mode allows no process to use it",
             "on the host: nvidia-smi -i N -c DEFAULT; or use another GPU (--gpu N)",
-            Who::Host,
+            Party::Operator,
         ),
         (ComputeMode::ExclusiveProcess, Some(DEVICE_UNAVAILABLE)) => (
             "the GPU's compute mode is exclusive process, and another process uses it",
             "end that process (nvidia-smi lists it) or share the GPU through MPS; or on the host: \
              nvidia-smi -i N -c DEFAULT",
-            Who::Pod,
+            Party::Pod,
         ),
         (_, Some(DEVICE_UNAVAILABLE)) => (
             "another process uses the GPU, or the GPU is being reset",
             "on the host: check the GPU's processes and state with nvidia-smi",
-            Who::Host,
+            Party::Operator,
         ),
         _ if sharing.mps == Some(true) => (
             "the MPS server decides which processes may use the GPU, and refused this one",
             "read the MPS control daemon's log in CUDA_MPS_LOG_DIRECTORY; run as the user that the server serves, \
              because it serves one user at a time",
-            Who::Pod,
+            Party::Pod,
         ),
         _ => (
             "queues cannot be mapped into a GPU on which this process has no context",
             "on the host: run nvidia-smi, and search dmesg for Xid",
-            Who::Host,
+            Party::Operator,
         ),
     };
     Problem {
@@ -136,7 +136,7 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> P
     }
 }
 
-pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
+pub(crate) fn compiles(cuda: &mut Cuda) -> Checked {
     cuda.request_time(COMPILING);
     let Some(gpu) = &cuda.opened else {
         return Outcome::unknown("the GPU is not open in this process").into();
@@ -152,7 +152,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
             "kernels are compiled at run time for the GPU, unless the build included them",
             "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
          add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",
-            Who::Image,
+            Party::Image,
         )
         .into(),
     }

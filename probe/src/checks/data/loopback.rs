@@ -9,7 +9,7 @@ use efa_gda::wire::CompletionStatus;
 use super::moving::{Memory, bound, put_failed};
 use crate::check::{Outcome, Outcomes, Problem};
 use crate::checks::session::{Layer, Session, close_queue, failed, introduce, text};
-use crate::model::{Op, Who};
+use crate::model::{Op, Party};
 
 /// Whether the target did not answer: no completion, or one that says so.
 pub(crate) fn is_unanswered(error: &GpuQueueError) -> bool {
@@ -55,7 +55,7 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
                   fabric efa do by default); to see a peer answer, run fi_pingpong -p efa on another host and \
                   fi_pingpong -p efa HOST here"
                 .to_owned(),
-            who: Who::Code,
+            who: Party::Program,
         })
         .into(),
         Err(second) if is_unanswered(&second) => failed(
@@ -69,7 +69,7 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
             "on EC2, let the security group allow all traffic within itself, inbound and outbound, on every EFA \
              interface; then check the port's state (DEV-004); to see a peer answer, run fi_pingpong -p efa on another \
              host and fi_pingpong -p efa HOST here",
-            Who::Host,
+            Party::Account,
         ),
         Err(second) => put_failed(&second, wait),
     }
@@ -86,7 +86,7 @@ pub(super) fn without_network(mut outcomes: Outcomes) -> Outcomes {
             problem.fix = "unset SOFTEFA_BREAK and SOFTEFA_DROP_LOOPBACK if they are set; otherwise raise --time-limit \
                            (milliseconds), and if that does not help, report it (gda-probe report)"
                 .to_owned();
-            problem.who = Who::Code;
+            problem.who = Party::Caller;
         }
     }
     outcomes

@@ -16,7 +16,7 @@ use super::super::session::{Layer, Session, failed, missing, without_hint};
 use super::pattern::Pattern;
 use crate::check::Outcomes;
 use crate::exchange::Deadline;
-use crate::model::{Op, Who};
+use crate::model::{Op, Party};
 use crate::worker::PutRequest;
 use crate::worker::short_limit;
 
@@ -75,7 +75,7 @@ fn too_large(bytes: u64, available: u64) -> Outcomes {
         "memory for the source and the target of one operation",
         "the probe writes every byte from one buffer and compares it in another",
         "use a smaller --bytes, or run on a machine with more free memory",
-        Who::Code,
+        Party::Caller,
     )
 }
 
@@ -107,7 +107,7 @@ pub(super) fn corrupted(observed: String) -> Outcomes {
         "every byte of the source at its offset in the target, and no other byte changed",
         "a request completed with status 0 before its bytes arrived, or they went to another address",
         "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Who::Host,
+        Party::Operator,
     )
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
                 "{}; on EC2, check that the security group allows all traffic within itself, inbound and outbound",
                 page(*status)
             );
-            ("the adapter or the target refused the request", fix, Who::Host)
+            ("the adapter or the target refused the request", fix, Party::Account)
         }
         Work(WorkError::Device { .. }) => (
             "the adapter did not complete the request in time: the doorbell did not arrive, the port is down, or the \
@@ -140,7 +140,7 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
                 + "check the port's state, and that the security group allows all traffic within itself, inbound \
                    and outbound; some platforms drop what an adapter sends to itself: run fi_pingpong -p efa on \
                    another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound",
-            Who::Host,
+            Party::Account,
         ),
         Work(WorkError::TooLong { limit, most, .. }) => (
             "an adapter refuses a longer request or moves only a part of it; nothing was posted",
@@ -148,19 +148,19 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
                 Limit::Rdma => format!("use --bytes {most} or less; to move more, raise --count"),
                 _ => format!("use --bytes {most} or less, or --op write, which moves more"),
             },
-            Who::Code,
+            Party::Caller,
         ),
         Work(WorkError::Unsupported { .. }) => {
-            ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Who::Code)
+            ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Party::Caller)
         }
         Gpu(_) => (
             "CUDA failed before or while the kernel ran; the observed text has its result",
             "on the host: run nvidia-smi and search dmesg for Xid; start the program again, because a lost \
              context cannot be used in its process"
                 .to_owned(),
-            Who::Host,
+            Party::Operator,
         ),
-        _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
+        _ => ("nothing was posted", "report it with the provider's version".to_owned(), Party::Operator),
     };
     let required = match error {
         Work(WorkError::TooLong { limit, most, .. }) => format!("at most {most} bytes: {limit}"),
@@ -256,7 +256,7 @@ fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
         "all operations within --max-seconds",
         "so many operations take longer than --max-seconds allows",
         &format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
-        Who::Code,
+        Party::Caller,
     )
 }
 
@@ -384,7 +384,7 @@ impl Moving {
                         "receives that complete with status 0",
                         "the adapter delivered a message or an immediate to this side with an error",
                         &page(status),
-                        Who::Host,
+                        Party::Operator,
                     ));
                 }
                 let operation = self.operation_of(&received).map_err(corrupted)?;
@@ -458,7 +458,7 @@ fn internal(error: impl ToString) -> Outcomes {
         "accesses within the probe's buffers",
         "this is a bug of gda-probe",
         "report it with the version of gda-probe",
-        Who::Code,
+        Party::Program,
     )
 }
 
@@ -469,6 +469,6 @@ fn receive_failed(error: &ReceiveError) -> Outcomes {
         "a completion at the receiver for every operation",
         "the sender's requests completed with status 0, so each must complete at the receiver too",
         "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Who::Host,
+        Party::Operator,
     )
 }

@@ -12,15 +12,11 @@ use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
-use crate::check::{Checked, Outcome, Outcomes, Unit, proven};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::{self, Bed, Case, Meter, REGION, cases, processor};
 use crate::checks::session::{failed, missing};
-use crate::model::Who;
+use crate::model::Party;
 use crate::model::bench::{Bench, Figure};
-
-/// The bench as a check, so that a crash in it is reported as this check's failure.
-pub(crate) static CHECK: Unit<Session> =
-    proven("PUT-006", "The bench completes", &["PUT-002", "PUT-003"], run);
 
 /// Added to a case's share of the time in the request for time, for a single slow call.
 const GRACE: Duration = Duration::from_secs(10);
@@ -94,7 +90,7 @@ fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
     domain.register(buffer, access).map_err(|error| {
-        refused(&error, "fi_mr_reg succeeds", "the adapter moves bytes of registered memory only", Who::Pod)
+        refused(&error, "fi_mr_reg succeeds", "the adapter moves bytes of registered memory only", Party::Pod)
     })
 }
 
@@ -104,7 +100,7 @@ fn unusable(observed: String) -> Outcomes {
         "separate queues for the bench",
         "the bench measures queues that no check uses",
         "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
-        Who::Host,
+        Party::Operator,
     )
 }
 
@@ -124,11 +120,11 @@ fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
         "every write completes with status 0",
         "figures of failed writes mean nothing",
         "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit (milliseconds)",
-        Who::Host,
+        Party::Operator,
     )
 }
 
-fn run(session: &mut Session) -> Checked {
+pub(crate) fn run(session: &mut Session) -> Checked {
     let request = session.request.bench.ok_or_else(|| missing("the bench"))?;
     let modes: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);

@@ -6,14 +6,15 @@ use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, QueryOption, Vers
 use efa_gda_sys::LoadError;
 
 use super::{Session, gpu_memory, refusal, refused};
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::dev;
 use crate::checks::session::{failed, missing, open, without_hint};
-use crate::model::{Memory, Op, Who};
+use crate::model::{Memory, Op, Party};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
 use crate::system::adapters::{Adapter, ForeignDevice};
 use crate::system::loader::LIBFABRIC;
+use crate::worker::Event;
 
 /// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
@@ -22,28 +23,18 @@ const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
 const WHY_LIBFABRIC: &str = "libfabric exposes the adapter's queues";
 
-/// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
-/// objects.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven("LIB-001", "libfabric loads", &["ENV-000", "ENV-005"], loads),
-    declared("LIB-002", "libfabric's version is known", &["LIB-001"], version),
-    proven("FAB-001", "libfabric's efa provider finds an adapter", &["ENV-006", "LIB-001"], provider),
-    proven("FAB-002", "The provider offers the fabric efa-direct", &["FAB-001"], direct),
-    declared("FAB-003", "The requested adapter exists", &["FAB-002"], chosen),
-    proven("FAB-011", "The provider offers FI_XPU", &["FAB-002"], xpu),
-];
-
-fn loads(session: &mut Session) -> Checked {
+pub(crate) fn loads(session: &mut Session) -> Checked {
     let library = match Library::load() {
         Err(error) if session.request.soft && is_absent(&error) => return without_libfabric(session),
         Err(error @ Error::Load(LoadError::Named { .. })) => return Err(wrong_name(session, &error)),
-        loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?,
+        loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Party::Image))?,
     };
     let path = library.path().display().to_string();
     if session.request.soft && library.version() >= FIRST_WITH_ORDER {
         prefer_software_adapter();
     }
     session.start.library = Some(library);
+    session.reports.push(Event::Loaded(path.clone()));
     Outcome::pass(path).into()
 }
 
@@ -75,7 +66,7 @@ fn wrong_name(session: &Session, error: &Error) -> Outcomes {
             "correct LIBFABRIC_PATH, or unset it, so that libfabric is found on the loader's path or in \
              /opt/amazon/efa/lib, {loads}"
         ),
-        Who::Pod,
+        Party::Job,
     )
 }
 
@@ -84,7 +75,7 @@ fn without_libfabric(session: &mut Session) -> Checked {
     let provider = open(&session.request.provider, "the software adapter")?;
     // SAFETY: the file is softefa's provider, of this release or the one that the user named.
     let opened = unsafe { Library::of_provider(provider) };
-    let library = opened.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?;
+    let library = opened.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Party::Image))?;
     session.start.library = Some(library);
     session.start.bare = true;
     Outcome::warn(
@@ -95,7 +86,7 @@ fn without_libfabric(session: &mut Session) -> Checked {
          of which nothing was checked",
         "install libfabric in the image: the EFA installer's for an adapter, libfabric1 of Debian for \
          the software adapter",
-        Who::Image,
+        Party::Image,
     )
     .into()
 }
@@ -111,7 +102,7 @@ fn prefer_software_adapter() {
     unsafe { std::env::set_var(name, preferred) };
 }
 
-fn version(session: &mut Session) -> Checked {
+pub(crate) fn version(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let (version, api) = (library.version(), library.api_version());
     if session.start.bare {
@@ -120,14 +111,15 @@ fn version(session: &mut Session) -> Checked {
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
-fn provider(session: &mut Session) -> Checked {
+pub(crate) fn provider(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let begin = Instant::now();
     // Inline RDMA writes need 128-byte entries; other operations use the default.
     let wide = session.request.put.op == Op::InlineWrite;
     let found =
         Query::new().wide_entries(wide).gpu_memory(session.request.memory == Memory::Gpu).find(library);
-    session.start.took = Some(begin.elapsed());
+    let milliseconds = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    session.reports.push(Event::Started(milliseconds));
     let outcome = match &found {
         Ok(infos) => {
             let first = infos.first().map(Info::provider_version);
@@ -166,7 +158,7 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
                 "get the devices from the EFA device plugin 0.5.10 or newer (request vpc.amazonaws.com/efa), and remove \
                  the hostPath mount of /dev/infiniband; if the failure remains, the operator of the machine must \
                  unload the other vendor's driver: `modprobe -r mlx5_ib`",
-                Who::Pod,
+                Party::Pod,
             )
         }
         Error::NoAdapter(_) if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => failed(
@@ -177,21 +169,21 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
                 "install an rdma-core that knows {} in the image ({}), such as the current EFA installer's",
                 ADAPTER_EFA4.piece, ADAPTER_EFA4.first
             ),
-            Who::Image,
+            Party::Image,
         ),
         Error::NoAdapter(_) if system.all_adapters().is_empty() => failed(
             format!("no EFA adapter is on the PCI bus; {observed}"),
             REQUIRED,
             WHY,
             dev::ATTACH,
-            Who::Host,
+            Party::Account,
         ),
         Error::NoAdapter(_) if has_no_node(&system) => failed(
             format!("no adapter has its device node in /dev/infiniband (DEV-005); {observed}"),
             REQUIRED,
             WHY,
             "fix DEV-005 first: give the container the adapters' nodes in /dev/infiniband",
-            Who::Pod,
+            Party::Pod,
         ),
         Error::NoAdapter(_) => failed(
             observed,
@@ -199,23 +191,23 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
             WHY,
             "if ENV-004, ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
              the efa provider in the image, such as the EFA installer's",
-            Who::Image,
+            Party::Image,
         ),
         Error::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => failed(
             observed,
             REQUIRED,
             "the bytes are in memory of the GPU, which the provider registers only with FI_HMEM",
             gpu_memory::WITH_CUDA,
-            Who::Image,
+            Party::Image,
         ),
         Error::OptionNotAvailable { .. } => failed(
             observed,
             REQUIRED,
             "an inline RDMA write needs 128-byte entries",
             "use another --op, or an adapter with 128-byte entries and rdma-core 63 or newer",
-            Who::Code,
+            Party::Caller,
         ),
-        error => refused(error, REQUIRED, WHY, Who::Image),
+        error => refused(error, REQUIRED, WHY, Party::Image),
     }
 }
 
@@ -239,16 +231,16 @@ fn no_software_adapter(error: &Error) -> Outcomes {
         "softefa's provider did not start, or this libfabric did not load it",
         "read softefa's messages on stderr (more with SOFTEFA_LOG=1); correct the SOFTEFA_* variables that are set \
          (docs/softefa.md lists their values), and unset FI_PROVIDER if it excludes efa",
-        Who::Pod,
+        Party::Job,
     )
 }
 
-fn direct(session: &mut Session) -> Checked {
+pub(crate) fn direct(session: &mut Session) -> Checked {
     let found = session.start.lookup.take().ok_or_else(|| missing("the list of adapters"))?;
     session.start.infos = found.map_err(refusal(
         &format!("{}, from {} on", EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe()),
         "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
-        Who::Image,
+        Party::Image,
     ))?;
     Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.start.infos).join(", "))).into()
 }
@@ -257,7 +249,7 @@ fn names(infos: &[Info]) -> Vec<String> {
     infos.iter().map(|info| info.domain_name().into_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Checked {
+pub(crate) fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -274,13 +266,13 @@ fn chosen(session: &mut Session) -> Checked {
             "name an adapter that was found (such as --device {}), or omit --device to use all",
             found.first().map(String::as_str).unwrap_or_default()
         ),
-        Who::Code,
+        Party::Caller,
     )
     .into()
 }
 
 /// FI_XPU is one of two ways to a queue that a GPU drives, so its absence is no failure.
-fn xpu(session: &mut Session) -> Checked {
+pub(crate) fn xpu(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let version = library.version().to_string();
     if !XPU.is_in(&version) {

@@ -3,34 +3,26 @@
 use efa_gda::verbs::{Device, Error, Library};
 
 use super::{Session, refusal};
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::session::{failed, open, without_hint};
-use crate::model::Who;
+use crate::model::Party;
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven("VRB-001", "rdma-core loads", &["ENV-000"], loads),
-    declared("VRB-002", "rdma-core can expose queues", &["VRB-001"], exposes),
-    proven("VRB-003", "libibverbs finds an EFA adapter", &["VRB-001"], finds),
-    declared("VRB-004", "The requested adapter exists", &["VRB-003"], chosen),
-];
-
-fn loads(session: &mut Session) -> Checked {
+pub(crate) fn loads(session: &mut Session) -> Checked {
     let why = "without libfabric, libefa exposes the adapter's queues";
-    let library = Library::load().map_err(refusal("libibverbs.so.1 and libefa.so.1", why, Who::Image))?;
+    let library = Library::load().map_err(refusal("libibverbs.so.1 and libefa.so.1", why, Party::Image))?;
     let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
     let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
     session.start.library = Some(library);
     Outcome::pass(observed.unwrap_or_default()).into()
 }
 
-fn exposes(session: &mut Session) -> Checked {
+pub(crate) fn exposes(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "rdma-core")?;
     let release = library.libraries().map(|(_, efa)| efa.release.to_string()).unwrap_or_default();
     library.exposes_queues().map_err(refusal(
         "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
         "older releases do not expose the addresses of a queue",
-        Who::Image,
+        Party::Image,
     ))?;
     let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
     let without =
@@ -43,7 +35,7 @@ fn may_be_efa(device: &Device) -> bool {
     !matches!(device.open(), Err(Error::NotEfa { .. }))
 }
 
-fn finds(session: &mut Session) -> Checked {
+pub(crate) fn finds(session: &mut Session) -> Checked {
     session.start.devices = adapters(open(&session.start.library, "rdma-core")?)?;
     Outcome::pass(names(&session.start.devices).join(", ")).into()
 }
@@ -53,7 +45,7 @@ fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
     const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
                        /dev/infiniband";
     // The usual cause, and the fix in the error, is a missing kernel module.
-    let devices = library.devices().map_err(refusal("ibv_get_device_list succeeds", WHY, Who::Host))?;
+    let devices = library.devices().map_err(refusal("ibv_get_device_list succeeds", WHY, Party::Operator))?;
     let names = names(&devices);
     let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
     if adapters.is_empty() {
@@ -65,7 +57,7 @@ fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
             "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; Kubernetes: the \
              resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the operator of the host must fix \
              that first",
-            Who::Pod,
+            Party::Pod,
         ));
     }
     Ok(adapters)
@@ -75,7 +67,7 @@ fn names(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| device.name().to_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Checked {
+pub(crate) fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.devices);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -95,7 +87,7 @@ fn chosen(session: &mut Session) -> Checked {
             "name an adapter that was found (such as --device {}), or omit --device to use all",
             found.first().map(String::as_str).unwrap_or_default()
         ),
-        Who::Code,
+        Party::Caller,
     )
     .into()
 }
@@ -166,8 +158,8 @@ mod tests {
     #[test]
     fn a_missing_kernel_module_is_the_hosts_and_a_missing_device_the_pods() {
         for (list, who, fix) in [
-            (no_module as unsafe extern "C" fn(*mut c_int) -> _, Who::Host, "kernel module"),
-            (no_device, Who::Pod, "to the container"),
+            (no_module as unsafe extern "C" fn(*mut c_int) -> _, Party::Operator, "kernel module"),
+            (no_device, Party::Pod, "to the container"),
         ] {
             let problem = failure(list);
             assert_eq!(problem.who, who, "{problem:?}");
