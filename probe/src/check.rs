@@ -101,7 +101,11 @@ pub(crate) struct Check {
     pub(crate) who: &'static [Party],
     /// What is done with the node if its operator solves the problem.
     pub(crate) of_host: Action,
-    /// The usual fix.
+    /// The requirement, unless a problem states another one.
+    pub(crate) required: &'static str,
+    /// Why it matters, unless a problem states another reason.
+    pub(crate) why: &'static str,
+    /// The usual fix, which a problem has unless it states another one.
     pub(crate) fix: &'static str,
     /// Its page, in Markdown.
     pub(crate) page: &'static str,
@@ -122,6 +126,8 @@ impl Check {
             follows: Follows::IfNonePasses(&[]),
             who: &[],
             of_host: Action::FixHost,
+            required: "",
+            why: "",
             fix: "",
             page: "",
         }
@@ -131,16 +137,38 @@ impl Check {
     pub(crate) fn category(&self) -> &'static str {
         self.code.split_once('-').map_or(self.code, |(category, _)| category)
     }
+
+    /// The party that can solve a problem.
+    pub(crate) fn party(&self, problem: &Problem) -> Party {
+        problem.who.or(self.who.first().copied()).unwrap_or(Party::Program)
+    }
 }
 
-/// What a warning or a failure must report.
+/// What a warning or a failure reports; what is None is the check's own.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) observed: String,
-    pub(crate) required: String,
-    pub(crate) why: String,
-    pub(crate) fix: String,
-    pub(crate) who: Party,
+    pub(crate) required: Option<String>,
+    pub(crate) why: Option<String>,
+    pub(crate) fix: Option<String>,
+    pub(crate) who: Option<Party>,
+}
+
+impl Problem {
+    /// A problem with the requirement, the reason, the fix and the party of its check.
+    pub(crate) fn new(observed: impl Into<String>) -> Self {
+        Self { observed: observed.into(), required: None, why: None, fix: None, who: None }
+    }
+
+    /// Another requirement, and why it matters.
+    pub(crate) fn expects(self, required: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { required: Some(required.into()), why: Some(why.into()), ..self }
+    }
+
+    /// Another fix, and the party that can apply it.
+    pub(crate) fn fix(self, fix: impl Into<String>, who: Party) -> Self {
+        Self { fix: Some(fix.into()), who: Some(who), ..self }
+    }
 }
 
 /// The result of a check for one subject.
@@ -159,28 +187,48 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// A failure: the observed and the required value, why the requirement matters, what to do, and who can.
-    pub(crate) fn fail(
-        observed: impl Into<String>,
-        required: impl Into<String>,
-        why: impl Into<String>,
-        fix: impl Into<String>,
-        who: Party,
-    ) -> Self {
-        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
-        Self::Fail(Problem { observed, required, why, fix, who })
+    /// A failure.
+    pub(crate) fn fail(observed: impl Into<String>) -> Self {
+        Self::Fail(Problem::new(observed))
     }
 
-    /// A warning, with what [`Self::fail`] has.
-    pub(crate) fn warn(
-        observed: impl Into<String>,
-        required: impl Into<String>,
-        why: impl Into<String>,
-        fix: impl Into<String>,
-        who: Party,
-    ) -> Self {
-        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
-        Self::Warn(Problem { observed, required, why, fix, who })
+    /// A warning.
+    pub(crate) fn warn(observed: impl Into<String>) -> Self {
+        Self::Warn(Problem::new(observed))
+    }
+
+    /// This outcome with its problem changed, if it has one.
+    fn with(self, change: impl FnOnce(Problem) -> Problem) -> Self {
+        match self {
+            Self::Warn(problem) => Self::Warn(change(problem)),
+            Self::Fail(problem) => Self::Fail(change(problem)),
+            other => other,
+        }
+    }
+
+    /// Another requirement than the check's, and why it matters.
+    pub(crate) fn expects(self, required: impl Into<String>, why: impl Into<String>) -> Self {
+        self.with(|problem| problem.expects(required, why))
+    }
+
+    /// Another requirement than the check's, for the same reason.
+    pub(crate) fn required(self, required: impl Into<String>) -> Self {
+        self.with(|problem| Problem { required: Some(required.into()), ..problem })
+    }
+
+    /// Another reason than the check's.
+    pub(crate) fn why(self, why: impl Into<String>) -> Self {
+        self.with(|problem| Problem { why: Some(why.into()), ..problem })
+    }
+
+    /// Another fix than the check's, and the party that can apply it.
+    pub(crate) fn fix(self, fix: impl Into<String>, who: Party) -> Self {
+        self.with(|problem| problem.fix(fix, who))
+    }
+
+    /// Another fix than the check's, which the same party can apply.
+    pub(crate) fn hint(self, fix: impl Into<String>) -> Self {
+        self.with(|problem| Problem { fix: Some(fix.into()), ..problem })
     }
 
     /// A pass with the observed value.
@@ -344,7 +392,11 @@ fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Fin
         Outcome::Warn(problem) => (State::Warn, problem),
         Outcome::Fail(problem) => (State::Fail, problem),
     };
-    let Problem { observed, required, why, fix, who } = problem;
+    let who = check.party(&problem);
+    let Problem { observed, required, why, fix, .. } = problem;
+    let own = |text: Option<String>, own: &str| text.unwrap_or_else(|| own.to_owned());
+    let (required, why, fix) = (own(required, check.required), own(why, check.why), own(fix, check.fix));
+    debug_assert!(!required.is_empty() && !why.is_empty() && !fix.is_empty(), "{} lacks a text", check.code);
     let (observed, required, why, fix) = (shown(observed), shown(required), shown(why), shown(fix));
     Finding { state, observed, required, why, fix, who: Some(who.role()), party: Some(who), ..finding }
 }
@@ -362,7 +414,7 @@ mod tests {
     }
 
     fn fails() -> Outcomes {
-        Outcome::fail("x", "x", "x", "x", Party::Operator).into()
+        Outcome::fail("x").expects("x", "x").fix("x", Party::Operator).into()
     }
 
     #[test]

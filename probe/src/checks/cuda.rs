@@ -37,14 +37,7 @@ pub(crate) fn choice(system: &mut System) -> Checked {
     if system.soft {
         return Outcome::pass("no GPU: this machine shows none, and the software adapter needs none").into();
     }
-    Outcome::fail(
-        NO_DEVICE,
-        "an NVIDIA GPU, or --gpu none",
-        "with GPU-Direct Async, a GPU posts to the adapter",
-        GET_GPU,
-        Party::Operator,
-    )
-    .into()
+    Outcome::fail(NO_DEVICE).fix(GET_GPU, Party::Operator).into()
 }
 
 /// Whether the run uses no GPU.
@@ -82,16 +75,18 @@ pub(crate) fn kernel_driver(system: &mut System) -> Checked {
     if !system.has_nvidia() {
         let required = "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer";
         let why = "without a GPU, no kernel can post to the adapter";
-        return Outcome::fail(NO_DEVICE, required, why, GET_GPU, Party::Operator).into();
+        return Outcome::fail(NO_DEVICE).expects(required, why).fix(GET_GPU, Party::Operator).into();
     }
-    Outcome::fail(
-        "no version in /proc/driver/nvidia/version",
-        "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer",
-        "no program can use the GPU without this driver",
-        "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime",
-        Party::Operator,
-    )
-    .into()
+    Outcome::fail("no version in /proc/driver/nvidia/version")
+        .expects(
+            "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer",
+            "no program can use the GPU without this driver",
+        )
+        .fix(
+            "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime",
+            Party::Operator,
+        )
+        .into()
 }
 
 pub(crate) fn peer_mapping(system: &mut System) -> Checked {
@@ -108,17 +103,8 @@ pub(crate) fn peer_mapping(system: &mut System) -> Checked {
     if on {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();
     }
-    Outcome::fail(
-        format!("the nvidia module runs without PeerMappingOverride=1 (RegistryDwords: {line})"),
-        "RegistryDwords: \"PeerMappingOverride=1\"",
-        "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
-              write to the send queue nor ring the doorbell",
-        "on the host: add this line to /etc/modprobe.d/nvidia.conf: `options nvidia \
-         NVreg_RegistryDwords=\"PeerMappingOverride=1\"` then build the initramfs again, which can hold the old options \
-         (update-initramfs -u, or dracut -f), and reboot",
-        Party::Operator,
-    )
-    .into()
+    Outcome::fail(format!("the nvidia module runs without PeerMappingOverride=1 (RegistryDwords: {line})"))
+        .into()
 }
 
 /// The CUDA driver and the state of its checks.
@@ -252,7 +238,10 @@ impl Cuda {
 type GetText = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 
 fn broken(observed: String, why: &str, fix: &str, who: Party) -> Checked {
-    Outcome::fail(observed, "a CUDA driver of version 12.0 or newer that starts", why, fix, who).into()
+    Outcome::fail(observed)
+        .expects("a CUDA driver of version 12.0 or newer that starts", why)
+        .fix(fix, who)
+        .into()
 }
 
 pub(crate) fn loads(cuda: &mut Cuda) -> Checked {
@@ -333,15 +322,17 @@ pub(crate) fn gpus(cuda: &mut Cuda) -> Checked {
 }
 
 fn no_gpu(observed: String) -> Checked {
-    Outcome::fail(
-        observed,
-        "the GPU named by --gpu, or at least one GPU",
-        "without a GPU, no kernel can post to the adapter",
-        "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and \
+    Outcome::fail(observed)
+        .expects(
+            "the GPU named by --gpu, or at least one GPU",
+            "without a GPU, no kernel can post to the adapter",
+        )
+        .fix(
+            "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and \
          NVIDIA_VISIBLE_DEVICES, which hide GPUs",
-        Party::Job,
-    )
-    .into()
+            Party::Job,
+        )
+        .into()
 }
 
 fn count(cuda: &Cuda) -> Result<u32, String> {
@@ -355,14 +346,7 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
 
 pub(crate) fn dmabuf(cuda: &mut Cuda) -> Checked {
     match cuda.attribute(ATTRIBUTE_DMA_BUF) {
-        Ok(0) => Outcome::warn(
-            "DMA_BUF_SUPPORTED is 0",
-            "DMA_BUF_SUPPORTED is 1",
-            "the adapter cannot register GPU memory through dmabuf",
-            "on the host: use the open kernel modules of the NVIDIA driver",
-            Party::Operator,
-        )
-        .into(),
+        Ok(0) => Outcome::warn("DMA_BUF_SUPPORTED is 0").into(),
         Ok(value) => Outcome::pass(format!("DMA_BUF_SUPPORTED is {value}")).into(),
         Err(error) => Outcome::unknown(error).into(),
     }

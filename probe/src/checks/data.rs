@@ -18,8 +18,8 @@ use efa_gda::wire::RemoteKey;
 pub(crate) use self::loopback::is_unanswered;
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
-use super::session::{Layer, Session, close_queue, failed, missing, open, text};
-use crate::check::{Checked, Outcome};
+use super::session::{Layer, Session, close_queue, missing, open, text};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::model::{Op, Party, Put, Qualification, SOFTWARE_ADAPTER};
 use crate::soft::checker::Checker;
 use crate::worker::Event;
@@ -64,14 +64,13 @@ pub(crate) fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked
         queue.set_doorbell(mode, &proxy).map_err(text)?;
         Ok(proxy)
     });
-    session.rig.proxy = Some(registered.map_err(|observed| {
-        failed(
-            observed,
-            "a doorbell proxy that accepts the queue",
-            "without a doorbell proxy, nothing rings for entries that the device code posts in this mode",
-            "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
-            Party::Caller,
-        )
+    session.rig.proxy = Some(registered.map_err(|observed| -> Outcomes {
+        Outcome::fail(observed)
+            .fix(
+                "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
+                Party::Caller,
+            )
+            .into()
     })?);
     Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
 }
@@ -185,14 +184,7 @@ pub(crate) fn no_violation<L: Layer>(session: &mut Session<L>) -> Checked {
     if violations.is_empty() {
         return Outcome::pass("no violation").into();
     }
-    Outcome::fail(
-        violations.join("; "),
-        "entries and doorbells that comply with every rule of the rings",
-        "a hardware adapter reacts to such an entry or doorbell with wrong data, or not at all",
-        "report this text: efa-gda's device code wrote the entries",
-        Party::Program,
-    )
-    .into()
+    Outcome::fail(violations.join("; ")).into()
 }
 
 pub(crate) fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
@@ -209,14 +201,9 @@ pub(crate) fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
         Err(error) => Err(put_failed(&error, session.request.wait)),
-        Ok(_) => Outcome::fail(
-            format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
-            "an error completion",
-            "a program hangs or reads wrong data if errors are not reported",
-            "report it with the versions of the adapter and its kernel driver",
-            Party::Operator,
-        )
-        .into(),
+        Ok(_) => {
+            Outcome::fail(format!("a write with rkey {:#x} completed with status 0", wrong.key.get())).into()
+        }
     }
 }
 
@@ -234,12 +221,5 @@ pub(crate) fn closes<L: Layer>(session: &mut Session<L>) -> Checked {
     if failures.is_empty() {
         return Outcome::pass(L::CLOSES).into();
     }
-    Outcome::fail(
-        failures.join("; "),
-        "every object closes, children first",
-        "an object that does not close leaks queues and locked memory in a long-running program",
-        "report it with the library's version",
-        Party::Image,
-    )
-    .into()
+    Outcome::fail(failures.join("; ")).into()
 }

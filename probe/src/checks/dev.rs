@@ -11,13 +11,12 @@ use crate::system::adapters::Adapter;
 use crate::system::instance::devices_of;
 
 /// How a machine gets an adapter.
-pub(crate) const ATTACH: &str = "\
-    in the AWS account: launch a type with GPU-Direct Async (p5en, p6-b200, p6-b300) with network interfaces of the \
-    type efa, or stop the instance and attach such an interface; without EFA, use the software adapter (--soft)";
+pub(crate) const ATTACH: &str = "in the AWS account: launch a type with GPU-Direct Async (p5en, p6-b200, p6-b300) \
+             with network interfaces of the type efa, or stop the instance and attach such an \
+             interface; without EFA, use the software adapter (--soft)";
 /// What helps if an adapter's port is down.
-pub(crate) const REPLACE: &str = "\
-    in the AWS account: check that the adapter's EFA interface is attached, then stop and start the instance; replace \
-    the instance if the port stays down";
+pub(crate) const REPLACE: &str = "in the AWS account: check that the adapter's EFA interface is attached, then stop \
+             and start the instance; replace the instance if the port stays down";
 
 /// One outcome for each adapter.
 fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Checked {
@@ -36,21 +35,13 @@ pub(crate) fn pci(system: &mut System) -> Checked {
     match &system.device {
         Some(wanted) if !all.is_empty() => {
             let names: Vec<&str> = all.iter().map(Adapter::name).collect();
-            Outcome::fail(
-                format!("no adapter is named {wanted}; found: {}", names.join(", ")),
-                "an adapter of that name",
-                why,
-                "name one of those in --device, or omit the option",
-                Party::Caller,
-            )
+            Outcome::fail(format!("no adapter is named {wanted}; found: {}", names.join(", ")))
+                .expects("an adapter of that name", why)
+                .fix("name one of those in --device, or omit the option", Party::Caller)
         }
-        _ => Outcome::fail(
-            "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices",
-            "at least one EFA adapter",
-            why,
-            ATTACH,
-            Party::Account,
-        ),
+        _ => Outcome::fail("no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices")
+            .expects("at least one EFA adapter", why)
+            .fix(ATTACH, Party::Account),
     }
     .into()
 }
@@ -58,14 +49,13 @@ pub(crate) fn pci(system: &mut System) -> Checked {
 pub(crate) fn driver(system: &mut System) -> Checked {
     let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
-        return Outcome::fail(
-            "no /sys/module/efa: the module is not loaded",
-            required,
-            "the kernel driver creates queues and maps them",
-            "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
-            Party::Operator,
-        )
-        .into();
+        return Outcome::fail("no /sys/module/efa: the module is not loaded")
+            .expects(required, "the kernel driver creates queues and maps them")
+            .fix(
+                "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
+                Party::Operator,
+            )
+            .into();
     }
     let Some(version) = system.read("/sys/module/efa/version") else {
         let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -81,18 +71,17 @@ pub(crate) fn driver(system: &mut System) -> Checked {
     if lacks.is_empty() {
         return Outcome::pass(format!("efa {version}")).into();
     }
-    Outcome::warn(
-        format!("efa {version}"),
-        required,
-        format!("this driver lacks {}", lacks.join(", and ")),
-        format!(
-            "on the host: update the efa kernel driver {version} to {} or newer ({} contains it)",
-            COUNTERS_OF_DRIVER.first,
-            INSTALLER_WITH_COUNTERS.describe()
-        ),
-        Party::Operator,
-    )
-    .into()
+    Outcome::warn(format!("efa {version}"))
+        .expects(required, format!("this driver lacks {}", lacks.join(", and ")))
+        .fix(
+            format!(
+                "on the host: update the efa kernel driver {version} to {} or newer ({} contains it)",
+                COUNTERS_OF_DRIVER.first,
+                INSTALLER_WITH_COUNTERS.describe()
+            ),
+            Party::Operator,
+        )
+        .into()
 }
 
 pub(crate) fn bound(system: &mut System) -> Checked {
@@ -100,18 +89,14 @@ pub(crate) fn bound(system: &mut System) -> Checked {
         if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
             return Some(Outcome::pass(rdma));
         }
-        Some(Outcome::fail(
-            format!(
+        Some(
+            Outcome::fail(format!(
                 "kernel driver of the adapter: {}; its RDMA device: {}",
                 adapter.driver.as_deref().unwrap_or("none"),
                 adapter.rdma.as_deref().unwrap_or("none")
-            ),
-            "driver efa and an RDMA device",
-            "the kernel module efa, which drives the adapter, is not loaded or did not start; libfabric finds adapters \
-             through their RDMA devices",
-            bind(adapter, shows_uverbs(system)),
-            Party::Operator,
-        ))
+            ))
+            .fix(bind(adapter, shows_uverbs(system)), Party::Operator),
+        )
     })
 }
 
@@ -131,8 +116,8 @@ fn bind(adapter: &Adapter, has_uverbs: bool) -> String {
             format!("on the host: search dmesg for efa's errors, and load it again (modprobe -r efa; {load})")
         }
         Some(other) => format!(
-            "on the host: load the driver ({load}), and bind the adapter to it instead of {other} (echo {pci} > \
-             {drivers}/{other}/unbind; echo {pci} > {drivers}/efa/bind)"
+            "on the host: load the driver ({load}), and bind the adapter to it instead of \
+             {other} (echo {pci} > {drivers}/{other}/unbind; echo {pci} > {drivers}/efa/bind)"
         ),
         None => format!(
             "on the host: load the driver ({load}); if it is loaded, bind the adapter to it (echo {pci} > \
@@ -150,13 +135,7 @@ pub(crate) fn port(system: &mut System) -> Checked {
         if state.contains("ACTIVE") {
             return Some(Outcome::pass(state));
         }
-        Some(Outcome::fail(
-            state,
-            "4: ACTIVE",
-            "the adapter's port is down, and carries no traffic",
-            REPLACE,
-            Party::Account,
-        ))
+        Some(Outcome::fail(state).fix(REPLACE, Party::Account))
     })
 }
 
@@ -168,32 +147,27 @@ pub(crate) fn node_path(adapter: &Adapter) -> Option<String> {
 pub(crate) fn node(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
-        let required = "a uverbs node in /dev/infiniband";
-        let why = "libibverbs reaches the adapter through this node";
         let Some(path) = node_path(adapter) else {
             let (observed, fix) = match shows_uverbs(system) {
                 true => (
                     "no uverbs device of this adapter in sysfs, although ib_uverbs is loaded",
-                    "on the host: search dmesg for the errors of efa and ib_uverbs, and load efa again (modprobe -r \
-                     efa; modprobe efa)",
+                    "on the host: search dmesg for the errors of efa and ib_uverbs, and load efa again \
+             (modprobe -r efa; modprobe efa)",
                 ),
                 false => (
                     "no uverbs device in sysfs: ib_uverbs is not loaded",
                     "on the host: load ib_uverbs (modprobe ib_uverbs)",
                 ),
             };
-            return Some(Outcome::fail(observed, required, why, fix, Party::Operator));
+            return Some(Outcome::fail(observed).fix(fix, Party::Operator));
         };
         if system.exists(&path) {
             return Some(Outcome::pass(path));
         }
-        Some(Outcome::fail(
-            format!("no {path}"),
-            required,
-            why,
+        Some(Outcome::fail(format!("no {path}")).fix(
             format!(
-                "give the container the device. Kubernetes: request the resource vpc.amazonaws.com/efa. Docker: \
-                 `--device {path}`"
+                "give the container the device. Kubernetes: request the resource \
+             vpc.amazonaws.com/efa. Docker: `--device {path}`"
             ),
             Party::Pod,
         ))
@@ -210,14 +184,7 @@ pub(crate) fn opens(system: &mut System) -> Checked {
             Ok(_) => return Some(Outcome::pass(format!("{path} opens for reading and writing"))),
             Err(error) => error,
         };
-        Some(Outcome::fail(
-            format!("{path}: {error}"),
-            "a device node that opens for reading and writing",
-            "libraries report \"no adapter\" if the node exists and does not open",
-            "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
-                  that), and give the container's user read and write permission",
-            Party::Pod,
-        ))
+        Some(Outcome::fail(format!("{path}: {error}")))
     })
 }
 
@@ -231,14 +198,7 @@ pub(crate) fn all_nodes(system: &mut System) -> Checked {
     }
     let name = |path: &&String| path.trim_start_matches("/dev/infiniband/").to_owned();
     let list: Vec<String> = missing.iter().map(name).collect();
-    Outcome::warn(
-        format!("{observed}; missing in /dev/infiniband: {}", list.join(", ")),
-        "a device node for each adapter on the PCI bus",
-        "a transport that counts adapters in sysfs waits for adapters that it cannot open",
-        "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)",
-        Party::Pod,
-    )
-    .into()
+    Outcome::warn(format!("{observed}; missing in /dev/infiniband: {}", list.join(", "))).into()
 }
 
 pub(crate) fn all_devices(system: &mut System) -> Checked {
@@ -262,23 +222,22 @@ pub(crate) fn all_devices(system: &mut System) -> Checked {
     }
     let required = format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus);
     if gpu_lost {
-        return Outcome::fail(
-            observed,
-            required,
-            "a GPU left the PCI bus; ranks that count on the type's GPUs fail",
-            "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the instance (stop and start \
-             it, or report it to AWS)",
+        return Outcome::fail(observed)
+            .expects(required, "a GPU left the PCI bus; ranks that count on the type's GPUs fail")
+            .fix(
+                "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the \
+             instance (stop and start it, or report it to AWS)",
+                Party::Operator,
+            )
+            .into();
+    }
+    Outcome::warn(observed)
+        .expects(required, "ranks that count on the type's adapters fail, or share an adapter and are slow")
+        .fix(
+            "if the machine has just booted, wait and run again: adapters can appear minutes \
+             late; otherwise launch it with an EFA interface on each network card that supports \
+             EFA; if they are attached, replace the instance",
             Party::Operator,
         )
-        .into();
-    }
-    Outcome::warn(
-        observed,
-        required,
-        "ranks that count on the type's adapters fail, or share an adapter and are slow",
-        "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise launch it \
-         with an EFA interface on each network card that supports EFA; if they are attached, replace the instance",
-        Party::Operator,
-    )
-    .into()
+        .into()
 }

@@ -34,36 +34,44 @@ pub(crate) fn adapter_kind(system: &mut System) -> Checked {
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", described(provider))).into()
         }
-        (Some(Err(Unready::Provider(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "softefa's provider library",
-            "under --soft, libfabric loads the software adapter from this file",
-            format!(
-                "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
-                crate::executable::CARGO_RELEASE_FLAG
-            ),
-            Party::Image,
-        )
-        .into(),
-        (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "a memory file with the provider library, and /proc",
-            "the software adapter is a part of this program, and a library is loaded from a file",
-            "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
-             Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY",
-            Party::Pod,
-        )
-        .into(),
-        (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "a private directory for this run, and a thread that removes it when a signal ends the run",
-            "libfabric loads the software adapter from a directory that must hold nothing else",
-            "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
-             with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
-             processes was reached, raise it (ulimit -u)",
-            Party::Pod,
-        )
-        .into(),
+        (Some(Err(Unready::Provider(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "softefa's provider library",
+                "under --soft, libfabric loads the software adapter from this file",
+            )
+            .fix(
+                format!(
+                    "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
+                    crate::executable::CARGO_RELEASE_FLAG
+                ),
+                Party::Image,
+            )
+            .into(),
+        (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "a memory file with the provider library, and /proc",
+                "the software adapter is a part of this program, and a library is loaded from a file",
+            )
+            .fix(
+                "allow memfd_create in the container's seccomp profile (docker --security-opt \
+             seccomp=FILE; Kubernetes: seccompProfile), or name softefa's library in \
+             SOFTEFA_LIBRARY",
+                Party::Pod,
+            )
+            .into(),
+        (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "a private directory for this run, and a thread that removes it when a signal ends \
+             the run",
+                "libfabric loads the software adapter from a directory that must hold nothing else",
+            )
+            .fix(
+                "set TMPDIR to a directory that exists and is writable, without a colon in its path \
+             (in a container with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir \
+             at /tmp); if the limit of processes was reached, raise it (ulimit -u)",
+                Party::Pod,
+            )
+            .into(),
         // Under rdma-core, `softefa run` starts the adapter before this process.
         (None, true) => Outcome::pass("software adapter under rdma-core (softefa run)").into(),
     }
@@ -84,14 +92,7 @@ pub(crate) fn platform(system: &mut System) -> Checked {
     if cfg!(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")) {
         return Outcome::pass(observed).into();
     }
-    Outcome::fail(
-        observed,
-        "64-bit little-endian Linux",
-        "EFA has drivers for no other system",
-        "run on an x86_64 or aarch64 instance with Linux",
-        Party::Operator,
-    )
-    .into()
+    Outcome::fail(observed).into()
 }
 
 pub(crate) fn instance(system: &mut System) -> Checked {
@@ -106,17 +107,20 @@ pub(crate) fn instance(system: &mut System) -> Checked {
     if GDA_FAMILIES.contains(&family) {
         return Outcome::pass(product).into();
     }
-    Outcome::warn(
-        product,
-        format!("one of {}", GDA_FAMILIES.join(", ")),
-        "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells",
-        format!(
-            "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
-            GDA_FAMILIES.join(", ")
-        ),
-        Party::Account,
-    )
-    .into()
+    Outcome::warn(product)
+        .expects(
+            format!("one of {}", GDA_FAMILIES.join(", ")),
+            "AWS documents GPU-Direct Async for these types only; on other types a GPU may not \
+             reach doorbells",
+        )
+        .fix(
+            format!(
+                "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
+                GDA_FAMILIES.join(", ")
+            ),
+            Party::Account,
+        )
+        .into()
 }
 
 pub(crate) fn memlock(system: &mut System) -> Checked {
@@ -137,16 +141,13 @@ pub(crate) fn memlock(system: &mut System) -> Checked {
     if bytes >= LOCK_ENOUGH {
         return Outcome::pass(format!("{bytes} bytes")).into();
     }
-    let problem = Problem {
-        observed: format!("a limit of {bytes} bytes"),
-        required: format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
-        why:
+    let problem = Problem::new(format!("a limit of {bytes} bytes"))
+        .expects(
+            format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
             "every registered buffer and ring is locked in memory; beyond the limit, registration fails with \
-              ENOMEM"
-                .to_owned(),
-        fix: raise_memlock(system),
-        who: Party::Pod,
-    };
+              ENOMEM",
+        )
+        .fix(raise_memlock(system), Party::Pod);
     if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
 }
 
@@ -188,29 +189,30 @@ pub(crate) fn fork(system: &mut System) -> Checked {
     }
     let unset = format!("if no program of the job forks, unset {}", names_of(&requests));
     if huge.is_empty() {
-        return Outcome::warn(
-            observed,
-            "fork support without huge pages, or Linux 5.13 or newer",
-            "fork support of rdma-core marks memory by small pages, which corrupts registered memory in huge pages",
-            format!("{unset}; otherwise register no memory in huge pages"),
-            Party::Job,
-        )
-        .into();
+        return Outcome::warn(observed)
+            .expects(
+                "fork support without huge pages, or Linux 5.13 or newer",
+                "fork support of rdma-core marks memory by small pages, which corrupts registered \
+             memory in huge pages",
+            )
+            .fix(format!("{unset}; otherwise register no memory in huge pages"), Party::Job)
+            .into();
     }
     let why = match of_provider {
         Some(_) => {
             "the efa provider aborts a process that requests fork support and the provider's huge pages"
         }
         None => {
-            "with fork support and RDMAV_HUGEPAGES_SAFE the efa provider fails, and libfabric finds no adapter"
+            "with fork support and RDMAV_HUGEPAGES_SAFE the efa provider fails, and libfabric \
+             finds no adapter"
         }
     };
     let required = format!("with fork support, not set: {}; or Linux 5.13 or newer", names_of(&huge));
     let fix = format!("unset {}; or, {unset}", names_of(&huge));
     // rdma-core alone accepts both.
     match system.via {
-        Via::Libfabric => Outcome::fail(observed, required, why, fix, Party::Job).into(),
-        Via::Verbs => Outcome::warn(observed, required, why, fix, Party::Job).into(),
+        Via::Libfabric => Outcome::fail(observed).expects(required, why).fix(fix, Party::Job).into(),
+        Via::Verbs => Outcome::warn(observed).expects(required, why).fix(fix, Party::Job).into(),
     }
 }
 
@@ -252,14 +254,13 @@ pub(crate) fn aborting(system: &mut System) -> Checked {
     if aborting.is_empty() {
         return Outcome::pass("no such variable is set").into();
     }
-    Outcome::fail(
-        format!("set: {}", aborting.join(", ")),
-        format!("not set: {}", names_of(&aborting)),
-        "the efa provider of libfabric 2 aborts every process that has this setting",
-        format!("unset {}", names_of(&aborting)),
-        Party::Job,
-    )
-    .into()
+    Outcome::fail(format!("set: {}", aborting.join(", ")))
+        .expects(
+            format!("not set: {}", names_of(&aborting)),
+            "the efa provider of libfabric 2 aborts every process that has this setting",
+        )
+        .fix(format!("unset {}", names_of(&aborting)), Party::Job)
+        .into()
 }
 
 /// A variable with values that hide adapters or capabilities from libfabric's clients.
@@ -324,13 +325,9 @@ pub(crate) fn restricting(system: &mut System) -> Checked {
         if !(variable.restricts)(&value) {
             continue;
         }
-        let problem = Problem {
-            observed: format!("{}={value}", variable.name),
-            required: "not set, or a value without this effect".to_owned(),
-            why: variable.why.to_owned(),
-            fix: format!("unset {}", variable.name),
-            who: Party::Job,
-        };
+        let problem = Problem::new(format!("{}={value}", variable.name))
+            .expects("not set, or a value without this effect", variable.why)
+            .fix(format!("unset {}", variable.name), Party::Job);
         let outcome = match system.via {
             Via::Libfabric if variable.stops_all => Outcome::Fail(problem),
             _ => Outcome::Warn(problem),

@@ -21,11 +21,14 @@ use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{MappedQueue, Region};
 
 use super::rows::{Run, Turn, plan};
-use super::session::{self, Layer, Poster, failed, missing, without_hint};
-use crate::check::{Checked, Outcomes};
+use super::session::{self, Layer, Poster, missing, without_hint};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::model::{Op, Party};
 use crate::worker::stream::Stream;
 use crate::worker::{Executor, Request};
+
+/// Why memory must register.
+pub(crate) const MOVES_REGISTERED: &str = "the adapter moves bytes of registered memory only";
 
 /// The state that the checks of libfabric share.
 pub(crate) type Session = session::Session<Libfabric>;
@@ -88,25 +91,21 @@ impl Layer for Libfabric {
             return Err(missing("the endpoint"));
         };
         MappedQueue::new(endpoint, ops).map_err(|error| {
-            failed(
-                error_chain(&error).to_string(),
-                "a queue that the host's device code can use",
-                "the device code in the host executor uses the memory that libfabric mapped",
-                "report it with the provider's version",
-                Party::Image,
-            )
+            Outcome::fail(error_chain(&error).to_string())
+                .expects(
+                    "a queue that the host's device code can use",
+                    "the device code in the host executor uses the memory that libfabric mapped",
+                )
+                .fix("report it with the provider's version", Party::Image)
+                .into()
         })
     }
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         let registered = domain.register(buffer, access).map_err(|error| {
-            refused(
-                &error,
-                "fi_mr_reg succeeds",
-                "the adapter moves bytes of registered memory only",
-                Party::Pod,
-            )
+            let outcome = failure(&error).fix(error.hint(), Party::Pod);
+            Outcomes::from(outcome.expects("fi_mr_reg succeeds", MOVES_REGISTERED))
         });
         Ok(registered?.into())
     }
@@ -184,24 +183,16 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 }
 
 /// A failure whose observed text and fix come from libfabric's error.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Party) -> Outcomes {
-    failed(without_hint(error, error.hint()), required, why, error.hint(), who)
+pub(crate) fn failure(error: &Error) -> Outcome {
+    Outcome::fail(without_hint(error, error.hint())).hint(error.hint())
 }
 
-/// [`refused`], for `map_err`.
-pub(crate) fn refusal(required: &str, why: &str, who: Party) -> impl FnOnce(Error) -> Outcomes {
-    move |error| refused(&error, required, why, who)
+/// [`failure`], for `map_err`.
+pub(crate) fn refused(error: Error) -> Outcomes {
+    failure(&error).into()
 }
 
-/// [`refusal`] with a `next` step after libfabric's hint.
-pub(crate) fn refusal_then(
-    required: &str,
-    why: &str,
-    who: Party,
-    next: &str,
-) -> impl FnOnce(Error) -> Outcomes {
-    move |error| {
-        let fix = format!("{}; then {next}", error.hint());
-        failed(without_hint(&error, error.hint()), required, why, &fix, who)
-    }
+/// [`failure`] with a `next` step after libfabric's hint, for `map_err`.
+pub(crate) fn refused_then(next: String) -> impl FnOnce(Error) -> Outcomes {
+    move |error| failure(&error).hint(format!("{}; then {next}", error.hint())).into()
 }

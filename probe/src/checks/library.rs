@@ -86,15 +86,17 @@ pub(crate) fn intended(libraries: &mut Libraries) -> Checked {
     if resolve(&wanted) == resolve(loaded) {
         return Outcome::pass(loaded).into();
     }
-    Outcome::warn(
-        loaded,
-        wanted.clone(),
-        "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the loaded one may \
-              lack operations that it has",
-        format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
-        Party::Image,
-    )
-    .into()
+    Outcome::warn(loaded)
+        .expects(
+            wanted.clone(),
+            "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the \
+             loaded one may lack operations that it has",
+        )
+        .fix(
+            format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
+            Party::Image,
+        )
+        .into()
 }
 
 fn list(copies: &[Copy]) -> String {
@@ -121,7 +123,10 @@ fn one_release(system: &System, soname: &str, library: &str, why: &str, fix: &st
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::warn(list(&copies), format!("one release of {library}"), why, fix, Party::Image).into()
+    Outcome::warn(list(&copies))
+        .expects(format!("one release of {library}"), why)
+        .fix(fix, Party::Image)
+        .into()
 }
 
 pub(crate) fn one_libfabric(libraries: &mut Libraries) -> Checked {
@@ -129,8 +134,8 @@ pub(crate) fn one_libfabric(libraries: &mut Libraries) -> Checked {
         return Ok(Outcomes::none());
     }
     let why = "a program and its plugin may load different copies, which cannot share objects";
-    let fix = "remove all but one from the image (keep the EFA installer's, in /opt/amazon/efa, if it is there), or set one \
-               LD_LIBRARY_PATH for every process";
+    let fix = "remove all but one from the image (keep the EFA installer's, in /opt/amazon/efa, if \
+             it is there), or set one LD_LIBRARY_PATH for every process";
     one_release(&libraries.system, LIBFABRIC, "libfabric", why, fix)
 }
 
@@ -157,16 +162,18 @@ fn join(numbers: &[u32]) -> String {
 pub(crate) fn libefa(libraries: &mut Libraries) -> Checked {
     let copies = libraries.system.copies(LIBEFA);
     let missing = |observed: String| {
-        Outcome::fail(
-            observed,
-            format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
-            "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added",
-            format!(
-                "install {} or newer in the image, such as the current EFA installer's",
-                QUEUE_QUERIES.describe()
-            ),
-            Party::Image,
-        )
+        Outcome::fail(observed)
+            .expects(
+                format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
+                "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added",
+            )
+            .fix(
+                format!(
+                    "install {} or newer in the image, such as the current EFA installer's",
+                    QUEUE_QUERIES.describe()
+                ),
+                Party::Image,
+            )
     };
     if copies.is_empty() {
         return missing("no libefa.so.1 in the loader's directories".to_owned()).into();

@@ -16,29 +16,30 @@ fn broken<L: Layer>(session: &Session<L>, error: &ExposureError) -> Outcomes {
     let (observed, required) = facts.split_once("; ").unwrap_or((facts, "the rules of the rings"));
     let (fix, who) = match error {
         _ if session.request.soft => (
-            "unset SOFTEFA_BREAK if it is set, which makes the software adapter report this; otherwise report it \
-             (gda-probe report)",
+            "unset SOFTEFA_BREAK if it is set, which makes the software adapter report this; \
+             otherwise report it (gda-probe report)",
             Party::Caller,
         ),
         ExposureError::EntrySize { .. } => (
-            "install the newest gda-probe and efa-gda: this adapter's entries are of a kind that they do not know yet",
+            "install the newest gda-probe and efa-gda: this adapter's entries are of a kind that \
+             they do not know yet",
             Party::Image,
         ),
         _ => (
-            "install the current EFA installer's libfabric and rdma-core in the image; if they are current, report it \
-             to AWS with their versions and the kernel driver's (gda-probe report)",
+            "install the current EFA installer's libfabric and rdma-core in the image; if they \
+             are current, report it to AWS with their versions and the kernel driver's \
+             (gda-probe report)",
             Party::Image,
         ),
     };
-    Outcome::fail(
-        observed,
-        required.replace(" was expected", "").replace(" were expected", ""),
-        "the provider reported this, not the program: device code that used these numbers would write outside the \
-         ring, or its doorbells would have no effect",
-        fix,
-        who,
-    )
-    .into()
+    Outcome::fail(observed)
+        .expects(
+            required.replace(" was expected", "").replace(" were expected", ""),
+            "the provider reported this, not the program: device code that used these numbers \
+             would write outside the ring, or its doorbells would have no effect",
+        )
+        .fix(fix, who)
+        .into()
 }
 
 /// The result for a work queue that was exposed, judged by the rules of its ring.
@@ -88,12 +89,10 @@ pub(crate) fn deep_enough<L: Layer>(session: &mut Session<L>) -> Checked {
     if completion.num_entries >= send.num_entries {
         return Outcome::pass(observed).into();
     }
-    Outcome::warn(
-        observed,
-        format!("at least {} completion entries", send.num_entries),
-        "a full send queue can overrun a completion queue that is not read in time",
-        "open the completion queue with at least as many entries as the send queue has",
-        Party::Program,
-    )
-    .into()
+    Outcome::warn(observed)
+        .expects(
+            format!("at least {} completion entries", send.num_entries),
+            "a full send queue can overrun a completion queue that is not read in time",
+        )
+        .into()
 }

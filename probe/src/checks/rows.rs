@@ -156,6 +156,12 @@ impl Row {
         self
     }
 
+    /// The requirement, and why it matters.
+    const fn expects(mut self, required: &'static str, why: &'static str) -> Self {
+        (self.check.required, self.check.why) = (required, why);
+        self
+    }
+
     /// The usual fix.
     const fn fix(mut self, text: &'static str) -> Self {
         self.check.fix = text;
@@ -226,10 +232,14 @@ const VARIABLES: &[Need] =
 /// Why a library finds no adapter: it looks for RDMA devices and their nodes.
 const NO_ADAPTER: &[&str] = &["DEV-001", "DEV-003", "DEV-005", "DEV-006"];
 
+/// Why a query of a queue must succeed.
+const REPORTS: &str = "it reports the addresses and the geometry of the queue";
+
 /// Fixes of several checks.
 const NEW_LIBFABRIC: &str = "install the EFA installer's libfabric in the image, and remove older copies";
 const ADAPTER_REFUSED: &str = "search dmesg on the host for efa; restart the host if its driver is stuck";
-const GEOMETRY: &str = "install the current EFA installer's libfabric and rdma-core; if they are current, report it (gda-probe report)";
+const GEOMETRY: &str = "install the current EFA installer's libfabric and rdma-core; if they are current, \
+             report it (gda-probe report)";
 const REPORT: &str = "report it with the versions of the provider and of gda-probe (gda-probe report)";
 
 /// Every check, in the order of a report.

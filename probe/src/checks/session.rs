@@ -16,7 +16,7 @@ use efa_gda::wire::Peer;
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::Meter;
 use crate::checks::rows::{Row, Run, State};
-use crate::model::{Op, Party, Queues};
+use crate::model::{Op, Queues};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
@@ -302,11 +302,6 @@ pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
     text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }
 
-/// [`Outcome::fail`] with these texts.
-pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Party) -> Outcomes {
-    Outcome::fail(observed, required, why, fix, who).into()
-}
-
 /// The outcome of a check whose prerequisite is not open. The needs that checks declare rule this out.
 pub(crate) fn missing(what: &str) -> Outcomes {
     Outcome::unknown(format!("{what} is not open in this process")).into()
@@ -316,9 +311,6 @@ pub(crate) fn missing(what: &str) -> Outcomes {
 pub(crate) fn open<'a, T>(object: &'a Option<T>, what: &str) -> Result<&'a T, Outcomes> {
     object.as_ref().ok_or_else(|| missing(what))
 }
-
-/// Why a query of a queue must succeed.
-pub(crate) const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
 
 /// The numbers by which a work-queue entry names its target.
 pub(crate) fn describe_peer(peer: &Peer) -> String {

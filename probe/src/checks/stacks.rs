@@ -80,19 +80,20 @@ fn fitting(processes: &Processes) -> bool {
 
 fn outdated(one: &Loaded, needs: &Release) -> Problem {
     let alone = Processes { loaded: vec![one.clone()], ..Processes::default() };
-    Problem {
-        observed: describe(&alone).unwrap_or_default(),
-        required: format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
-        why: "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA in these processes, \
-              whatever is on disk here"
-            .to_owned(),
-        fix: format!(
-            "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and NCCL_NET_PLUGIN \
-             lead to it, and start them again",
-            needs.describe()
-        ),
-        who: Party::Image,
-    }
+    Problem::new(describe(&alone).unwrap_or_default())
+        .expects(
+            format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
+            "this NCCL does not know the GIN backend of an older plugin, and does without \
+             EFA-GDA in these processes, whatever is on disk here",
+        )
+        .fix(
+            format!(
+                "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and \
+             NCCL_NET_PLUGIN lead to it, and start them again",
+                needs.describe()
+            ),
+            Party::Image,
+        )
 }
 
 fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
@@ -130,7 +131,7 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
             ),
         ),
     };
-    Outcome::warn(observed, required, why, fix, Party::Image)
+    Outcome::warn(observed).expects(required, why).fix(fix, Party::Image)
 }
 
 pub(crate) fn gdrcopy(system: &mut System) -> Checked {
@@ -165,15 +166,14 @@ pub(crate) fn gdrcopy(system: &mut System) -> Checked {
             Party::Operator,
         ),
     };
-    Outcome::warn(
-        observed,
-        format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
-        "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires \
+    Outcome::warn(observed)
+        .expects(
+            format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
+            "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires \
          GDRCopy 2.5+\", also if only the module is older",
-        fix,
-        who,
-    )
-    .into()
+        )
+        .fix(fix, who)
+        .into()
 }
 
 #[cfg(test)]

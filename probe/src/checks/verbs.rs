@@ -11,9 +11,10 @@ use efa_gda::verbs::{
     ProtectionDomain, QueuePair, Ready,
 };
 
+use super::fabric::MOVES_REGISTERED;
 use super::rows::{Run, Turn, plan};
-use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
-use crate::check::{Checked, Outcomes};
+use super::session::{self, Layer, missing, no_neighbour, text, without_hint};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::model::{Op, Party};
 use crate::worker::Request;
 use crate::worker::stream::Stream;
@@ -67,25 +68,21 @@ impl Layer for Verbs {
     fn map(rig: &mut Rig) -> Result<MappedQueue, Outcomes> {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
-            failed(
-                error_chain(&error).to_string(),
-                "a queue that the host's device code can use",
-                "the device code in the host executor uses the memory that rdma-core mapped",
-                "report it with the versions of rdma-core and the kernel driver",
-                Party::Image,
-            )
+            Outcome::fail(error_chain(&error).to_string())
+                .expects(
+                    "a queue that the host's device code can use",
+                    "the device code in the host executor uses the memory that rdma-core mapped",
+                )
+                .fix("report it with the versions of rdma-core and the kernel driver", Party::Image)
+                .into()
         })
     }
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         let registered = MemoryRegion::register(domain, buffer, access).map_err(|error| {
-            refused(
-                &error,
-                "ibv_reg_mr succeeds",
-                "the adapter moves bytes of registered memory only",
-                Party::Pod,
-            )
+            let outcome = failure(&error).fix(error.hint(), Party::Pod);
+            Outcomes::from(outcome.expects("ibv_reg_mr succeeds", MOVES_REGISTERED))
         });
         Ok(registered?.into())
     }
@@ -163,7 +160,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 }
 
 /// A failure whose observed text and fix come from rdma-core's error.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Party) -> Outcomes {
+pub(crate) fn failure(error: &Error) -> Outcome {
     let hint = match error {
         Error::Load(_) => {
             "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
@@ -174,10 +171,10 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Party) -> O
         }
         error => error.hint(),
     };
-    failed(without_hint(error, error.hint()), required, why, hint, who)
+    Outcome::fail(without_hint(error, error.hint())).hint(hint)
 }
 
-/// [`refused`], for `map_err`.
-pub(crate) fn refusal(required: &str, why: &str, who: Party) -> impl FnOnce(Error) -> Outcomes {
-    move |error| refused(&error, required, why, who)
+/// [`failure`], for `map_err`.
+pub(crate) fn refused(error: Error) -> Outcomes {
+    failure(&error).into()
 }

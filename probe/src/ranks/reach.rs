@@ -104,8 +104,8 @@ fn needed(mut goals: BTreeSet<&'static str>) -> BTreeSet<&'static str> {
 pub(super) fn first_failure(check: &Check, outcomes: Outcomes) -> Result<(), String> {
     for (_, outcome) in outcomes.0 {
         if let Outcome::Fail(problem) = outcome {
-            let (title, role) = (check.title, problem.who.role().role());
-            let (observed, fix) = (problem.observed, problem.fix);
+            let (title, role) = (check.title, check.party(&problem).role().role());
+            let (observed, fix) = (problem.observed, problem.fix.as_deref().unwrap_or(check.fix));
             return Err(format!(
                 "{}, \"{title}\", does not hold: {observed}; fix ({role}): {fix}",
                 check.code

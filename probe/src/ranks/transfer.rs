@@ -356,7 +356,7 @@ fn seed(rank: u32, round: u64) -> Pattern {
 fn sentence(what: &str, outcomes: Outcomes) -> String {
     let of = outcomes.0.into_iter().find_map(|(_, outcome)| match outcome {
         crate::check::Outcome::Fail(problem) => {
-            Some(format!("{what} failed: {}; {}", problem.observed, problem.fix))
+            Some(format!("{what} failed: {}; {}", problem.observed, problem.fix.unwrap_or_default()))
         }
         crate::check::Outcome::Unknown(_, why) => Some(format!("{what} failed: {why}")),
         _ => None,

@@ -113,7 +113,7 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
         End::Ended(how) if !how.contains("(SIGKILL)") => format!("crash in {library}: {how}"),
         _ => end.observed(),
     };
-    Problem { observed, required: "the check returns a result".to_owned(), why, fix, who }
+    Problem::new(observed).expects("the check returns a result", why).fix(fix, who)
 }
 
 /// How a worker ended that did not report all of its results.
@@ -142,15 +142,17 @@ mod tests {
         };
         for group in [Group::Fabric, Group::Verbs, Group::Cuda, Group::Nodes] {
             let Problem { observed, why, fix, who, .. } = problem(group, &timed_out(true), None);
+            let (why, fix) = (why.unwrap_or_default(), fix.unwrap_or_default());
             assert!(observed.contains("waited 21000 ms for a CPU"), "{observed}");
             assert!(
                 why.contains("busy") && fix.contains("CPU limit") && !fix.contains("install"),
                 "{why}; {fix}"
             );
-            assert_eq!(who, Party::Pod);
+            assert_eq!(who, Some(Party::Pod));
             let hung = problem(group, &timed_out(false), None);
             assert!(
-                hung.observed.contains("not counting 21000 ms") && !hung.why.contains("busy"),
+                hung.observed.contains("not counting 21000 ms")
+                    && !hung.why.as_ref().is_some_and(|why| why.contains("busy")),
                 "{hung:?}"
             );
         }
@@ -158,13 +160,22 @@ mod tests {
 
     #[test]
     fn each_group_names_its_own_library_and_remedy() {
-        let crash =
-            |group| problem(group, &End::Ended("ended by signal 11 (SIGSEGV)".to_owned()), Some("/lib/x.so"));
-        assert!(crash(Group::Fabric).fix.contains("libfabric in the image"));
-        assert_eq!((crash(Group::Cuda).who, crash(Group::Verbs).who), (Party::Operator, Party::Image));
-        assert!(crash(Group::Fabric).why.contains("libfabric or its provider (/lib/x.so)"));
-        assert!(!crash(Group::Cuda).why.contains("/lib/x.so"));
+        let crash = |group| {
+            let ended = End::Ended("ended by signal 11 (SIGSEGV)".to_owned());
+            let Problem { why, fix, who, .. } = problem(group, &ended, Some("/lib/x.so"));
+            (why.unwrap_or_default(), fix.unwrap_or_default(), who)
+        };
+        let (why, fix, who) = crash(Group::Fabric);
+        assert!(
+            why.contains("libfabric or its provider (/lib/x.so)") && fix.contains("libfabric in the image")
+        );
+        assert_eq!(who, Some(Party::Image));
+        let (why, _, who) = crash(Group::Cuda);
+        assert!(!why.contains("/lib/x.so"));
+        assert_eq!(who, Some(Party::Operator));
+        assert_eq!(crash(Group::Verbs).2, Some(Party::Image));
         let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()), None);
-        assert!(killed.fix.contains("memory") && killed.who == Party::Pod, "{killed:?}");
+        assert!(killed.fix.is_some_and(|fix| fix.contains("memory")));
+        assert_eq!(killed.who, Some(Party::Pod));
     }
 }

@@ -127,13 +127,7 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> P
             Party::Operator,
         ),
     };
-    Problem {
-        observed,
-        required: "a CUDA context on the GPU".to_owned(),
-        why: why.to_owned(),
-        fix: fix.to_owned(),
-        who,
-    }
+    Problem::new(observed).expects("a CUDA context on the GPU", why).fix(fix, who)
 }
 
 pub(crate) fn compiles(cuda: &mut Cuda) -> Checked {
@@ -146,15 +140,7 @@ pub(crate) fn compiles(cuda: &mut Cuda) -> Checked {
             let (architecture, origin) = gpu.kernels().expect("prepare loaded the kernels");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
-        Err(error) => Outcome::fail(
-            error_chain(&error).to_string(),
-            "libnvrtc 12 or newer, and a GPU of compute capability 8.0 or newer",
-            "kernels are compiled at run time for the GPU, unless the build included them",
-            "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
-         add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",
-            Party::Image,
-        )
-        .into(),
+        Err(error) => Outcome::fail(error_chain(&error).to_string()).into(),
     }
 }
 
@@ -162,24 +148,26 @@ pub(crate) fn compiles(cuda: &mut Cuda) -> Checked {
 mod tests {
     use super::*;
 
-    fn problem(mode: ComputeMode, mps: bool, result: u32) -> Problem {
-        context_refused(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
+    /// Why a context does not open.
+    fn why(mode: ComputeMode, mps: bool, result: u32) -> String {
+        let sharing = Sharing { mode, mps: Some(mps), mig: false };
+        context_refused(String::new(), sharing, Some(result)).why.unwrap_or_default()
     }
 
     #[test]
     fn exclusive_process_mode_is_named_when_another_process_uses_the_gpu() {
-        let problem = problem(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
-        assert!(problem.why.contains("exclusive process") && problem.why.contains("another process"));
+        let why = why(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
+        assert!(why.contains("exclusive process") && why.contains("another process"));
     }
 
     #[test]
     fn prohibited_mode_is_named_for_any_cuda_result() {
-        assert!(problem(ComputeMode::Prohibited, false, 999).why.contains("no process"));
+        assert!(why(ComputeMode::Prohibited, false, 999).contains("no process"));
     }
 
     #[test]
     fn mps_is_named_when_the_compute_mode_does_not_explain_the_failure() {
-        assert!(problem(ComputeMode::Default, true, 999).why.contains("MPS"));
+        assert!(why(ComputeMode::Default, true, 999).contains("MPS"));
     }
 
     #[test]

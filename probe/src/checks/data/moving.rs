@@ -12,9 +12,9 @@ use efa_gda::queue::{
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
-use super::super::session::{Layer, Session, failed, missing, without_hint};
+use super::super::session::{Layer, Session, missing, without_hint};
 use super::pattern::Pattern;
-use crate::check::Outcomes;
+use crate::check::{Outcome, Outcomes};
 use crate::exchange::Deadline;
 use crate::model::{Op, Party};
 use crate::worker::PutRequest;
@@ -70,13 +70,13 @@ impl Memory {
 }
 
 fn too_large(bytes: u64, available: u64) -> Outcomes {
-    failed(
-        format!("{bytes} bytes are needed, {available} are free"),
-        "memory for the source and the target of one operation",
-        "the probe writes every byte from one buffer and compares it in another",
-        "use a smaller --bytes, or run on a machine with more free memory",
-        Party::Caller,
-    )
+    Outcome::fail(format!("{bytes} bytes are needed, {available} are free"))
+        .expects(
+            "memory for the source and the target of one operation",
+            "the probe writes every byte from one buffer and compares it in another",
+        )
+        .fix("use a smaller --bytes, or run on a machine with more free memory", Party::Caller)
+        .into()
 }
 
 /// Free memory, in bytes; None if the kernel does not report it.
@@ -102,13 +102,16 @@ pub(super) struct Moved {
 }
 
 pub(super) fn corrupted(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "every byte of the source at its offset in the target, and no other byte changed",
-        "a request completed with status 0 before its bytes arrived, or they went to another address",
-        "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Party::Operator,
-    )
+    Outcome::fail(observed)
+        .expects(
+            "every byte of the source at its offset in the target, and no other byte changed",
+            "a request completed with status 0 before its bytes arrived, or they went to another address",
+        )
+        .fix(
+            "run again with -v, and report it with the versions of the adapter and its kernel driver",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// Where the causes of a status are listed.
@@ -171,7 +174,7 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
         Work(WorkError::TooLong { limit, .. }) => without_hint(error, limit.hint()),
         _ => error_chain(error).to_string(),
     };
-    failed(observed, &required, why, &fix, who)
+    Outcome::fail(observed).expects(required, why).fix(fix, who).into()
 }
 
 pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
@@ -247,17 +250,20 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
 /// The outcome of a put that exceeded `--max-seconds`. All completed operations were compared.
 fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
-    failed(
-        format!(
-            "stopped after {} s: {completed} of {} operations are done, and all their bytes are right",
-            took.as_secs(),
-            request.count
-        ),
+    Outcome::fail(format!(
+        "stopped after {} s: {completed} of {} operations are done, and all their bytes are right",
+        took.as_secs(),
+        request.count
+    ))
+    .expects(
         "all operations within --max-seconds",
         "so many operations take longer than --max-seconds allows",
-        &format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
+    )
+    .fix(
+        format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
         Party::Caller,
     )
+    .into()
 }
 
 /// One round: its number, which is the seed of its bytes, its count of operations, and its bound.
@@ -379,13 +385,13 @@ impl Moving {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
                 if received.status != CompletionStatus::Ok {
                     let (code, status) = (received.status.code(), received.status);
-                    return Err(failed(
-                        format!("a receive completed with status {code}: {status}"),
-                        "receives that complete with status 0",
-                        "the adapter delivered a message or an immediate to this side with an error",
-                        &page(status),
-                        Party::Operator,
-                    ));
+                    return Err(Outcome::fail(format!("a receive completed with status {code}: {status}"))
+                        .expects(
+                            "receives that complete with status 0",
+                            "the adapter delivered a message or an immediate to this side with an error",
+                        )
+                        .fix(page(status), Party::Operator)
+                        .into());
                 }
                 let operation = self.operation_of(&received).map_err(corrupted)?;
                 let arrival = arrivals.get_mut(operation).ok_or_else(|| {
@@ -453,22 +459,22 @@ impl Moving {
 }
 
 fn internal(error: impl ToString) -> Outcomes {
-    failed(
-        error.to_string(),
-        "accesses within the probe's buffers",
-        "this is a bug of gda-probe",
-        "report it with the version of gda-probe",
-        Party::Program,
-    )
+    Outcome::fail(error.to_string())
+        .expects("accesses within the probe's buffers", "this is a bug of gda-probe")
+        .fix("report it with the version of gda-probe", Party::Program)
+        .into()
 }
 
 /// The failed outcome for the error of a receive.
 fn receive_failed(error: &ReceiveError) -> Outcomes {
-    failed(
-        error_chain(error).to_string(),
-        "a completion at the receiver for every operation",
-        "the sender's requests completed with status 0, so each must complete at the receiver too",
-        "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Party::Operator,
-    )
+    Outcome::fail(error_chain(error).to_string())
+        .expects(
+            "a completion at the receiver for every operation",
+            "the sender's requests completed with status 0, so each must complete at the receiver too",
+        )
+        .fix(
+            "run again with -v, and report it with the versions of the adapter and its kernel driver",
+            Party::Operator,
+        )
+        .into()
 }

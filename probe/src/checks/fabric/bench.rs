@@ -11,10 +11,10 @@ use efa_gda::queue::{MappedQueue, QueueError};
 use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
-use super::{Session, refused};
+use super::{MOVES_REGISTERED, Session, failure};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::{self, Bed, Case, Meter, REGION, cases, processor};
-use crate::checks::session::{failed, missing};
+use crate::checks::session::missing;
 use crate::model::Party;
 use crate::model::bench::{Bench, Figure};
 
@@ -90,18 +90,18 @@ fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
     domain.register(buffer, access).map_err(|error| {
-        refused(&error, "fi_mr_reg succeeds", "the adapter moves bytes of registered memory only", Party::Pod)
+        failure(&error).expects("fi_mr_reg succeeds", MOVES_REGISTERED).fix(error.hint(), Party::Pod).into()
     })
 }
 
 fn unusable(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "separate queues for the bench",
-        "the bench measures queues that no check uses",
-        "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
-        Party::Operator,
-    )
+    Outcome::fail(observed)
+        .expects("separate queues for the bench", "the bench measures queues that no check uses")
+        .fix(
+            "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// The observed texts of `outcomes`, or why there is no result.
@@ -115,13 +115,14 @@ fn describe(outcomes: &Outcomes) -> String {
 }
 
 fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
-    failed(
-        format!("{}: {}", case.describe(), error_chain(error)),
-        "every write completes with status 0",
-        "figures of failed writes mean nothing",
-        "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit (milliseconds)",
-        Party::Operator,
-    )
+    Outcome::fail(format!("{}: {}", case.describe(), error_chain(error)))
+        .expects("every write completes with status 0", "figures of failed writes mean nothing")
+        .fix(
+            "run gda-probe put with the same options and fix what fails; on a slow machine, \
+             raise --time-limit (milliseconds)",
+            Party::Operator,
+        )
+        .into()
 }
 
 pub(crate) fn run(session: &mut Session) -> Checked {

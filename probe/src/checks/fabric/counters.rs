@@ -204,13 +204,12 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<Values
 
 /// A warning, because queues work without counters. NCCL's EFA-GDA does not: its verdict needs a pass.
 fn uncounted(observed: String, fix: String, who: Party) -> Outcomes {
-    Outcome::warn(
-        observed,
-        "a counter that opens, binds, and counts successes and errors separately",
-        "without counters, a GPU reads completions one by one from the completion queue; NCCL's \
+    Outcome::warn(observed)
+        .expects(
+            "a counter that opens, binds, and counts successes and errors separately",
+            "without counters, a GPU reads completions one by one from the completion queue; NCCL's \
          EFA-GDA cannot do that and does not start",
-        fix,
-        who,
-    )
-    .into()
+        )
+        .fix(fix, who)
+        .into()
 }

@@ -6,10 +6,10 @@ use efa_gda::fabric::{
     Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
 };
 
-use super::{Session, refusal};
+use super::{Session, refused};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, missing, open, without_hint};
+use crate::checks::session::{describe_peer, missing, open, without_hint};
 use crate::model::{PROVIDER, Party};
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
@@ -42,22 +42,24 @@ fn release_of_library(session: &Session) -> Checked {
 }
 
 fn too_old(observed: String) -> Outcomes {
-    Outcome::fail(
-        observed,
-        format!(
-            "{} or newer, because GDA operations need {}",
-            describe(FIRST_WITH_GDA_OPS),
-            GDA_OPS.describe()
-        ),
-        "older providers do not have the operations that expose a queue",
-        format!(
-            "install {} or newer in the image (the current EFA installer has one), where every program \
+    Outcome::fail(observed)
+        .expects(
+            format!(
+                "{} or newer, because GDA operations need {}",
+                describe(FIRST_WITH_GDA_OPS),
+                GDA_OPS.describe()
+            ),
+            "older providers do not have the operations that expose a queue",
+        )
+        .fix(
+            format!(
+                "install {} or newer in the image (the current EFA installer has one), where every program \
              finds it first (LD_LIBRARY_PATH, ld.so.conf)",
-            GDA_OPS.describe()
-        ),
-        Party::Image,
-    )
-    .into()
+                GDA_OPS.describe()
+            ),
+            Party::Image,
+        )
+        .into()
 }
 
 pub(crate) fn table(session: &mut Session) -> Checked {
@@ -66,11 +68,7 @@ pub(crate) fn table(session: &mut Session) -> Checked {
             let why = "the provider is older than the GDA operations";
             return Outcome::Skip(PROVIDER.to_owned(), why.to_owned()).into();
         }
-        opened => opened.map_err(refusal(
-            "fi_open_ops(\"efa gda ops\") succeeds",
-            "these operations expose a queue's memory and doorbell",
-            Party::Image,
-        ))?,
+        opened => opened.map_err(refused)?,
     };
     let offered = ops.available();
     let available = offered.iter().filter(|(_, availability)| availability.is_ok()).map(|(name, _)| *name);
@@ -82,8 +80,7 @@ pub(crate) fn table(session: &mut Session) -> Checked {
 pub(crate) fn work_queues(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
-    let queues =
-        ops.query_qp_wqs(endpoint).map_err(refusal("query_qp_wqs succeeds", EXPOSES, Party::Image))?;
+    let queues = ops.query_qp_wqs(endpoint).map_err(refused)?;
     (session.rig.send, session.rig.receive) = (Some(queues.send), Some(queues.receive));
     Outcome::pass("the GDA operations expose the send queue and the receive queue").into()
 }
@@ -91,7 +88,7 @@ pub(crate) fn work_queues(session: &mut Session) -> Checked {
 pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let ops = open(&session.rig.objects.ops, "the completion queue")?;
     let completions = open(&session.rig.objects.completions, "the completion queue")?;
-    let queue = ops.query_cq(completions).map_err(refusal("query_cq succeeds", EXPOSES, Party::Image))?;
+    let queue = ops.query_cq(completions).map_err(refused)?;
     session.rig.completion = Some(queue);
     Outcome::pass("the GDA operations expose the completion queue").into()
 }
@@ -100,9 +97,7 @@ pub(crate) fn address(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
     let address = *open(&objects.own_address, "the endpoint")?;
-    let why = "a work-queue entry names its target by these three numbers";
-    let peer =
-        ops.query_addr(endpoint, address).map_err(refusal("query_addr succeeds", why, Party::Image))?;
+    let peer = ops.query_addr(endpoint, address).map_err(refused)?;
     session.rig.peer = Some(peer);
     Outcome::pass(describe_peer(&peer)).into()
 }
@@ -110,8 +105,7 @@ pub(crate) fn address(session: &mut Session) -> Checked {
 pub(crate) fn local_key(session: &mut Session) -> Checked {
     let ops = open(&session.rig.objects.ops, "the memory region")?;
     let region = open(&session.rig.objects.region, "the memory region")?;
-    let why = "a work-queue entry names its local memory by this key";
-    let key = ops.get_mr_lkey(region).map_err(refusal("get_mr_lkey succeeds", why, Party::Image))?;
+    let key = ops.get_mr_lkey(region).map_err(refused)?;
     Outcome::pass(format!("lkey {:#x}", key.get())).into()
 }
 
@@ -141,29 +135,21 @@ pub(crate) fn counters(session: &mut Session) -> Checked {
         }
         other => (format!("not offered: {other}"), broken.to_owned()),
     };
-    Outcome::fail(
-        observed,
-        format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
-        "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
+    Outcome::fail(observed)
+        .expects(
+            format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
+            "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
               address instead of the sixth operation; queues work without it, with completions read from the \
               completion queue",
-        fix,
-        Party::Image,
-    )
-    .into()
+        )
+        .fix(fix, Party::Image)
+        .into()
 }
 
 pub(crate) fn external(session: &mut Session) -> Checked {
     let availability = offered(session, "cq_open_ext").ok_or_else(|| missing("the table of operations"))?;
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
-    Outcome::warn(
-        format!("not offered: {absence}"),
-        "cq_open_ext in the provider's table",
-        "queues work without it: the driver allocates completion queues in host memory",
-        "to place completions in a GPU's memory, install the current EFA installer's libfabric in the image",
-        Party::Image,
-    )
-    .into()
+    Outcome::warn(format!("not offered: {absence}")).into()
 }
 
 pub(crate) fn external_opens(session: &mut Session) -> Checked {
@@ -191,14 +177,16 @@ pub(crate) fn external_opens(session: &mut Session) -> Checked {
         Ok(raw) if raw.num_entries >= external_memory::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
-        Ok(raw) => Outcome::warn(
-            format!("{} entries", raw.num_entries),
-            format!("at least the {} requested entries", external_memory::ENTRIES),
-            "a completion queue with fewer entries than its program expects can overrun",
-            "read the depth with query_cq after opening, and report this with the provider's version",
-            Party::Image,
-        )
-        .into(),
+        Ok(raw) => Outcome::warn(format!("{} entries", raw.num_entries))
+            .expects(
+                format!("at least the {} requested entries", external_memory::ENTRIES),
+                "a completion queue with fewer entries than its program expects can overrun",
+            )
+            .fix(
+                "read the depth with query_cq after opening, and report this with the provider's version",
+                Party::Image,
+            )
+            .into(),
         Err(error) => Err(not_opened(&error)),
     };
     if let Err(error) = queue.close() {
@@ -211,12 +199,11 @@ pub(crate) fn external_opens(session: &mut Session) -> Checked {
 
 /// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
-    Outcome::warn(
-        without_hint(error, error.hint()),
-        "cq_open_ext, query_cq and fi_close succeed",
-        "a GPU reads completions in its memory faster than across PCIe",
-        error.hint(),
-        Party::Operator,
-    )
-    .into()
+    Outcome::warn(without_hint(error, error.hint()))
+        .expects(
+            "cq_open_ext, query_cq and fi_close succeed",
+            "a GPU reads completions in its memory faster than across PCIe",
+        )
+        .fix(error.hint(), Party::Operator)
+        .into()
 }

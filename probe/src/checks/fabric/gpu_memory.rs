@@ -8,7 +8,7 @@ use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::{failed, open, text, without_hint};
+use crate::checks::session::{open, text, without_hint};
 use crate::model::Party;
 use crate::system::System;
 
@@ -30,18 +30,20 @@ pub(crate) fn registers(session: &mut Session) -> Checked {
             return Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into();
         }
         Err(error) => {
-            return Err(refused(without_hint(&error, error.hint()), WITH_CUDA.to_owned(), Party::Image));
+            return Outcome::fail(without_hint(&error, error.hint())).fix(WITH_CUDA, Party::Image).into();
         }
     };
-    let fabric =
-        Fabric::open(library, &info).map_err(super::refusal("fi_fabric succeeds", WHY, Party::Image))?;
+    let fabric = Fabric::open(library, &info).map_err(super::refused)?;
     match register_twice(&fabric, &info, &gpu) {
         Ok((here, Ok(_))) => Outcome::pass(here).into(),
-        Ok((here, Err(elsewhere))) => Outcome::warn(
-            format!("{here}; in a thread without a CUDA context: {elsewhere}"),
+        Ok((here, Err(elsewhere))) => Outcome::warn(format!(
+            "{here}; in a thread without a CUDA context: {elsewhere}"
+        ))
+        .expects(
             "registration succeeds in every thread",
-            "programs register in threads of their own, and fi_mr_regattr then returns \"operation not \
-            supported\"",
+            "programs register in threads of their own, and fi_mr_regattr then returns \"operation not supported\"",
+        )
+        .fix(
             "make the GPU's context current in the thread that registers (cudaSetDevice and cudaFree(0), or \
                   cuCtxSetCurrent), or pass memory as a dmabuf",
             Party::Program,
@@ -66,19 +68,12 @@ fn refused_on(root: &Path, error: &Error, loaded: &str) -> Outcomes {
     let (fix, who) = cause(&error.to_string(), &facts);
     let observed = without_hint(error, error.hint());
     let observed = observed.strip_prefix("the GPU memory was not registered: ").unwrap_or(&observed);
-    refused(format!("{observed}; {}{loaded}", facts.describe()), fix, who)
+    Outcome::fail(format!("{observed}; {}{loaded}", facts.describe())).fix(fix, who).into()
 }
 
 /// The fix if the provider has no FI_HMEM.
 pub(super) const WITH_CUDA: &str = "install a libfabric that was built with CUDA (the current EFA installer's), where \
                                     libcuda.so.1 is on the loader's path, and unset FI_HMEM_DISABLE_P2P";
-const WHY: &str =
-    "NCCL, NVSHMEM and DeepEP register the GPU's memory; without that, only host memory can be moved";
-
-fn refused(observed: String, fix: String, who: Party) -> Outcomes {
-    failed(observed, "memory of the GPU registers, as a dmabuf or by its address", WHY, &fix, who)
-}
-
 /// Registers memory in this thread, and in another one. Returns how it was registered here, and the other's result.
 fn register_twice(
     fabric: &Fabric,

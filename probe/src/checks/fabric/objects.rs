@@ -2,10 +2,9 @@
 
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
-use super::{Session, refusal, refusal_then};
+use super::{Session, refused, refused_then};
 use crate::check::{Checked, Outcome};
 use crate::checks::session::open;
-use crate::model::Party;
 
 /// Capacity of the address vector: the probe needs a few addresses.
 pub(super) const PEERS: usize = 16;
@@ -18,11 +17,7 @@ pub(crate) fn fabric(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let rig = &mut session.rig.objects;
     let info = open(&rig.info, "libfabric")?;
-    let opened = efa_gda::fabric::Fabric::open(library, info).map_err(refusal(
-        "fi_fabric succeeds",
-        "all other objects are opened on the fabric",
-        Party::Image,
-    ))?;
+    let opened = efa_gda::fabric::Fabric::open(library, info).map_err(refused)?;
     rig.fabric = Some(opened);
     Outcome::pass(info.fabric_name()).into()
 }
@@ -30,26 +25,21 @@ pub(crate) fn fabric(session: &mut Session) -> Checked {
 pub(crate) fn domain(session: &mut Session) -> Checked {
     let rig = &mut session.rig.objects;
     let (fabric, info) = (open(&rig.fabric, "the fabric")?, open(&rig.info, "the fabric")?);
-    let why = "fi_domain opens the adapter's device and allocates a protection domain";
-    rig.domain = Some(fabric.domain(info).map_err(refusal("fi_domain succeeds", why, Party::Pod))?);
+    rig.domain = Some(fabric.domain(info).map_err(refused)?);
     Outcome::pass(info.domain_name()).into()
 }
 
 pub(crate) fn address_vector(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
-    let why = "the address vector holds address handles";
-    let addresses =
-        domain.address_vector(PEERS).map_err(refusal("fi_av_open succeeds", why, Party::Image))?;
+    let addresses = domain.address_vector(PEERS).map_err(refused)?;
     session.rig.objects.addresses = Some(addresses);
     Outcome::pass(format!("capacity for {PEERS} addresses")).into()
 }
 
 pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
-    let why = "the adapter writes completions into it";
     let opened = domain.completion_queue(COMPLETIONS);
-    session.rig.objects.completions =
-        Some(opened.map_err(refusal("fi_cq_open succeeds", why, Party::Image))?);
+    session.rig.objects.completions = Some(opened.map_err(refused)?);
     Outcome::pass(format!("at least {COMPLETIONS} entries")).into()
 }
 
@@ -58,9 +48,8 @@ pub(crate) fn memory(session: &mut Session) -> Checked {
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
     let registered = domain.register(buffer, Access::ALL);
-    let region = registered.map_err(refusal("fi_mr_reg succeeds", why, Party::Pod))?;
+    let region = registered.map_err(refused)?;
     let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(observed).into()
@@ -80,10 +69,7 @@ pub(crate) fn endpoint(session: &mut Session) -> Checked {
          the driver is stuck",
         info.domain_name()
     );
-    let required = "fi_endpoint, fi_ep_bind and fi_enable succeed";
-    let why = "fi_enable creates the queue pair";
-    let enabled = enabled.map_err(refusal_then(required, why, Party::Operator, &next))?;
-    session.rig.objects.endpoint = Some(enabled);
+    session.rig.objects.endpoint = Some(enabled.map_err(refused_then(next))?);
     Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
 }
 
@@ -97,9 +83,7 @@ pub(crate) fn own_address(session: &mut Session) -> Checked {
          endpoint",
         rig.info.as_ref().map(|info| info.domain_name()).unwrap_or_default()
     );
-    let required = "fi_getname and fi_av_insert succeed";
-    let why = "a writer needs an address handle for its target, and the target needs one for the writer";
-    let (address, length) = inserted.map_err(refusal_then(required, why, Party::Image, &next))?;
+    let (address, length) = inserted.map_err(refused_then(next))?;
     session.rig.objects.own_address = Some(address);
     Outcome::pass(format!("{length} bytes")).into()
 }

@@ -16,7 +16,7 @@ use super::{Libfabric, Session, neighbour};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data;
 use crate::checks::rows::{Turn, plan};
-use crate::checks::session::{Layer as _, Poster, Rig, failed, introduce, missing, text};
+use crate::checks::session::{Layer as _, Poster, Rig, introduce, missing, text};
 use crate::model::{Finding, LOOPBACK, PEER_MAPPING, Pair, Party, State};
 use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
@@ -95,13 +95,17 @@ pub(super) fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
 }
 
 fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
-    failed(
-        error_chain(error).to_string(),
-        "a GPU that can use the adapter's queue",
-        "CUDA refused a call or lost the context; nothing was posted after that",
-        "look up CUDA's result in the observed text; on the host, run nvidia-smi and search dmesg for Xid",
-        Party::Operator,
-    )
+    Outcome::fail(error_chain(error).to_string())
+        .expects(
+            "a GPU that can use the adapter's queue",
+            "CUDA refused a call or lost the context; nothing was posted after that",
+        )
+        .fix(
+            "look up CUDA's result in the observed text; on the host, run nvidia-smi and search \
+             dmesg for Xid",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// The wanted parts that CUDA registered, and the refusals of the others.
@@ -152,14 +156,7 @@ pub(crate) fn sends(session: &mut Session) -> Checked {
         return all_mapped(&mapped);
     }
     explained(session, &refused)?;
-    Err(failed(
-        refused.join("; "),
-        "cuMemHostRegister accepts the send queue's memory and the doorbell",
-        "the GPU cannot write entries or ring the doorbell without these mappings",
-        "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" if it is not set (CUDA-002), and search dmesg \
-         for NVRM; until then, use --doorbell record or --doorbell staged, in which a host thread rings",
-        Party::Operator,
-    ))
+    Err(Outcome::fail(refused.join("; ")).into())
 }
 
 pub(crate) fn completions(session: &mut Session) -> Checked {
@@ -168,17 +165,7 @@ pub(crate) fn completions(session: &mut Session) -> Checked {
         return all_mapped(&mapped);
     }
     explained(session, &refused)?;
-    Outcome::warn(
-        format!("{}; {}", refused.join("; "), host_completions(session)),
-        "cuMemHostRegister accepts the completion queue for reading",
-        "kernels read completions to learn which requests are done and how many slots are free; without \
-         this mapping, a host thread relays each completion to the GPU",
-        "on the host: check CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
-         a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
-         program: use completion counters, or let GpuQueue::with_doorbell relay completions",
-        Party::Operator,
-    )
-    .into()
+    Outcome::warn(format!("{}; {}", refused.join("; "), host_completions(session))).into()
 }
 
 /// Whether the host can read the completions of requests that the GPU posts.
@@ -201,15 +188,7 @@ pub(crate) fn receives(session: &mut Session) -> Checked {
         (mapped, refused) if refused.is_empty() => all_mapped(&mapped),
         (_, refused) => {
             explained(session, &refused)?;
-            Outcome::warn(
-                refused.join("; "),
-                "cuMemHostRegister accepts the receive queue and its doorbell",
-                "without this mapping, the host must post receives for the GPU",
-                "on the host: check CUDA-002 first, and search dmesg for NVRM; programs that only write and read need \
-                 no receives",
-                Party::Operator,
-            )
-            .into()
+            Outcome::warn(refused.join("; ")).into()
         }
     }
 }
@@ -307,12 +286,15 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
 }
 
 fn no_doorbell_mode(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
-        "without one, nothing rings for the GPU's entries",
-        "fix CUDA-008, which names the parts that CUDA refused; or use --doorbell staged, which needs \
+    Outcome::fail(observed)
+        .expects(
+            "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
+            "without one, nothing rings for the GPU's entries",
+        )
+        .fix(
+            "fix CUDA-008, which names the parts that CUDA refused; or use --doorbell staged, which needs \
          the least from the adapter",
-        Party::Operator,
-    )
+            Party::Operator,
+        )
+        .into()
 }

@@ -7,6 +7,7 @@ pub(super) static ROWS: &[Row] = &[
     declared(NO_GPU, "The GPUs to use are determined", Run::Machine(cuda::choice))
         .stops(EVERY)
         .who(&[Operator, Pod])
+        .expects("an NVIDIA GPU, or --gpu none", "with GPU-Direct Async, a GPU posts to the adapter")
         .fix("run on a machine with a GPU, give the container the GPU, or use --gpu none")
         .page(
             "Reports the GPUs that the run checks: all that CUDA lists, the one that `--gpu N` names, or \
@@ -32,9 +33,15 @@ pub(super) static ROWS: &[Row] = &[
     .of(GpuHardware)
     .stops(POSTING)
     .who(&[Operator])
+    .expects(
+        "RegistryDwords: \"PeerMappingOverride=1\"",
+        "without it, the driver refuses to map another device's BAR into a GPU, and the GPU \
+             can neither write to the send queue nor ring the doorbell",
+    )
     .fix(
-        "on the host: options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\" in /etc/modprobe.d, \
-            then reload the module or restart",
+        "on the host: add this line to /etc/modprobe.d/nvidia.conf: `options nvidia \
+             NVreg_RegistryDwords=\"PeerMappingOverride=1\"` then build the initramfs again, \
+             which can hold the old options (update-initramfs -u, or dracut -f), and reboot",
     )
     .page(
         "`/proc/driver/nvidia/params` must hold `RegistryDwords: \"PeerMappingOverride=1\"`. Without \
@@ -85,7 +92,8 @@ pub(super) static ROWS: &[Row] = &[
         .of(OfGpu)
         .stops(NCCL_PASSES)
         .who(&[Operator])
-        .fix("install NVIDIA's open kernel modules on the host")
+        .expects("DMA_BUF_SUPPORTED is 1", "the adapter cannot register GPU memory through dmabuf")
+        .fix("on the host: use the open kernel modules of the NVIDIA driver")
         .page(
             "Reads the attribute DMA_BUF_SUPPORTED. Without it the adapter cannot register GPU memory \
             through dmabuf, and completion queues cannot be in GPU memory.",
@@ -128,7 +136,14 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["CUDA-009"])
         .of(OfGpu)
         .who(&[Image])
-        .fix("install libnvrtc in the image, or build with EFA_GDA_NVCC=FILE")
+        .expects(
+            "libnvrtc 12 or newer, and a GPU of compute capability 8.0 or newer",
+            "kernels are compiled at run time for the GPU, unless the build included them",
+        )
+        .fix(
+            "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
+         add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",
+        )
         .page(
             "The probe loads its put kernel from the build (`EFA_GDA_NVCC=FILE cargo build`), from the \
             cache (`~/.cache/efa-gda`), or from NVRTC, which compiles it for the GPU's architecture. The \
@@ -152,7 +167,15 @@ pub(super) static ROWS: &[Row] = &[
         .of(OfGpu)
         .stops(POSTING_PASSES)
         .who(&[Operator])
-        .fix("fix CUDA-002 first; otherwise use --doorbell record or staged")
+        .expects(
+            "cuMemHostRegister accepts the send queue's memory and the doorbell",
+            "the GPU cannot write entries or ring the doorbell without these mappings",
+        )
+        .fix(
+            "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" if it is not set \
+             (CUDA-002), and search dmesg for NVRM; until then, use --doorbell record or \
+             --doorbell staged, in which a host thread rings",
+        )
         .page(
             "Registers the send queue's memory and the doorbell of one adapter with one GPU \
             (`cuMemHostRegister`) and unregisters them; the subject is the pair, `GPU/adapter`. The \
@@ -169,7 +192,17 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["CUDA-005", "CUDA-009", "QUE-005"])
         .of(OfGpu)
         .who(&[Operator])
-        .fix("fix CUDA-002 first")
+        .expects(
+            "cuMemHostRegister accepts the completion queue for reading",
+            "kernels read completions to learn which requests are done and how many slots are \
+             free; without this mapping, a host thread relays each completion to the GPU",
+        )
+        .fix(
+            "on the host: check CUDA-002 first; if CUDA refuses read-only memory, update the \
+             NVIDIA driver, or use a GPU that reads memory without registration (nvidia-smi -q: \
+             Addressing Mode HMM or ATS); in the program: use completion counters, or let \
+             GpuQueue::with_doorbell relay completions",
+        )
         .page(
             "Like CUDA-008, for the completion queue, which kernels read. Memory that is mapped for reading \
             only is registered for reading. If CUDA refuses to register ordinary memory, and the GPU reads \
@@ -185,7 +218,14 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["CUDA-005", "CUDA-009", "QUE-005"])
         .of(OfGpu)
         .who(&[Operator])
-        .fix("fix CUDA-002 first, or let the host post receives")
+        .expects(
+            "cuMemHostRegister accepts the receive queue and its doorbell",
+            "without this mapping, the host must post receives for the GPU",
+        )
+        .fix(
+            "on the host: check CUDA-002 first, and search dmesg for NVRM; programs that only \
+             write and read need no receives",
+        )
         .page(
             "Like CUDA-008, for the receive queue and its doorbell. A refusal is a warning, or a skip if \
             CUDA-002 explains it: the host must then post receives for the GPU.",
@@ -199,6 +239,10 @@ pub(super) static ROWS: &[Row] = &[
     .of(OfGpu)
     .stops(EVERY)
     .who(&[Image, Operator, Pod])
+    .expects(
+        "memory of the GPU registers, as a dmabuf or by its address",
+        "NCCL, NVSHMEM and DeepEP register the GPU's memory; without that, only host memory can be moved",
+    )
     .fix("let the image register GPU memory as a dmabuf, or load nvidia-peermem on the host")
     .page(
         "Allocates 64 KiB of GPU memory, registers it through libfabric as a dmabuf, or by address if \

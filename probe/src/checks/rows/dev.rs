@@ -34,6 +34,11 @@ pub(super) static ROWS: &[Row] = &[
         .stops(EVERY)
         .who(&[Operator])
         .action(Action::Restart)
+        .expects(
+            "driver efa and an RDMA device",
+            "the kernel module efa, which drives the adapter, is not loaded or did not start; \
+             libfabric finds adapters through their RDMA devices",
+        )
         .fix("bind the adapter to the driver efa; dmesg on the host says why the driver did not start")
         .page(
             "An adapter that is bound to no driver or to vfio, or whose driver failed to start, has no RDMA \
@@ -46,6 +51,7 @@ pub(super) static ROWS: &[Row] = &[
         .stops(EVERY)
         .who(&[Account])
         .action(Action::Isolate)
+        .expects("4: ACTIVE", "the adapter's port is down, and carries no traffic")
         .fix(dev::REPLACE)
         .page(
             "Reads the state of port 1 in `/sys/class/infiniband/<device>/ports/1/state`. A port that is \
@@ -57,6 +63,7 @@ pub(super) static ROWS: &[Row] = &[
         .each(Subject::Adapter)
         .stops(EVERY)
         .who(&[Pod, Operator])
+        .expects("a uverbs node in /dev/infiniband", "libibverbs reaches the adapter through this node")
         .fix("docker: --device /dev/infiniband/uverbsN; Kubernetes: the resource vpc.amazonaws.com/efa")
         .page(
             "The `uverbs` node that sysfs names must exist in the container's `/dev/infiniband`. Docker: \
@@ -72,9 +79,13 @@ pub(super) static ROWS: &[Row] = &[
         .stops(EVERY)
         .who(&[Pod, Operator])
         .action(Action::Restart)
+        .expects(
+            "a device node that opens for reading and writing",
+            "libraries report \"no adapter\" if the node exists and does not open",
+        )
         .fix(
-            "give the container the device node with --device or the device plugin, not by a bind mount; an \
-            open that hangs needs a restart of the host",
+            "allow the device in the container's device cgroup (docker --device PATH; a bind \
+             mount does not do that), and give the container's user read and write permission",
         )
         .page(
             "Opens the node for reading and writing, as libibverbs does, in a worker process, because an \
@@ -87,7 +98,11 @@ pub(super) static ROWS: &[Row] = &[
         .of(Hardware)
         .follows(IfSameRole(&["DEV-005"]))
         .who(&[Pod])
-        .fix("add all adapters' nodes to the container, or name the adapters that the program uses")
+        .expects(
+            "a device node for each adapter on the PCI bus",
+            "a transport that counts adapters in sysfs waits for adapters that it cannot open",
+        )
+        .fix("add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)")
         .page(
             "Warns if some of several nodes are missing: programs that count adapters in sysfs then wait \
             for adapters that they cannot open. Add all nodes to the container, or name the adapters that \

@@ -24,6 +24,7 @@ pub(super) static ROWS: &[Row] = &[
     declared("ENV-001", "The system is 64-bit Linux", Run::Machine(env::platform))
         .stops(EVERY)
         .who(&[Operator])
+        .expects("64-bit little-endian Linux", "EFA has drivers for no other system")
         .fix("run on an x86_64 or aarch64 instance with Linux")
         .page("EFA has drivers only for Linux on x86_64 and aarch64. The observed text names the kernel."),
     declared("ENV-002", "The instance type has GPU-Direct Async", Run::Machine(env::instance))
@@ -125,6 +126,10 @@ pub(super) static ROWS: &[Row] = &[
         .of(Hardware)
         .each(Subject::Variable)
         .who(&[Job])
+        .expects(
+            "only variables that this libfabric reads",
+            "a setting that its user relies on has no effect",
+        )
         .fix("correct the variable's name, or unset it")
         .page(
             "libfabric silently ignores names that it does not know. There is one warning for each variable \

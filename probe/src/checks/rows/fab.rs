@@ -9,9 +9,14 @@ pub(super) static ROWS: &[Row] = &[
         .stops(EVERY)
         .follows(IfNonePasses(NO_ADAPTER))
         .who(&[Image, Pod])
+        .expects(
+            "a provider named efa that finds an adapter",
+            "libfabric reaches EFA adapters through this provider, which finds them through \
+             libefa and /dev/infiniband",
+        )
         .fix(
-            "fix ENV-006 and the DEV checks first; otherwise install a libfabric with the efa provider in \
-            the image",
+            "if ENV-004, ENV-006 or a DEV check does not pass, fix that first; otherwise install \
+             a libfabric with the efa provider in the image, such as the EFA installer's",
         )
         .page(
             "Calls `fi_getinfo` for the provider efa. \"No data available\" means that libfabric was built \
@@ -29,6 +34,10 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["FAB-001"])
         .stops(EVERY)
         .who(&[Image])
+        .expects(
+            "the fabric efa-direct, from libfabric 2.1 on",
+            "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
+        )
         .fix(NEW_LIBFABRIC)
         .page(
             "Endpoints on the plain `efa` fabric run libfabric's protocol over their queues and do not \
@@ -62,12 +71,17 @@ pub(super) static ROWS: &[Row] = &[
     proven("FAB-004", "The fabric opens", Run::Adapter(fabric::objects::fabric))
         .needs(&["FAB-003"])
         .who(&[Image])
+        .expects("fi_fabric succeeds", "all other objects are opened on the fabric")
         .fix(NEW_LIBFABRIC)
         .page("`fi_fabric`. This does not access the adapter."),
     proven("FAB-005", "The domain opens", Run::Adapter(fabric::objects::domain))
         .needs(&["FAB-004"])
         .stops(EVERY_PASSES)
         .who(&[Pod])
+        .expects(
+            "fi_domain succeeds",
+            "fi_domain opens the adapter's device and allocates a protection domain",
+        )
         .fix(
             "give the container the adapter's node in /dev/infiniband, and end programs that hold its \
             resources",
@@ -79,6 +93,7 @@ pub(super) static ROWS: &[Row] = &[
     proven("FAB-006", "An address vector opens", Run::Adapter(fabric::objects::address_vector))
         .needs(&["FAB-005"])
         .who(&[Image])
+        .expects("fi_av_open succeeds", "the address vector holds address handles")
         .fix(NEW_LIBFABRIC)
         .page(
             "`fi_av_open` opens the table of peers, which holds an address handle of the adapter for each \
@@ -87,12 +102,17 @@ pub(super) static ROWS: &[Row] = &[
     proven("FAB-007", "A completion queue opens", Run::Adapter(fabric::objects::completion_queue))
         .needs(&["FAB-005"])
         .who(&[Image])
+        .expects("fi_cq_open succeeds", "the adapter writes completions into it")
         .fix(NEW_LIBFABRIC)
         .page("`fi_cq_open`, without a wait object, as device code requires."),
     proven("FAB-008", "Memory registers", Run::Adapter(fabric::objects::memory))
         .needs(&["FAB-005"])
         .stops(EVERY)
         .who(&[Pod])
+        .expects(
+            "fi_mr_reg succeeds",
+            "the adapter reads and writes registered memory only, whose pages registration locks",
+        )
         .fix("raise the limit of locked memory (ENV-003)")
         .page(
             "`fi_mr_reg` of 64 KiB for local and remote reading and writing. ENOMEM is nearly always the \
@@ -103,6 +123,7 @@ pub(super) static ROWS: &[Row] = &[
         .stops(EVERY)
         .who(&[Operator])
         .action(Action::Restart)
+        .expects("fi_endpoint, fi_ep_bind and fi_enable succeed", "fi_enable creates the queue pair")
         .fix(ADAPTER_REFUSED)
         .page("`fi_endpoint`, `fi_ep_bind`, `fi_enable`. `fi_enable` creates the queue pair."),
     proven(
@@ -112,6 +133,11 @@ pub(super) static ROWS: &[Row] = &[
     )
     .needs(&["FAB-009"])
     .who(&[Image])
+    .expects(
+        "fi_getname and fi_av_insert succeed",
+        "a writer needs an address handle for its target, and the target needs one for the \
+             writer",
+    )
     .fix(NEW_LIBFABRIC)
     .page(
         "`fi_getname` and `fi_av_insert` of the endpoint's own address. The probe writes to itself \

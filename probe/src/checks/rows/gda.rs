@@ -20,6 +20,10 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["FAB-005"])
         .stops(POSTING)
         .who(&[Image])
+        .expects(
+            "fi_open_ops(\"efa gda ops\") succeeds",
+            "these operations expose a queue's memory and doorbell",
+        )
         .fix(NEW_LIBFABRIC)
         .page(
             "`fi_open_ops(\"efa gda ops\")` on the domain. EINVAL: the provider, which is older than 2.3, \
@@ -30,6 +34,7 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["GDA-002", "FAB-009"])
         .stops(POSTING)
         .who(&[Image])
+        .expects("query_qp_wqs succeeds", REPORTS)
         .fix("install a libfabric that was built with rdma-core 59 or newer")
         .page(
             "Reads the send queue and the receive queue of the enabled endpoint: memory, doorbell, entry \
@@ -39,12 +44,14 @@ pub(super) static ROWS: &[Row] = &[
     proven("GDA-004", "query_cq succeeds", Run::Adapter(fabric::gda::completion_queue))
         .needs(&["GDA-002", "FAB-007"])
         .who(&[Image])
+        .expects("query_cq succeeds", REPORTS)
         .fix("install a libfabric that was built with rdma-core 59 or newer")
         .page("Reads the completion queue's memory, entry size and depth."),
     proven("GDA-005", "query_addr succeeds", Run::Adapter(fabric::gda::address))
         .needs(&["GDA-002", "FAB-010"])
         .stops(POSTING)
         .who(&[Image])
+        .expects("query_addr succeeds", "a work-queue entry names its target by these three numbers")
         .fix(NEW_LIBFABRIC)
         .page(
             "Reads the address handle, queue pair number and queue key of a peer, by which a work-queue \
@@ -54,6 +61,7 @@ pub(super) static ROWS: &[Row] = &[
         .needs(&["GDA-002", "FAB-008"])
         .stops(POSTING)
         .who(&[Image])
+        .expects("get_mr_lkey succeeds", "a work-queue entry names its local memory by this key")
         .fix(NEW_LIBFABRIC)
         .page("Reads the 24-bit key by which a work-queue entry names local memory."),
     declared("GDA-007", "The provider offers completion counters", Run::Adapter(fabric::gda::counters))
@@ -77,7 +85,11 @@ pub(super) static ROWS: &[Row] = &[
     )
     .needs(&["GDA-002"])
     .who(&[Image])
-    .fix(NEW_LIBFABRIC)
+    .expects(
+        "cq_open_ext in the provider's table",
+        "queues work without it: the driver allocates completion queues in host memory",
+    )
+    .fix("to place completions in a GPU's memory, install the current EFA installer's libfabric in the image")
     .page(
         "`cq_open_ext` opens a completion queue in the caller's memory, such as a GPU's. Queues work \
             without it: the driver allocates completion queues in host memory (warn).",

@@ -21,6 +21,7 @@ pub(super) static ROWS: &[Row] = &[
         .loads(Load::Libfabric)
         .stops(EVERY)
         .who(&[Image, Job])
+        .expects(fabric::start::LIBFABRIC_REQUIRED, "libfabric exposes the adapter's queues")
         .fix(
             "install libfabric 1.17 or newer in the image, such as the EFA installer's, or correct \
             LIBFABRIC_PATH",

@@ -50,7 +50,11 @@ pub(super) static ROWS: &[Row] = &[
     )
     .needs(&["QUE-005"])
     .who(&[Program])
-    .fix("correct the program that broke the rule; the rule names entry and slot")
+    .expects(
+        "entries and doorbells that comply with every rule of the rings",
+        "a hardware adapter reacts to such an entry or doorbell with wrong data, or not at all",
+    )
+    .fix("report this text: efa-gda's device code wrote the entries")
     .page(
         "The software adapter checks every entry and every doorbell strictly (phase, must-be-zero bits, \
             batch, doorbells that move backwards, and more) and records each violation with its rule. A \
@@ -66,7 +70,8 @@ pub(super) static ROWS: &[Row] = &[
     .needs(&["PUT-001"])
     .who(&[Operator])
     .action(Action::Isolate)
-    .fix(REPORT)
+    .expects("an error completion", "a program hangs or reads wrong data if errors are not reported")
+    .fix("report it with the versions of the adapter and its kernel driver")
     .page(
         "Posts a write with an rkey that names no region. The adapter must complete it with an error \
             status, and the device library must return this status to the poster. A program hangs if \
@@ -87,7 +92,11 @@ pub(super) static ROWS: &[Row] = &[
     proven(CLOSES, "All objects close", Run::Posting(data::closes, data::closes))
         .needs(&["FAB-004", "VRB-005"])
         .who(&[Image])
-        .fix(REPORT)
+        .expects(
+            "every object closes, children first",
+            "an object that does not close leaks queues and locked memory in a long-running program",
+        )
+        .fix("report it with the library's version")
         .page(
             "All objects close, children first: the queue, then memory, completion queue, address vector, \
             domain and fabric (or device).",

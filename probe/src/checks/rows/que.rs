@@ -39,7 +39,7 @@ pub(super) static ROWS: &[Row] = &[
     )
     .needs(&["QUE-001", "QUE-003"])
     .who(&[Program])
-    .fix("open the completion queue with at least as many entries as the send queue")
+    .fix("open the completion queue with at least as many entries as the send queue has")
     .page(
         "Every request completes with an entry of the completion queue. If it has fewer entries than \
             the send queue, a slow reader loses completions.",
@@ -72,7 +72,11 @@ pub(super) static ROWS: &[Row] = &[
         Run::Posting(fabric::on_gpu::takes_doorbell_mode, data::takes_doorbell_mode),
     )
     .needs(&["CUDA-005", "CUDA-010", "QUE-006", "QUE-007"])
-    .who(&[Program, Operator])
+    .who(&[Caller, Operator])
+    .expects(
+        "a doorbell proxy that accepts the queue",
+        "without a doorbell proxy, nothing rings for entries that the device code posts in this mode",
+    )
     .fix("use --doorbell auto, which selects the first mode that works")
     .page(
         "Sets up the doorbell mode that `--doorbell` selects: `direct` (the device code rings), \

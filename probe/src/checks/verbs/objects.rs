@@ -9,10 +9,10 @@ use efa_gda::verbs::{
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
-use super::{Session, refusal, unsolicited};
+use super::{Session, refused, unsolicited};
 use crate::check::{Checked, Outcome};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open, without_hint};
+use crate::checks::session::{describe_peer, missing, open, without_hint};
 use crate::model::{Op, Party};
 
 /// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
@@ -25,11 +25,7 @@ const KEY: QueueKey = QueueKey::new(0x6da0);
 
 pub(crate) fn opens(session: &mut Session) -> Checked {
     let device = open(&session.rig.objects.device, "the device")?;
-    let context = device.open().map_err(refusal(
-        "ibv_open_device and efadv_query_device succeed",
-        "every program opens the adapter's device node in /dev/infiniband first",
-        Party::Pod,
-    ))?;
+    let context = device.open().map_err(refused)?;
     let (vendor, part) = context.attributes().pci;
     session.rig.objects.context = Some(context);
     Outcome::pass(format!("PCI {vendor:04x}:{part:04x}")).into()
@@ -38,27 +34,19 @@ pub(crate) fn opens(session: &mut Session) -> Checked {
 pub(crate) fn port(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
     let queried = context.port().and_then(|port| Ok((port, context.gid()?)));
-    let why = "peers address an adapter by its GID";
-    let (port, gid) =
-        queried.map_err(refusal("ibv_query_port and ibv_query_gid succeed", why, Party::Operator))?;
+    let (port, gid) = queried.map_err(refused)?;
     if port.active {
         return Outcome::pass(format!("GID {gid}, messages of at most {} bytes", port.max_message)).into();
     }
-    Err(failed(
-        format!("GID {gid}, port not active"),
-        "an active port",
-        "a port that is not active carries no traffic",
-        "on the host: bring the adapter's network interface up, and search dmesg for efa",
-        Party::Operator,
-    ))
+    Err(Outcome::fail(format!("GID {gid}, port not active"))
+        .expects("an active port", "a port that is not active carries no traffic")
+        .into())
 }
 
 pub(crate) fn domain(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
-    let why = "all other objects belong to a protection domain";
     let allocated = ProtectionDomain::allocate(context);
-    session.rig.objects.domain =
-        Some(allocated.map_err(refusal("ibv_alloc_pd succeeds", why, Party::Operator))?);
+    session.rig.objects.domain = Some(allocated.map_err(refused)?);
     Outcome::pass("allocated").into()
 }
 
@@ -75,9 +63,7 @@ pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
     let entries = completion_entries(context);
     let created = new_completion_queue(context);
-    let why = "the adapter writes completions into it";
-    session.rig.objects.completions =
-        Some(created.map_err(refusal("ibv_create_cq succeeds", why, Party::Operator))?);
+    session.rig.objects.completions = Some(created.map_err(refused)?);
     Outcome::pass(format!("at least {entries} entries")).into()
 }
 
@@ -86,9 +72,8 @@ pub(crate) fn memory(session: &mut Session) -> Checked {
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
     let registered = MemoryRegion::register(domain, buffer, Access::ALL);
-    let region = registered.map_err(refusal("ibv_reg_mr succeeds", why, Party::Pod))?;
+    let region = registered.map_err(refused)?;
     let (local, remote) = (region.local_key().get(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
@@ -118,9 +103,7 @@ pub(crate) fn queue_pair(session: &mut Session) -> Checked {
     let domain = open(&objects.domain, "the domain")?;
     let completions = open(&objects.completions, "the domain")?;
     let created = new_queue_pair(context, domain, completions, session.request.put.op);
-    let why = "a GPU posts through the queue pair's rings and doorbells";
-    let required = "efadv_create_qp_ex and ibv_modify_qp succeed";
-    let pair = created.map_err(refusal(required, why, Party::Operator))?;
+    let pair = created.map_err(refused)?;
     let observed = format!("queue pair {}", pair.number().get());
     session.rig.objects.pair = Some(pair);
     Outcome::pass(observed).into()
@@ -128,30 +111,32 @@ pub(crate) fn queue_pair(session: &mut Session) -> Checked {
 
 pub(crate) fn work_queues(session: &mut Session) -> Checked {
     let pair = open(&session.rig.objects.pair, "the queue pair")?;
-    let queried = pair.query().map_err(refusal("efadv_query_qp_wqs succeeds", EXPOSES, Party::Operator))?;
+    let queried = pair.query().map_err(refused)?;
     (session.rig.send, session.rig.receive) = (Some(queried.0), Some(queried.1));
     Outcome::pass("the send queue and the receive queue are exposed").into()
 }
 
 pub(crate) fn completion_ring(session: &mut Session) -> Checked {
     let completions = open(&session.rig.objects.completions, "the completion queue")?;
-    let queue = completions.query().map_err(refusal("efadv_query_cq succeeds", EXPOSES, Party::Operator))?;
+    let queue = completions.query().map_err(refused)?;
     session.rig.completion = Some(queue);
     Outcome::pass("the completion queue is exposed").into()
 }
 
 pub(crate) fn peer(session: &mut Session) -> Checked {
     let pair = session.rig.objects.pair.as_mut().ok_or_else(|| missing("the queue pair"))?;
-    let why = "a work-queue entry names its target by this handle";
     let created = pair.address().and_then(|address| pair.peer(&address));
-    let peer = created.map_err(refusal("ibv_create_ah and efadv_query_ah succeed", why, Party::Operator))?;
+    let peer = created.map_err(refused)?;
     session.rig.peer = Some(peer);
     Outcome::pass(describe_peer(&peer)).into()
 }
 
 /// A warning about a capability that queues work without.
 fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Checked {
-    Outcome::warn(without_hint(error, error.hint()), required, why, error.hint(), Party::Operator).into()
+    Outcome::warn(without_hint(error, error.hint()))
+        .expects(required, why)
+        .fix(error.hint(), Party::Operator)
+        .into()
 }
 
 /// Attaches a counter to a separate queue pair and closes both.
@@ -192,14 +177,12 @@ pub(crate) fn external(session: &mut Session) -> Checked {
             return Outcome::unknown(format!("no external memory for the test: {why}")).into();
         }
         _ => {
-            return Outcome::warn(
-                "the adapter does not offer it",
-                Capability::ExternalCompletionQueue.to_string(),
-                "queues work without it: the driver allocates completion queues in host memory",
-                "to place completions in a GPU's memory, use rdma-core 59 and kernel driver 2.17 or newer",
-                Party::Operator,
-            )
-            .into();
+            return Outcome::warn("the adapter does not offer it")
+                .expects(
+                    Capability::ExternalCompletionQueue.to_string(),
+                    "queues work without it: the driver allocates completion queues in host memory",
+                )
+                .into();
         }
     };
     let external = ExternalMemory {

@@ -2,14 +2,13 @@
 
 use efa_gda::verbs::{Device, Error, Library};
 
-use super::{Session, refusal};
+use super::{Session, failure, refused};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::{failed, open, without_hint};
+use crate::checks::session::{open, without_hint};
 use crate::model::Party;
 
 pub(crate) fn loads(session: &mut Session) -> Checked {
-    let why = "without libfabric, libefa exposes the adapter's queues";
-    let library = Library::load().map_err(refusal("libibverbs.so.1 and libefa.so.1", why, Party::Image))?;
+    let library = Library::load().map_err(refused)?;
     let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
     let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
     session.start.library = Some(library);
@@ -19,11 +18,7 @@ pub(crate) fn loads(session: &mut Session) -> Checked {
 pub(crate) fn exposes(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "rdma-core")?;
     let release = library.libraries().map(|(_, efa)| efa.release.to_string()).unwrap_or_default();
-    library.exposes_queues().map_err(refusal(
-        "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
-        "older releases do not expose the addresses of a queue",
-        Party::Image,
-    ))?;
+    library.exposes_queues().map_err(refused)?;
     let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
     let without =
         if missing.is_empty() { String::new() } else { format!(", without {}", missing.join(", ")) };
@@ -42,23 +37,25 @@ pub(crate) fn finds(session: &mut Session) -> Checked {
 
 /// The devices that may be EFA adapters, at least one.
 fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
-    const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
-                       /dev/infiniband";
+    const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens \
+             their nodes in /dev/infiniband";
     // The usual cause, and the fix in the error, is a missing kernel module.
-    let devices = library.devices().map_err(refusal("ibv_get_device_list succeeds", WHY, Party::Operator))?;
+    let devices = library.devices().map_err(|error| {
+        failure(&error).expects("ibv_get_device_list succeeds", WHY).fix(error.hint(), Party::Operator)
+    })?;
     let names = names(&devices);
     let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
     if adapters.is_empty() {
         let error = Error::NoAdapter { devices: names };
-        return Err(failed(
-            without_hint(&error, error.hint()),
-            "at least one EFA adapter",
-            WHY,
-            "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; Kubernetes: the \
-             resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the operator of the host must fix \
-             that first",
-            Party::Pod,
-        ));
+        return Err(Outcome::fail(without_hint(&error, error.hint()))
+            .expects("at least one EFA adapter", WHY)
+            .fix(
+                "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; \
+             Kubernetes: the resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the \
+             operator of the host must fix that first",
+                Party::Pod,
+            )
+            .into());
     }
     Ok(adapters)
 }
@@ -79,17 +76,19 @@ pub(crate) fn chosen(session: &mut Session) -> Checked {
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
-    Outcome::fail(
-        format!("no adapter is named {wanted}; found: {}", found.join(", ")),
-        format!("an adapter named {wanted}"),
-        "--device must name an RDMA device or its libfabric domain",
-        format!(
-            "name an adapter that was found (such as --device {}), or omit --device to use all",
-            found.first().map(String::as_str).unwrap_or_default()
-        ),
-        Party::Caller,
-    )
-    .into()
+    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
+        .expects(
+            format!("an adapter named {wanted}"),
+            "--device must name an RDMA device or its libfabric domain",
+        )
+        .fix(
+            format!(
+                "name an adapter that was found (such as --device {}), or omit --device to use all",
+                found.first().map(String::as_str).unwrap_or_default()
+            ),
+            Party::Caller,
+        )
+        .into()
 }
 
 #[cfg(test)]
@@ -162,8 +161,8 @@ mod tests {
             (no_device, Party::Pod, "to the container"),
         ] {
             let problem = failure(list);
-            assert_eq!(problem.who, who, "{problem:?}");
-            assert!(problem.fix.contains(fix), "{problem:?}");
+            assert_eq!(problem.who, Some(who), "{problem:?}");
+            assert!(problem.fix.as_ref().is_some_and(|text| text.contains(fix)), "{problem:?}");
         }
     }
 }
