@@ -129,6 +129,9 @@ pub(crate) enum Command {
     /// Put from each rank of a job to the next one, and compare every byte
     Ring(RingArgs),
     /// Print every field of a queue entry and every rule that it breaks
+    #[command(after_help = "Examples:\n  \
+        gda-probe decode --cqe '0700 07 23 6500 0000 0000000000000000'\n  \
+        sed -n 3p CAPTURE | gda-probe decode --wqe     # a line of the file that SOFTEFA_CAPTURE names")]
     Decode(DecodeArgs),
     /// Explain the code of a check or the status of a completion: meaning, fix, and who can apply it
     Explain {
@@ -322,7 +325,7 @@ pub(crate) enum ExecutorChoice {
 /// `--file`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DecodeArgs {
-    /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex
+    /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex, or a line of SOFTEFA_CAPTURE
     #[arg(long, value_name = "HEX", num_args = 0..=1, conflicts_with = "cqe")]
     pub(crate) wqe: Option<Option<String>>,
     /// A completion, of 16 bytes or more, in hex
