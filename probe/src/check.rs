@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::text::visible;
 use crate::model::{Action, Finding, Kind, NO_GPU, NOT_LOADED, Party, SOFTWARE_ADAPTER, StackName, State};
 
+/// Why checks of hardware do not run under `--soft`.
+pub(crate) const ON_SOFTWARE_ADAPTER: &str = "software adapter";
+
 /// What a check examines, which decides when it is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nature {
@@ -323,7 +326,7 @@ impl Runner {
     pub(crate) fn blocked(&self, check: &Check, subject: Option<&str>) -> Option<(String, String)> {
         let hardware = matches!(check.nature, Nature::Hardware | Nature::GpuHardware);
         if hardware && self.policy.soft {
-            return Some((SOFTWARE_ADAPTER.to_owned(), "software adapter".to_owned()));
+            return Some((SOFTWARE_ADAPTER.to_owned(), ON_SOFTWARE_ADAPTER.to_owned()));
         }
         let gpu = matches!(check.nature, Nature::Gpu | Nature::GpuHardware);
         if gpu && self.policy.no_gpu {

@@ -293,6 +293,8 @@ pub(crate) enum Step {
     /// A host thread rings in this doorbell mode: because of the failed check that [`Self::Fix`] names, or because the
     /// mode was requested.
     Rung { mode: String, fix: Option<Box<Step>> },
+    /// Libraries were left out, so that nothing was looked at through them.
+    Elsewhere,
     /// Another step.
     Do(String),
 }
@@ -314,6 +316,9 @@ impl Step {
             }
             Self::Rung { mode, fix: None } => {
                 format!("--doorbell {mode} was requested and works; omit it for gda")
+            }
+            Self::Elsewhere => {
+                "run gda-probe in the container of the job, which has its own libraries".to_owned()
             }
             Self::Do(text) => text.clone(),
         }

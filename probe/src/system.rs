@@ -37,6 +37,8 @@ pub(crate) struct System {
     pub(crate) gpu: Option<GpuChoice>,
     /// The library that opens the queues.
     pub(crate) via: Via,
+    /// Whether the node is judged and no job, whose environment is another one (`--npd`).
+    pub(crate) of_node: bool,
     /// The stack named by `--for`.
     pub(crate) stack: Option<StackName>,
     /// The software adapter's provider, or why it cannot be used; set when `--soft` loads it.

@@ -12,10 +12,6 @@ use crate::model::{
     StackName, State, Step, Stops, VERBS_EXPOSES, Verdict, Who,
 };
 
-/// The next step if `--root` left libraries out.
-pub(crate) const WITHOUT_ROOT: &str =
-    "run gda-probe in the container of the job, which has its own libraries";
-
 /// The results on which verdicts depend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged<'a> {
@@ -127,7 +123,7 @@ impl Judged<'_> {
                 find_gpu(self.gpu)
             )),
             None if self.findings.iter().any(|one| one.blocked_by.as_deref() == Some(NOT_LOADED)) => {
-                Step::Do(WITHOUT_ROOT.to_owned())
+                Step::Elsewhere
             }
             None => Step::Do("run on a machine with a GPU and an EFA adapter".to_owned()),
         };

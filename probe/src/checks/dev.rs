@@ -184,7 +184,18 @@ pub(crate) fn opens(system: &mut System) -> Checked {
             Ok(_) => return Some(Outcome::pass(format!("{path} opens for reading and writing"))),
             Err(error) => error,
         };
-        Some(Outcome::fail(format!("{path}: {error}")))
+        let failure = Outcome::fail(format!("{path}: {error}"));
+        Some(match error.raw_os_error() {
+            // The node is there, and no device of the kernel answers to its number.
+            Some(libc::ENXIO | libc::ENODEV) => failure
+                .why("the node is stale: the driver was loaded again since the container got it, and the device has another number")
+                .fix(
+                    "start the container again, so that it gets the present nodes; on the host, `udevadm trigger` makes \
+                     them anew",
+                    Party::Pod,
+                ),
+            _ => failure,
+        })
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::check::{Checked, Outcome, Outcomes, Problem};
-use crate::model::{Party, Via};
+use crate::check::{Checked, ON_SOFTWARE_ADAPTER, Outcome, Outcomes, Problem};
+use crate::model::{Party, SOFTWARE_ADAPTER, Via};
 use crate::soft::Unready;
 use crate::system::instance::GDA_FAMILIES;
 use crate::system::{System, version_numbers};
@@ -123,23 +123,36 @@ pub(crate) fn instance(system: &mut System) -> Checked {
         .into()
 }
 
+/// ENV-003. The software adapter locks no memory; what a run on hardware would meet is said.
 pub(crate) fn memlock(system: &mut System) -> Checked {
+    let outcome = limit_of_memory(system);
+    match outcome {
+        Outcome::Warn(problem) | Outcome::Fail(problem) if system.soft => {
+            let why = format!("on an EFA adapter, {} stops jobs: {}", problem.observed, RAISE_MEMLOCK);
+            Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), why).into()
+        }
+        _ if system.soft => Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), ON_SOFTWARE_ADAPTER.to_owned()).into(),
+        outcome => outcome.into(),
+    }
+}
+
+fn limit_of_memory(system: &System) -> Outcome {
     if system.capabilities().is_some_and(|mask| mask & CAP_IPC_LOCK != 0) {
-        return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
+        return Outcome::pass("no limit (the process has CAP_IPC_LOCK)");
     }
     let limits = system.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|rest| rest.split_whitespace().next());
     let bytes = match soft {
-        Some("unlimited") => return Outcome::pass("unlimited").into(),
+        Some("unlimited") => return Outcome::pass("unlimited"),
         Some(number) => number.parse::<u64>().ok(),
         None => None,
     };
     let Some(bytes) = bytes else {
-        return Outcome::unknown("/proc/self/limits has no limit of locked memory").into();
+        return Outcome::unknown("/proc/self/limits has no limit of locked memory");
     };
     if bytes >= LOCK_ENOUGH {
-        return Outcome::pass(format!("{bytes} bytes")).into();
+        return Outcome::pass(format!("{bytes} bytes"));
     }
     let problem = Problem::new(format!("a limit of {bytes} bytes"))
         .expects(
@@ -148,7 +161,7 @@ pub(crate) fn memlock(system: &mut System) -> Checked {
               ENOMEM",
         )
         .fix(raise_memlock(system), Party::Pod);
-    if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
+    if bytes < LOCK_LEAST { Outcome::Fail(problem) } else { Outcome::Warn(problem) }
 }
 
 /// How the limit is raised: first on the platform where this process runs.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::check::{Checked, Load, Outcome, Outcomes};
 use crate::model::{GpuChoice, Party, Via};
-use crate::releases::QUEUE_QUERIES;
+use crate::releases::{GDA_OPS, QUEUE_QUERIES};
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
@@ -142,6 +142,23 @@ pub(crate) fn one_libfabric(libraries: &mut Libraries) -> Checked {
 pub(crate) fn one_libefa(libraries: &mut Libraries) -> Checked {
     let why = "libfabric loads the first copy on the path of its process, which may lack the efadv queries";
     one_release(&libraries.system, LIBEFA, "libefa", why, "remove all but the newest from the image")
+}
+
+/// LIB-009: what the file of a libfabric that was not loaded says.
+pub(crate) fn release_of_root(libraries: &mut Libraries) -> Checked {
+    if libraries.system.via == Via::Verbs || !left_out(&libraries.system).contains(&Load::Libfabric) {
+        return Ok(Outcomes::none());
+    }
+    let copies = libraries.system.copies(LIBFABRIC);
+    let Some(first) = copies.first() else {
+        return Outcome::unknown(format!("no {LIBFABRIC} in the loader's directories")).into();
+    };
+    let observed = list(&copies[..1]);
+    match first.release.as_deref() {
+        Some(release) if GDA_OPS.is_in(release) => Outcome::pass(observed).into(),
+        Some(_) => Outcome::fail(observed).into(),
+        None => Outcome::Unknown(Some(observed), "the file states no release".to_owned()).into(),
+    }
 }
 
 /// The rdma-core release of a libefa by its file name; otherwise the newest symbol version that it defines

@@ -2,10 +2,11 @@
 //! fit each other; queues that a program opens itself need none of them.
 
 use crate::check::{Checked, Outcome, Problem};
-use crate::model::Party;
+use crate::model::{Party, StackName};
 use crate::releases::{
     GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
 };
+use crate::system::elf;
 use crate::system::packages::Package;
 use crate::system::processes::{Loaded, Processes};
 use crate::system::{System, version_numbers};
@@ -21,7 +22,7 @@ fn needed(nccl: &str) -> Option<&'static Release> {
 /// LIB-007: the first copies on disk, which the next process loads, and those that running processes have loaded.
 pub(crate) fn plugin(system: &mut System) -> Checked {
     let processes = system.loaded_nccl();
-    let on_disk = plugin_on_disk(&system.nccl(), &system.nccl_plugins());
+    let on_disk = plugin_on_disk(system);
     let running = describe(&processes);
     let with = |observed: String| match &running {
         Some(running) => format!("{observed}; {running}"),
@@ -33,6 +34,10 @@ pub(crate) fn plugin(system: &mut System) -> Checked {
         (Outcome::Pass(observed), None) => Outcome::Pass(with(observed)),
         (Outcome::Unknown(observed, why), None) => match (observed, fitting(&processes)) {
             (None, true) => Outcome::pass(running.unwrap_or_default()),
+            // The user asks whether NCCL's EFA-GDA can run here.
+            (observed, _) if is_asked(system) => {
+                Outcome::warn(observed.map(with).or(running).unwrap_or_else(|| why.clone())).why(why)
+            }
             (observed, _) => Outcome::Unknown(observed.map(with).or(running), why),
         },
         (other, None) => other,
@@ -96,7 +101,16 @@ fn outdated(one: &Loaded, needs: &Release) -> Problem {
         )
 }
 
-fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
+/// Whether the user asks if NCCL's EFA-GDA can run here.
+fn is_asked(system: &System) -> bool {
+    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep))
+}
+
+/// The function by which NCCL 2.31.2 and newer find the plugin's GIN of type 5.
+const GIN_OF_TYPE_5: &str = "ncclGinPlugin_v14";
+
+fn plugin_on_disk(system: &System) -> Outcome {
+    let (nccl, plugins) = (system.nccl(), system.nccl_plugins());
     let Some(release) = nccl.first().and_then(|first| first.release.as_deref()) else {
         return Outcome::unknown("no NCCL with a known release is on this machine");
     };
@@ -111,32 +125,61 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
         return Outcome::Unknown(Some(observed), why);
     };
     let required = format!("{} or newer for NCCL {release}", needs.describe());
-    let (why, fix) = match plugins.first() {
-        Some(plugin) if plugin.release.as_deref().is_some_and(|has| needs.is_in(has)) => {
-            return Outcome::pass(observed);
-        }
-        Some(plugin) => (
-            "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA",
-            format!(
-                "install {} or newer in the image (the current EFA installer has one) instead of {}",
-                needs.describe(),
-                plugin.path
-            ),
-        ),
-        None => (
-            "without the plugin, NCCL reaches other hosts through sockets",
-            format!(
+    let Some(plugin) = plugins.first() else {
+        return Outcome::warn(observed)
+            .expects(required, "without the plugin, NCCL reaches other hosts through sockets")
+            .hint(format!(
                 "install {} or newer in the image, and put its directory on LD_LIBRARY_PATH",
                 needs.describe()
-            ),
-        ),
+            ));
     };
-    Outcome::warn(observed).expects(required, why).fix(fix, Party::Image)
+    let fits = |needs: &Release| plugin.release.as_deref().is_some_and(|has| needs.is_in(has));
+    if !fits(needs) {
+        let why = "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA";
+        return Outcome::warn(observed).expects(required, why).hint(format!(
+            "install {} or newer in the image (the current EFA installer has one) instead of {}",
+            needs.describe(),
+            plugin.path
+        ));
+    }
+    // Pre-releases and machine images have plugins whose release promises the function.
+    if elf::exports(&system.path(&plugin.path), GIN_OF_TYPE_5) == Some(false) {
+        return Outcome::warn(format!("{observed}; the plugin does not define {GIN_OF_TYPE_5}"))
+            .expects(
+                format!("a plugin that defines {GIN_OF_TYPE_5}"),
+                "NCCL finds no GIN of type 5 in this plugin, and takes its CPU proxy without an error",
+            )
+            .hint(format!(
+                "install a release of {} in the image instead of {}",
+                needs.describe(),
+                plugin.path
+            ));
+    }
+    let other =
+        nccl.iter().filter_map(|one| one.release.as_deref()).find(|one| !needed(one).is_some_and(fits));
+    match other.filter(|_| is_asked(system)) {
+        Some(other) => Outcome::warn(observed)
+            .expects(
+                format!("NCCL {release} alone, or releases that all fit the plugin"),
+                format!("programs that load NCCL {other}, as PyTorch loads its own, do without EFA-GDA"),
+            )
+            .hint(format!("remove NCCL {other} from the image, or install {release} in its place")),
+        None => Outcome::pass(observed),
+    }
 }
 
 pub(crate) fn gdrcopy(system: &mut System) -> Checked {
     let Some(library) = system.gdrapi() else {
-        return Outcome::unknown("no libgdrapi is on the loader's path").into();
+        let observed = "no libgdrapi is on the loader's path";
+        return match is_asked(system) {
+            true => Outcome::warn(observed)
+                .fix(
+                    format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()),
+                    Party::Image,
+                )
+                .into(),
+            false => Outcome::unknown(observed).into(),
+        };
     };
     let module = system.read("/sys/module/gdrdrv/version");
     let observed = format!(
@@ -166,14 +209,7 @@ pub(crate) fn gdrcopy(system: &mut System) -> Checked {
             Party::Operator,
         ),
     };
-    Outcome::warn(observed)
-        .expects(
-            format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
-            "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires \
-         GDRCopy 2.5+\", also if only the module is older",
-        )
-        .fix(fix, who)
-        .into()
+    Outcome::warn(observed).fix(fix, who).into()
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn is_meant_for_efa_gda(system: &System) -> bool {
         let release = system.nccl().into_iter().next().and_then(|nccl| nccl.release);
         release.is_some_and(|release| GIN_EFA_GDA.is_in(&release)) && !system.nccl_plugins().is_empty()
     };
-    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep)) || has_both()
+    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep)) || !system.of_node && has_both()
 }
 
 /// The variables of the efa provider that every supported release reads, without `FI_EFA_` (`efa_env.c` of libfabric

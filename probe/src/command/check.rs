@@ -8,7 +8,7 @@ use crate::checks::library::{self, Libraries};
 use crate::checks::rows::{self, is_of_machine, rows};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS};
 use crate::exit::Exit;
-use crate::model::{Document, EXPOSES, Finding, Gpu, Op, Pair, Put, Runs, State, Via};
+use crate::model::{Document, EXPOSES, Finding, Gpu, Op, Pair, Put, Runs, StackVerdict, State, Via};
 use crate::report::prometheus;
 use crate::verdict::{Judged, stack};
 use crate::worker::{Executor, Group, PutRequest};
@@ -83,8 +83,11 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     if let Some(only) = common.stack {
         stack::narrow(&mut findings, only);
     }
-    let stopped = common.stack.is_some() && stacks.iter().any(|stack| stack.runs == Runs::No);
-    let exit = if stopped { Exit::Failed } else { Exit::of(&findings) };
+    let exit = match (Exit::of(&findings), stacks.first().filter(|_| common.stack.is_some())) {
+        (Exit::Fine | Exit::Warned, Some(StackVerdict { runs: Runs::No, .. })) => Exit::Failed,
+        (Exit::Fine | Exit::Warned, Some(StackVerdict { runs: Runs::Unknown, .. })) => Exit::Unjudged,
+        (exit, _) => exit,
+    };
     let document = Document {
         verdict: Some(verdicts),
         stacks: Some(stacks),

@@ -50,6 +50,7 @@ impl Run {
             device: common.device.clone(),
             gpu: common.gpu,
             via: common.via,
+            of_node: common.npd,
             stack: common.stack,
             ..System::default()
         };

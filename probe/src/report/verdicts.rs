@@ -109,6 +109,7 @@ fn render_verdict(
         Reach::Gda if stopped.is_none() && stops_jobs.is_some() => ("blocked", Paint::Bad),
         Reach::Gda => ("gda", Paint::Good),
         Reach::HostRung => ("host-rung", Paint::Costly),
+        Reach::None if *step == Step::Elsewhere => ("GPUs not looked at", Paint::Bold),
         Reach::None if gpu == "none" && stopped.is_none() => ("no GPU", Paint::Bold),
         Reach::None => ("none", Paint::Bad),
     };

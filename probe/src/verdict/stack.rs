@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::check::{Check, Need};
+use crate::check::{Check, Follows, Need};
 use crate::checks::rows::{Row, Run, row, rows};
 use crate::model::{
-    Finding, GpuChoice, NO_GPU, NOT_LOADED, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State, Stops,
+    Finding, GpuChoice, NO_GPU, NOT_LOADED, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State, Step,
+    Stops,
 };
 
 /// A check on which a stack depends.
@@ -29,21 +30,29 @@ impl Needed {
         if of_need().any(|one| one.state == State::Pass) {
             return false;
         }
-        let is_open = |one: &Finding| matches!(one.state, State::Warn | State::Unknown);
         let waits =
             |one: &Finding| one.state == State::Skip && one.blocked_by.as_ref() == Some(&problem.code);
+        // What was not proven is missed for a cause that is there.
+        let caused =
+            || of_need().next().is_some() && self.causes(findings).any(|one| one.code == problem.code);
         match problem.state {
-            State::Fail => self.concerns(problem) || of_need().any(waits),
-            State::Warn if self.need.pass => {
-                of_need().any(is_open) && (self.concerns(problem) || self.is_caused_by(problem))
-            }
+            State::Fail => self.concerns(problem) || of_need().any(waits) || caused(),
+            State::Warn => self.need.pass && self.concerns(problem) || caused(),
             _ => false,
         }
     }
 
-    /// Whether a problem is the reason if this need does not pass.
-    fn is_caused_by(self, problem: &Finding) -> bool {
-        self.check.follows.causes().contains(&problem.code.as_str())
+    /// The problems that are the reason if this need does not pass.
+    fn causes(self, findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+        let follows = self.check.follows;
+        let of = move |cause: &'static str| findings.iter().filter(move |one| one.code == cause);
+        let passes = move |cause| of(cause).any(|one| one.state == State::Pass);
+        let counts = move |cause: &&'static str| match follows {
+            Follows::IfNonePasses(_) => !passes(*cause),
+            Follows::IfSameRole(_) => true,
+        };
+        let is_bad = |one: &&Finding| matches!(one.state, State::Fail | State::Warn);
+        follows.causes().iter().copied().filter(counts).flat_map(of).filter(is_bad)
     }
 }
 
@@ -136,9 +145,8 @@ fn judge(needed: Needed, findings: &[Finding], gpu: Option<GpuChoice>) -> Answer
         return Answer::Holds;
     }
     let fix = |finding: &Finding| finding.fix.clone().unwrap_or_else(|| check.title.to_owned());
-    let is_cause = |one: &&Finding| needed.is_caused_by(one) && one.state == State::Warn;
-    let is_open = of(State::Warn).or_else(|| of(State::Unknown)).is_some();
-    if let Some(cause) = findings.iter().find(is_cause).filter(|_| is_open) {
+    let is_open = [State::Warn, State::Unknown, State::Skip].into_iter().any(|state| of(state).is_some());
+    if let Some(cause) = needed.causes(findings).next().filter(|_| is_open) {
         return Answer::Stops(cause.code.clone(), fix(cause));
     }
     if let Some(warning) = of(State::Warn) {
@@ -156,7 +164,7 @@ fn judge(needed: Needed, findings: &[Finding], gpu: Option<GpuChoice>) -> Answer
             None => {
                 let next = match root.as_str() {
                     NO_GPU => format!("for a GPU, {}", super::find_gpu(gpu)),
-                    NOT_LOADED => super::WITHOUT_ROOT.to_owned(),
+                    NOT_LOADED => Step::Elsewhere.text(),
                     SOFTWARE_ADAPTER => "run without --soft where an EFA adapter is".to_owned(),
                     _ => "see the check that blocks it".to_owned(),
                 };

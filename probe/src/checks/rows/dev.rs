@@ -91,7 +91,9 @@ pub(super) static ROWS: &[Row] = &[
             "Opens the node for reading and writing, as libibverbs does, in a worker process, because an \
             open can block in a stuck driver. A node that was only bind-mounted exists, and its open fails \
             with \"operation not permitted\": the device cgroup must allow it. \"Permission denied\" is \
-            caused by the file's owner and mode.",
+            caused by the file's owner and mode. \"No such device\" and \"no such device or address\" mean \
+            that the node is stale: the driver was loaded again after the container got it, and the device \
+            now has another number.",
         ),
     declared("DEV-007", "The device nodes of all adapters are visible", Run::Machine(dev::all_nodes))
         .needs(&["DEV-003"])

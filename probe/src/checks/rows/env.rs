@@ -38,7 +38,6 @@ pub(super) static ROWS: &[Row] = &[
             decide. `unknown` if DMI does not identify EC2, as in some containers.",
         ),
     declared("ENV-003", "The limit of locked memory is high enough", Run::Machine(env::memlock))
-        .of(Hardware)
         .stops(EVERY)
         .who(&[Pod])
         .fix(env::RAISE_MEMLOCK)

@@ -33,6 +33,7 @@ pub(super) static ROWS: &[Row] = &[
     proven(EXPOSES, "query_qp_wqs succeeds", Run::Adapter(fabric::gda::work_queues))
         .needs(&["GDA-002", "FAB-009"])
         .stops(POSTING)
+        .follows(IfNonePasses(&["LIB-005"]))
         .who(&[Image])
         .expects("query_qp_wqs succeeds", REPORTS)
         .fix("install a libfabric that was built with rdma-core 59 or newer")

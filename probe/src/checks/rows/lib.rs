@@ -11,7 +11,7 @@ pub(super) static ROWS: &[Row] = &[
             "With `--root DIR` the probe reads the files of another system, whose libraries it cannot load: \
             they need that system's C library. This container's libraries prove nothing about that system, \
             so `check` leaves them out: the checks that load one are skipped, blocked by this code, and \
-            those of files (LIB-004 to LIB-008) read DIR. To include a library of this container, name it: \
+            those of files (LIB-004 to LIB-009) read DIR. To include a library of this container, name it: \
             `LIBFABRIC_PATH`, `RDMA_CORE_LIBDIR`, or `--gpu NUMBER` for CUDA. To check the libraries of a \
             job, run the probe in the job's container, without `--root`. `put` and `bench` load this \
             container's libraries.",
@@ -87,7 +87,14 @@ pub(super) static ROWS: &[Row] = &[
         .of(Hardware)
         .stops(NCCL_PASSES)
         .who(&[Image])
-        .fix("install aws-ofi-nccl 1.21 or newer for NCCL 2.31.2, and 1.22 or newer for NCCL 2.32")
+        .expects(
+            "NCCL 2.31.2 or newer, and an aws-ofi-nccl that fits it",
+            "older releases of NCCL have no EFA-GDA, and take their CPU proxy without an error",
+        )
+        .fix(
+            "install NCCL 2.31.2 or newer with aws-ofi-nccl 1.21 or newer, or NCCL 2.32 with 1.22 or newer, in the \
+            image; if the job's container has them, run gda-probe there",
+        )
         .page(
             "Finds NCCL (on the loader's path and in Python's packages) and aws-ofi-nccl \
             (`NCCL_NET_PLUGIN`, the loader's path, the installer's directories), and compares the releases \
@@ -96,17 +103,39 @@ pub(super) static ROWS: &[Row] = &[
             compared for what running processes have loaded, by the maps of those that the user may read \
             (run it as root on the host to see all; in a container it sees the container's). Of a process, \
             only the paths of these two libraries are kept. The observed text counts the processes that \
-            could not be examined. Queues that a program opens itself need neither. `unknown` without \
-            NCCL, and for an NCCL before 2.31.2, which has no EFA-GDA.",
+            could not be examined. A plugin whose file lacks the symbol `ncclGinPlugin_v14` has no GIN of type 5, \
+            whatever release it states (warn). Queues that a program opens itself need neither. `unknown` \
+            without NCCL, and for an NCCL before 2.31.2, which has no EFA-GDA; with `--for nccl` and `--for \
+            deepep` both are warnings, and so is a second NCCL that does not fit the plugin.",
         ),
     declared("LIB-008", "GDRCopy's kernel module is as new as its library", Run::Machine(stacks::gdrcopy))
         .of(Hardware)
         .stops(NCCL_PASSES)
         .who(&[Operator])
+        .expects(
+            "GDRCopy 2.5 or newer in both, and a module as new as the library",
+            "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires GDRCopy 2.5+\", also if \
+            only the module is older",
+        )
         .fix("install the kernel module gdrdrv 2.5 or newer on the host")
         .page(
             "NCCL's EFA plugin needs GDRCopy 2.5, and asks the kernel module `gdrdrv` of the host, not the \
             library in the image: \"GIN requires GDRCopy 2.5+\" although libgdrapi is 2.5 means that the \
-            module is older (warn; the host). `unknown` without libgdrapi.",
+            module is older (warn; the host). `unknown` without libgdrapi; a warning with `--for nccl` and `--for \
+            deepep`.",
         ),
+    declared(
+        "LIB-009",
+        "libfabric's file has the GDA operations",
+        Run::Libraries(library::release_of_root),
+    )
+    .stops(POSTING)
+    .who(&[Image])
+    .expects("libfabric 2.3 or newer", "older releases do not have the operations that expose a queue")
+    .fix("install libfabric 2.3 or newer in the image, such as the current EFA installer's")
+    .page(
+        "With `--root` no libfabric is loaded (LIB-000), so the release in the file that the loader of \
+        that system finds first is judged instead of GDA-001. `unknown` if that system has no libfabric, \
+        or if its file states no release.",
+    ),
 ];
