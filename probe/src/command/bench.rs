@@ -6,7 +6,7 @@ use super::executor::executor;
 use super::file::{self, is_stdout};
 use super::put::{downgrade_unneeded_mapping, refuse_options_of_a_pair};
 use super::ring;
-use super::run::Run;
+use super::run::{Run, Work};
 use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS};
 use crate::exit::Exit;
 use crate::model::{BENCH, Document, Op, State, Via};
@@ -45,8 +45,8 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     run.prerequisites(PUT);
     let executor = executor(&mut run, common, args.executor, PUT)?;
     let time_limit = common.time_limit.unwrap_or(DEFAULT_BENCH_TIME);
-    run.bench = Some(BenchRequest { queues: args.queues, time_limit });
-    let results = run.queues(PUT, executor)?;
+    let bench = Some(BenchRequest { queues: args.queues, time_limit });
+    let results = run.queues(Work { executor, bench, ..PUT.into() })?;
     run.explain_failures();
     let mut findings = run.findings();
     if results.puts.iter().any(|put| put.verified && put.lost.is_some()) {

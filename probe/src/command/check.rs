@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::CommandError;
-use super::run::Run;
+use super::run::{Run, Work};
 use crate::checks::library::{self, Libraries};
 use crate::checks::rows::{self, is_of_machine, rows};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS};
@@ -38,12 +38,12 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for row in rows().filter(|row| is_of_machine(row)) {
         match row.run {
             rows::Run::Nodes(_) if run.runner.blocked(&row.check, None).is_none() => {
-                run.group(Group::Nodes, PUT)?;
+                run.group(Group::Nodes, PUT.into())?;
             }
             _ => run.machine(row),
         }
     }
-    let host = run.queues(PUT, Executor::Host)?;
+    let host = run.queues(PUT.into())?;
     let exposes = |one: &Finding| one.code == EXPOSES && one.state == State::Pass;
     if common.via == Via::Libfabric
         && !common.soft
@@ -52,10 +52,10 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
         && run.is_asked(Group::Fabric)
         && run.can_start(Group::Verbs)
     {
-        run.exposure(PUT)?;
+        run.group(Group::Verbs, Work { exposure_alone: true, ..PUT.into() })?;
     }
     let gpus = match run.can_start(Group::Cuda) {
-        true => run.group(Group::Cuda, PUT)?.gpus,
+        true => run.group(Group::Cuda, PUT.into())?.gpus,
         false => {
             run.skip(|row| matches!(row.run, rows::Run::Cuda(_) | rows::Run::Gpu(_)));
             Vec::new()
@@ -113,5 +113,5 @@ fn on_gpus(run: &mut Run, gpus: &[Gpu], pairs: &[Pair]) -> Result<Vec<Put>, Comm
         run.skip(|row| matches!(row.run, rows::Run::Near(_) | rows::Run::Pair(_)));
         return Ok(Vec::new());
     }
-    Ok(run.queues(PUT, Executor::Pairs(pairs.to_vec()))?.puts)
+    Ok(run.queues(Work { executor: Executor::Pairs(pairs.to_vec()), ..PUT.into() })?.puts)
 }

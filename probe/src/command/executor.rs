@@ -42,7 +42,7 @@ pub(crate) fn executor(
     // A GPU was requested, so its absence is a failure and not a reason to skip checks.
     run.runner.policy.no_gpu = false;
     let before = run.runner.findings.len();
-    let gpus = run.group(Group::Cuda, request)?.gpus;
+    let gpus = run.group(Group::Cuda, request.into())?.gpus;
     let of_gpu =
         |code: &&str| rows().any(|row| row.check.code == *code && matches!(row.run, rows::Run::Gpu(_)));
     let of_pairs = rows().filter(|row| matches!(row.run, rows::Run::Pair(_) | rows::Run::Posting(..)));

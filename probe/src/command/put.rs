@@ -3,7 +3,7 @@
 
 use super::CommandError;
 use super::executor::executor;
-use super::run::Run;
+use super::run::{Run, Work};
 use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
 use crate::model::{Document, Doorbell, Finding, MAPS, Op, State};
@@ -38,7 +38,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     };
     run.prerequisites(request);
     let executor = executor(&mut run, common, choice, request)?;
-    let results = run.queues(request, executor)?;
+    let results = run.queues(Work { executor, ..request.into() })?;
     run.explain_failures();
     let mut findings = run.findings();
     let put = results.puts.into_iter().next();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::CommandError;
-use super::run::Run;
+use super::run::{Run, Work};
 use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs};
 use crate::exchange::Limits;
 use crate::exchange::hub::Hub;
@@ -17,7 +17,7 @@ use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, V
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
 use crate::soft::uverbs;
-use crate::worker::{BenchRequest, Executor, PutRequest, Request};
+use crate::worker::{BenchRequest, Executor, PutRequest};
 
 /// Seconds that ranks wait for each other unless `--wait` is set.
 const WAIT: u64 = 30;
@@ -32,7 +32,6 @@ const SLOWEST_ROUND: Duration = Duration::from_secs(30);
 struct Meeting {
     of: u32,
     route: Route,
-    memory: Memory,
     over: Over,
     processes: Vec<Vec<Here>>,
     /// Where rank 0 listens, or shall listen if it is here.
@@ -57,7 +56,7 @@ pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), 
             };
             let token = Token::generate().map_err(input)?;
             let rendezvous = "127.0.0.1:0".to_owned();
-            Meeting { of, route, memory, over, processes, rendezvous, token }
+            Meeting { of, route, over, processes, rendezvous, token }
         }
         None => {
             let RingArgs { rank, ranks, rendezvous, .. } = args.clone();
@@ -65,14 +64,14 @@ pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), 
             let place = launcher::place(&stated, |name| std::env::var(name).ok()).map_err(input)?;
             let Place { rank, of, local, rendezvous } = place;
             let processes = vec![vec![Here { rank, local }]];
-            Meeting { of, route, memory, over, processes, rendezvous, token: token(&args.exchange)? }
+            Meeting { of, route, over, processes, rendezvous, token: token(&args.exchange)? }
         }
     };
     if args.spawn.is_none() {
         refuse_brokers(common, meeting.of)?;
     }
-    let executor = executor(common, args.executor)?;
-    let (mut document, ranks) = meet("ring", common, args.exchange.wait, (put, None), executor, meeting)?;
+    let work = Work { executor: executor(common, args.executor)?, memory, ..put.into() };
+    let (mut document, ranks) = meet("ring", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     document.ranks = Some(ranks);
     Ok((document, exit))
@@ -95,7 +94,8 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
     };
     let meeting = pair_at(rank, host, &args.exchange)?;
     let executor = executor(common, if rank == 0 { ExecutorChoice::Host } else { args.executor })?;
-    let (mut document, ranks) = meet("put", common, args.exchange.wait, (put, None), executor, meeting)?;
+    let work = Work { executor, ..put.into() };
+    let (mut document, ranks) = meet("put", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     // The sender's result is that of the put; the receiver learns it with the exchange's last step.
     // A sender that opened no queue did not put.
@@ -133,10 +133,10 @@ pub(crate) fn bench(
     let put = PutRequest { one_adapter: false, max_seconds: put.max_seconds + time_limit / 1000, ..put };
     let bench = Some(BenchRequest { queues: 1, time_limit });
     let meeting = pair_at(1, peer, &args.exchange)?;
-    let executor = executor(common, args.executor)?;
+    let work = Work { executor: executor(common, args.executor)?, bench, ..put.into() };
     // As in a bench of one host, --time-limit is that of the measurements.
     let common = &Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() };
-    let (mut document, ranks) = meet("bench", common, args.exchange.wait, (put, bench), executor, meeting)?;
+    let (mut document, ranks) = meet("bench", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() && document.bench.is_some() { Exit::Fine } else { Exit::Failed };
     document.ranks = Some(ranks);
     Ok((document, exit))
@@ -147,7 +147,6 @@ fn pair_at(rank: u32, host: &str, exchange: &ExchangeArgs) -> Result<Meeting, Co
     Ok(Meeting {
         of: 2,
         route: Route::Pair,
-        memory: Memory::Host,
         over: Over::Efa,
         processes: vec![vec![Here { rank, local: 0 }]],
         rendezvous: with_port(host, PORT),
@@ -232,13 +231,12 @@ fn meet(
     name: &'static str,
     common: &Common,
     wait: Option<u64>,
-    (put, bench): (PutRequest, Option<BenchRequest>),
-    executor: Executor,
+    work: Work,
     meeting: Meeting,
 ) -> Result<(Document, Ranks), CommandError> {
-    let Meeting { of, route, memory, over, processes, rendezvous, token } = meeting;
+    let Meeting { of, route, over, processes, rendezvous, token } = meeting;
+    let (put, measures) = (work.put, work.bench.is_some());
     let mut run = Run::new(common)?;
-    run.bench = bench;
     run.prerequisites(put);
     let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
     let via = if common.via == Via::Verbs { "verbs" } else { "libfabric" }.to_owned();
@@ -257,7 +255,7 @@ fn meet(
     }
     let (group, provider_path) = run.layer();
     let mut job = Job {
-        request: Request { memory, ..run.request(group, put, executor) },
+        request: run.request(group, work),
         of,
         route,
         over,
@@ -291,7 +289,7 @@ fn meet(
     (ranks.pes, ranks.error) = (pes, exchange);
     // The listener knows them too, and its document is that of a put.
     let measured = ranks.pes.iter_mut().find_map(|pe| pe.bench.take());
-    let bench = measured.filter(|_| bench.is_some());
+    let bench = measured.filter(|_| measures);
     Ok((Document { checks: None, bench, ..run.document(name, Vec::new()) }, ranks))
 }
 

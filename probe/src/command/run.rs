@@ -20,6 +20,28 @@ use crate::worker::{BenchRequest, Executor, Group, PutRequest, Request};
 /// takes seconds if there are many GPUs.
 const CUDA_START: Duration = Duration::from_secs(8);
 
+/// What a worker does.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    /// The bytes to move.
+    pub(crate) put: PutRequest,
+    /// Where the device code runs.
+    pub(crate) executor: Executor,
+    /// The memory of the bytes, of ranks.
+    pub(crate) memory: Memory,
+    /// The measurements to take.
+    pub(crate) bench: Option<BenchRequest>,
+    /// Whether the checks end with what rdma-core exposes, so that no bytes are moved.
+    pub(crate) exposure_alone: bool,
+}
+
+impl From<PutRequest> for Work {
+    /// A put of the host executor.
+    fn from(put: PutRequest) -> Self {
+        Self { put, executor: Executor::Host, memory: Memory::Host, bench: None, exposure_alone: false }
+    }
+}
+
 /// A run of checks.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -29,9 +51,6 @@ pub(crate) struct Run {
     pub(crate) runner: Runner,
     limits: Limits,
     doorbell: Doorbell,
-    exposure_alone: bool,
-    /// The measurements of the worker that opens queues.
-    pub(crate) bench: Option<BenchRequest>,
     directory: Option<ProviderDirectory>,
     /// The adapters' counters at the beginning.
     before: Counters,
@@ -72,8 +91,6 @@ impl Run {
             runner: Runner::new(policy),
             limits,
             doorbell: common.doorbell,
-            exposure_alone: false,
-            bench: None,
             directory,
         })
     }
@@ -92,7 +109,7 @@ impl Run {
     /// Runs the checks of the machine that the checks of queues need. A warning there lets bytes through, and is none
     /// here.
     pub(crate) fn prerequisites(&mut self, put: PutRequest) {
-        let request = self.request(self.layer().0, put, Executor::Host);
+        let request = self.request(self.layer().0, put.into());
         let of_queues = [Turn::Once, Turn::Each].into_iter().flat_map(|turn| plan(&request, turn));
         let needed: Vec<&str> = of_queues.flat_map(|row| row.check.needs.iter().copied()).collect();
         rows().filter(|row| needed.contains(&row.check.code)).for_each(|row| {
@@ -160,26 +177,13 @@ impl Run {
     }
 
     /// Runs the checks that open queues, through the library that `--via` names.
-    pub(crate) fn queues(&mut self, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
-        self.run(self.layer().0, put, executor)
-    }
-
-    /// Checks what rdma-core exposes; for adapters of which libfabric exposes no queue. Moves no bytes.
-    pub(crate) fn exposure(&mut self, put: PutRequest) -> Result<Results, CommandError> {
-        self.exposure_alone = true;
-        let results = self.group(Group::Verbs, put);
-        self.exposure_alone = false;
-        results
-    }
-
-    /// Runs a group of checks in a worker, with the host executor.
-    pub(crate) fn group(&mut self, group: Group, put: PutRequest) -> Result<Results, CommandError> {
-        self.run(group, put, Executor::Host)
+    pub(crate) fn queues(&mut self, work: Work) -> Result<Results, CommandError> {
+        self.group(self.layer().0, work)
     }
 
     /// Runs a group of checks in a worker.
-    fn run(&mut self, group: Group, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
-        let request = self.request(group, put, executor);
+    pub(crate) fn group(&mut self, group: Group, work: Work) -> Result<Results, CommandError> {
+        let request = self.request(group, work);
         let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
         Ok(supervisor::run(&mut self.runner, request, self.limits, path.as_deref())?)
     }
@@ -199,7 +203,8 @@ impl Run {
     }
 
     /// The request to a worker.
-    pub(crate) fn request(&self, group: Group, put: PutRequest, executor: Executor) -> Request {
+    pub(crate) fn request(&self, group: Group, work: Work) -> Request {
+        let Work { put, executor, memory, bench, exposure_alone } = work;
         let provider = self.system.provider.as_ref().and_then(|provider| provider.as_ref().ok()).cloned();
         let gpu = match self.system.gpu {
             Some(GpuChoice::Number(number)) => Some(number),
@@ -216,11 +221,11 @@ impl Run {
             avoid: Vec::new(),
             gpu,
             executor,
-            memory: Memory::Host,
+            memory,
             doorbell: self.doorbell,
             put,
-            exposure_alone: self.exposure_alone,
-            bench: self.bench,
+            exposure_alone,
+            bench,
             // Half of the check's limit, so that the check reports a wait that timed out before the limit ends it.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
             findings: Vec::new(),
