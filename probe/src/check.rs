@@ -1,12 +1,18 @@
 //! What a check is, and the runner that runs every check whose prerequisites hold.
 //!
-//! A check names the codes that it needs and knows nothing else of other checks. If a need does not
-//! hold, the runner skips the check and names the root of the chain of needs.
+//! A check is a row: its data is stated once, in `checks::rows`, and plan, order, skips, verdicts, `explain` and
+//! `docs/checks.md` are derived from it. A check names the codes that it needs and knows nothing else of other checks.
+//! If a need does not hold, the runner skips the check and names the root of the chain of needs.
 
 use std::fmt::Display;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::text::visible;
-use crate::model::{Finding, Kind, NO_GPU, NOT_LOADED, SOFTWARE_ADAPTER, State, Who};
+use crate::model::{Action, Finding, Kind, NO_GPU, NOT_LOADED, Party, SOFTWARE_ADAPTER, StackName, State};
+
+/// Why checks of hardware do not run under `--soft`.
+pub(crate) const ON_SOFTWARE_ADAPTER: &str = "software adapter";
 
 /// What a check examines, which decides when it is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,58 @@ pub(crate) enum Nature {
     GpuHardware,
 }
 
+/// What the subjects of a check are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// No subject: the machine as a whole.
+    Machine,
+    Adapter,
+    Gpu,
+    /// An adapter, or a GPU and an adapter.
+    Pair,
+    /// An environment variable.
+    Variable,
+    /// A library's file.
+    File,
+}
+
+/// A library that a check loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Load {
+    Libfabric,
+    RdmaCore,
+    Cuda,
+}
+
+/// A stack that depends on a check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) stack: StackName,
+    /// Whether the stack needs more than "no failure": a warning stops it, and no result leaves it unknown.
+    pub(crate) pass: bool,
+    /// The prefix of the subjects that concern the stack; empty for all.
+    pub(crate) subjects: &'static str,
+}
+
+/// The checks whose problem can be the cause of a check's problem, the first in a report first. What solves the cause
+/// solves both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Follows {
+    /// A cause that passes for no subject.
+    IfNonePasses(&'static [&'static str]),
+    /// A cause that the same role can solve.
+    IfSameRole(&'static [&'static str]),
+}
+
+impl Follows {
+    /// The codes of the causes.
+    pub(crate) fn causes(self) -> &'static [&'static str] {
+        match self {
+            Self::IfNonePasses(causes) | Self::IfSameRole(causes) => causes,
+        }
+    }
+}
+
 /// The description of a check.
 #[derive(Debug)]
 pub(crate) struct Check {
@@ -32,60 +90,88 @@ pub(crate) struct Check {
     pub(crate) kind: Kind,
     /// What it examines.
     pub(crate) nature: Nature,
+    /// What it has a result for.
+    pub(crate) subject: Subject,
     /// Codes that must not have failed or been skipped.
     pub(crate) needs: &'static [&'static str],
+    /// The library that it loads first.
+    pub(crate) loads: Option<Load>,
+    /// The stacks that depend on it.
+    pub(crate) stacks: &'static [Need],
+    /// The checks whose consequence its problem can be.
+    pub(crate) follows: Follows,
+    /// The parties that can solve its problem, the most likely first.
+    pub(crate) who: &'static [Party],
+    /// What is done with the node if its operator solves the problem.
+    pub(crate) of_host: Action,
+    /// The requirement, unless a problem states another one.
+    pub(crate) required: &'static str,
+    /// Why it matters, unless a problem states another reason.
+    pub(crate) why: &'static str,
+    /// The usual fix, which a problem has unless it states another one.
+    pub(crate) fix: &'static str,
+    /// Its page, in Markdown.
+    pub(crate) page: &'static str,
 }
 
-/// A check and its implementation, which works on the state `S`.
-#[derive(Debug)]
-pub(crate) struct Unit<S: 'static> {
-    /// The description.
-    pub(crate) check: Check,
-    /// The implementation.
-    pub(crate) run: fn(&mut S) -> Checked,
-}
-
-/// A check whose result a version, a parameter or a file states.
-pub(crate) const fn declared<S>(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut S) -> Checked,
-) -> Unit<S> {
-    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
-}
-
-/// A check that does what its title states.
-pub(crate) const fn proven<S>(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut S) -> Checked,
-) -> Unit<S> {
-    let Unit { check, run } = declared(code, title, needs, run);
-    Unit { check: Check { kind: Kind::Proven, ..check }, run }
-}
-
-impl<S> Unit<S> {
-    /// Runs the check.
-    pub(crate) fn outcomes(&self, state: &mut S) -> Outcomes {
-        (self.run)(state).unwrap_or_else(|outcomes| outcomes)
+impl Check {
+    /// A check of the machine that always runs and on which nothing depends.
+    pub(crate) const fn new(code: &'static str, title: &'static str, kind: Kind) -> Self {
+        Self {
+            code,
+            title,
+            kind,
+            nature: Nature::Any,
+            subject: Subject::Machine,
+            needs: &[],
+            loads: None,
+            stacks: &[],
+            follows: Follows::IfNonePasses(&[]),
+            who: &[],
+            of_host: Action::FixHost,
+            required: "",
+            why: "",
+            fix: "",
+            page: "",
+        }
     }
 
-    /// The same check, of what `nature` names.
-    pub(crate) const fn of(self, nature: Nature) -> Self {
-        Self { check: Check { nature, ..self.check }, run: self.run }
+    /// The category: the prefix of the code.
+    pub(crate) fn category(&self) -> &'static str {
+        self.code.split_once('-').map_or(self.code, |(category, _)| category)
+    }
+
+    /// The party that can solve a problem.
+    pub(crate) fn party(&self, problem: &Problem) -> Party {
+        problem.who.or(self.who.first().copied()).unwrap_or(Party::Program)
     }
 }
 
-/// What a warning or a failure must report.
+/// What a warning or a failure reports; what is None is the check's own.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) observed: String,
-    pub(crate) required: String,
-    pub(crate) why: String,
-    pub(crate) fix: String,
-    pub(crate) who: Who,
+    pub(crate) required: Option<String>,
+    pub(crate) why: Option<String>,
+    pub(crate) fix: Option<String>,
+    pub(crate) who: Option<Party>,
+}
+
+impl Problem {
+    /// A problem with the requirement, the reason, the fix and the party of its check.
+    pub(crate) fn new(observed: impl Into<String>) -> Self {
+        Self { observed: observed.into(), required: None, why: None, fix: None, who: None }
+    }
+
+    /// Another requirement, and why it matters.
+    pub(crate) fn expects(self, required: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { required: Some(required.into()), why: Some(why.into()), ..self }
+    }
+
+    /// Another fix, and the party that can apply it.
+    pub(crate) fn fix(self, fix: impl Into<String>, who: Party) -> Self {
+        Self { fix: Some(fix.into()), who: Some(who), ..self }
+    }
 }
 
 /// The result of a check for one subject.
@@ -104,28 +190,48 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// A failure: the observed and the required value, why the requirement matters, what to do, and who can.
-    pub(crate) fn fail(
-        observed: impl Into<String>,
-        required: impl Into<String>,
-        why: impl Into<String>,
-        fix: impl Into<String>,
-        who: Who,
-    ) -> Self {
-        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
-        Self::Fail(Problem { observed, required, why, fix, who })
+    /// A failure.
+    pub(crate) fn fail(observed: impl Into<String>) -> Self {
+        Self::Fail(Problem::new(observed))
     }
 
-    /// A warning, with what [`Self::fail`] has.
-    pub(crate) fn warn(
-        observed: impl Into<String>,
-        required: impl Into<String>,
-        why: impl Into<String>,
-        fix: impl Into<String>,
-        who: Who,
-    ) -> Self {
-        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
-        Self::Warn(Problem { observed, required, why, fix, who })
+    /// A warning.
+    pub(crate) fn warn(observed: impl Into<String>) -> Self {
+        Self::Warn(Problem::new(observed))
+    }
+
+    /// This outcome with its problem changed, if it has one.
+    fn with(self, change: impl FnOnce(Problem) -> Problem) -> Self {
+        match self {
+            Self::Warn(problem) => Self::Warn(change(problem)),
+            Self::Fail(problem) => Self::Fail(change(problem)),
+            other => other,
+        }
+    }
+
+    /// Another requirement than the check's, and why it matters.
+    pub(crate) fn expects(self, required: impl Into<String>, why: impl Into<String>) -> Self {
+        self.with(|problem| problem.expects(required, why))
+    }
+
+    /// Another requirement than the check's, for the same reason.
+    pub(crate) fn required(self, required: impl Into<String>) -> Self {
+        self.with(|problem| Problem { required: Some(required.into()), ..problem })
+    }
+
+    /// Another reason than the check's.
+    pub(crate) fn why(self, why: impl Into<String>) -> Self {
+        self.with(|problem| Problem { why: Some(why.into()), ..problem })
+    }
+
+    /// Another fix than the check's, and the party that can apply it.
+    pub(crate) fn fix(self, fix: impl Into<String>, who: Party) -> Self {
+        self.with(|problem| problem.fix(fix, who))
+    }
+
+    /// Another fix than the check's, which the same party can apply.
+    pub(crate) fn hint(self, fix: impl Into<String>) -> Self {
+        self.with(|problem| Problem { fix: Some(fix.into()), ..problem })
     }
 
     /// A pass with the observed value.
@@ -142,6 +248,13 @@ impl Outcome {
 /// The outcomes of one check, with their subjects.
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub(crate) Vec<(Option<String>, Outcome)>);
+
+impl Outcomes {
+    /// No outcome, of a check that does not apply.
+    pub(crate) fn none() -> Self {
+        Self(Vec::new())
+    }
+}
 
 impl From<Outcome> for Outcomes {
     fn from(outcome: Outcome) -> Self {
@@ -165,8 +278,8 @@ pub(crate) struct Policy {
     pub(crate) soft: bool,
     /// No GPU takes part.
     pub(crate) no_gpu: bool,
-    /// Codes of the checks that would load a library of this container, which is not a part of what `--root` names.
-    pub(crate) not_loaded: Vec<String>,
+    /// The libraries of this container that no check may load, because they are not a part of what `--root` names.
+    pub(crate) not_loaded: Vec<Load>,
 }
 
 /// Runs checks and collects their findings.
@@ -184,14 +297,14 @@ impl Runner {
         Self { policy, findings: Vec::new() }
     }
 
-    /// Runs `unit` on `state`, or skips it. Outcomes without a subject get `subject`.
-    pub(crate) fn run<S>(&mut self, unit: &Unit<S>, subject: Option<&str>, state: &mut S) {
-        let outcomes = match self.blocked(&unit.check, subject) {
+    /// Runs `check` by `run`, or skips it. Outcomes without a subject get `subject`.
+    pub(crate) fn run(&mut self, check: &Check, subject: Option<&str>, run: impl FnOnce() -> Outcomes) {
+        let outcomes = match self.blocked(check, subject) {
             Some((code, why)) => Outcome::Skip(code, why).into(),
-            None => unit.outcomes(state),
+            None => run(),
         };
         for (named, outcome) in outcomes.0 {
-            self.record(&unit.check, named.or_else(|| subject.map(str::to_owned)), outcome);
+            self.record(check, named.or_else(|| subject.map(str::to_owned)), outcome);
         }
     }
 
@@ -213,13 +326,13 @@ impl Runner {
     pub(crate) fn blocked(&self, check: &Check, subject: Option<&str>) -> Option<(String, String)> {
         let hardware = matches!(check.nature, Nature::Hardware | Nature::GpuHardware);
         if hardware && self.policy.soft {
-            return Some((SOFTWARE_ADAPTER.to_owned(), "software adapter".to_owned()));
+            return Some((SOFTWARE_ADAPTER.to_owned(), ON_SOFTWARE_ADAPTER.to_owned()));
         }
         let gpu = matches!(check.nature, Nature::Gpu | Nature::GpuHardware);
         if gpu && self.policy.no_gpu {
             return Some((NO_GPU.to_owned(), "no GPU takes part".to_owned()));
         }
-        if self.policy.not_loaded.iter().any(|code| code == check.code) {
+        if check.loads.is_some_and(|library| self.policy.not_loaded.contains(&library)) {
             return Some((
                 NOT_LOADED.to_owned(),
                 "with --root, this container's libraries are left out".to_owned(),
@@ -282,9 +395,13 @@ fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Fin
         Outcome::Warn(problem) => (State::Warn, problem),
         Outcome::Fail(problem) => (State::Fail, problem),
     };
-    let Problem { observed, required, why, fix, who } = problem;
+    let who = check.party(&problem);
+    let Problem { observed, required, why, fix, .. } = problem;
+    let own = |text: Option<String>, own: &str| text.unwrap_or_else(|| own.to_owned());
+    let (required, why, fix) = (own(required, check.required), own(why, check.why), own(fix, check.fix));
+    debug_assert!(!required.is_empty() && !why.is_empty() && !fix.is_empty(), "{} lacks a text", check.code);
     let (observed, required, why, fix) = (shown(observed), shown(required), shown(why), shown(fix));
-    Finding { state, observed, required, why, fix, who: Some(who), ..finding }
+    Finding { state, observed, required, why, fix, who: Some(who.role()), party: Some(who), ..finding }
 }
 
 #[cfg(test)]
@@ -292,71 +409,71 @@ mod tests {
     use super::*;
 
     const fn check(code: &'static str, nature: Nature, needs: &'static [&'static str]) -> Check {
-        Check { code, title: "t", kind: Kind::Declared, nature, needs }
+        Check { nature, needs, ..Check::new(code, "t", Kind::Declared) }
     }
 
-    fn passes(_: &mut ()) -> Checked {
+    fn passes() -> Outcomes {
         Outcome::pass("seen").into()
     }
 
-    fn fails(_: &mut ()) -> Checked {
-        Outcome::fail("x", "x", "x", "x", Who::Host).into()
+    fn fails() -> Outcomes {
+        Outcome::fail("x").expects("x", "x").fix("x", Party::Operator).into()
     }
 
     #[test]
     fn a_skip_names_the_root_of_a_chain_of_needs() {
         let mut runner = Runner::default();
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, None, &mut ());
-        runner.run(&Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes }, None, &mut ());
-        runner.run(&Unit { check: check("C-1", Nature::Any, &["B-1"]), run: passes }, None, &mut ());
+        runner.run(&check("A-1", Nature::Any, &[]), None, fails);
+        runner.run(&check("B-1", Nature::Any, &["A-1"]), None, passes);
+        runner.run(&check("C-1", Nature::Any, &["B-1"]), None, passes);
         assert_eq!(runner.findings[2].blocked_by.as_deref(), Some("A-1"));
     }
 
     #[test]
     fn one_subject_does_not_block_another() {
         let mut runner = Runner::default();
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("left"), &mut ());
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("right"), &mut ());
-        let second = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
-        runner.run(&second, Some("right"), &mut ());
+        runner.run(&check("A-1", Nature::Any, &[]), Some("left"), fails);
+        runner.run(&check("A-1", Nature::Any, &[]), Some("right"), passes);
+        let second = check("B-1", Nature::Any, &["A-1"]);
+        runner.run(&second, Some("right"), passes);
         assert_eq!(runner.findings[2].state, State::Pass);
     }
 
     #[test]
     fn a_pair_is_blocked_by_either_of_its_sides_and_by_no_other() {
         let mut runner = Runner::default();
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("0"), &mut ());
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("1"), &mut ());
-        let unit = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
-        runner.run(&unit, Some("0/left"), &mut ());
-        runner.run(&unit, Some("1/left"), &mut ());
+        runner.run(&check("A-1", Nature::Any, &[]), Some("0"), fails);
+        runner.run(&check("A-1", Nature::Any, &[]), Some("1"), passes);
+        let unit = check("B-1", Nature::Any, &["A-1"]);
+        runner.run(&unit, Some("0/left"), passes);
+        runner.run(&unit, Some("1/left"), passes);
         assert_eq!((runner.findings[2].state, runner.findings[3].state), (State::Skip, State::Pass));
     }
 
     #[test]
     fn a_pairs_own_finding_overrides_its_adapters_finding() {
         let mut runner = Runner::default();
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("left"), &mut ());
-        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("0/left"), &mut ());
-        let unit = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
-        runner.run(&unit, Some("0/left"), &mut ());
-        runner.run(&unit, Some("left"), &mut ());
+        runner.run(&check("A-1", Nature::Any, &[]), Some("left"), passes);
+        runner.run(&check("A-1", Nature::Any, &[]), Some("0/left"), fails);
+        let unit = check("B-1", Nature::Any, &["A-1"]);
+        runner.run(&unit, Some("0/left"), passes);
+        runner.run(&unit, Some("left"), passes);
         assert_eq!((runner.findings[2].state, runner.findings[3].state), (State::Skip, State::Pass));
     }
 
     #[test]
     fn hardware_checks_are_skipped_under_the_software_adapter() {
         let mut runner = Runner::new(Policy { soft: true, ..Policy::default() });
-        runner.run(&Unit { check: check("A-1", Nature::Hardware, &[]), run: fails }, None, &mut ());
+        runner.run(&check("A-1", Nature::Hardware, &[]), None, fails);
         assert_eq!(runner.findings[0].blocked_by.as_deref(), Some("ENV-000"));
     }
 
     #[test]
     fn code_and_subject_stay_unique() {
         let mut runner = Runner::default();
-        let unit = Unit { check: check("A-1", Nature::Any, &[]), run: passes };
-        runner.run(&unit, Some("x"), &mut ());
-        runner.run(&unit, Some("x"), &mut ());
+        let unit = check("A-1", Nature::Any, &[]);
+        runner.run(&unit, Some("x"), passes);
+        runner.run(&unit, Some("x"), passes);
         assert_ne!(runner.findings[0].subject, runner.findings[1].subject);
     }
 }

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_commands, suggest_visible};
 use crate::exchange::{LONGEST, MOST_RANKS};
 use crate::launcher::host_and_port;
-use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName};
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, StackName, Via};
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
 #[derive(Debug, Parser)]
@@ -117,13 +117,6 @@ fn folder(text: &str) -> Result<PathBuf, String> {
     read.map_err(|error| format!("this folder cannot be read: {error}"))
 }
 
-/// The library that opens the queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Via {
-    Libfabric,
-    Verbs,
-}
-
 /// A command; `check` is the default.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -136,6 +129,9 @@ pub(crate) enum Command {
     /// Put from each rank of a job to the next one, and compare every byte
     Ring(RingArgs),
     /// Print every field of a queue entry and every rule that it breaks
+    #[command(after_help = "Examples:\n  \
+        gda-probe decode --cqe '0700 07 23 6500 0000 0000000000000000'\n  \
+        sed -n 3p CAPTURE | gda-probe decode --wqe     # a line of the file that SOFTEFA_CAPTURE names")]
     Decode(DecodeArgs),
     /// Explain the code of a check or the status of a completion: meaning, fix, and who can apply it
     Explain {
@@ -329,7 +325,7 @@ pub(crate) enum ExecutorChoice {
 /// `--file`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DecodeArgs {
-    /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex
+    /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex, or a line of SOFTEFA_CAPTURE
     #[arg(long, value_name = "HEX", num_args = 0..=1, conflicts_with = "cqe")]
     pub(crate) wqe: Option<Option<String>>,
     /// A completion, of 16 bytes or more, in hex

@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Usage,
     /// A check failed, a put was not verified, a decoded entry breaks a rule.
     Failed,
+    /// Nothing failed, and the stack that was asked for could not be judged.
+    Unjudged,
     /// Checks warned, and none failed.
     Warned,
 }
@@ -37,8 +39,8 @@ impl Exit {
         match (self, npd) {
             (Self::Fine, _) => 0,
             (Self::Internal, false) | (Self::Failed | Self::Warned, true) => 1,
-            (Self::Usage, _) | (Self::Internal, true) => 2,
-            (Self::Failed, false) => 3,
+            (Self::Usage, _) | (Self::Internal | Self::Unjudged, true) => 2,
+            (Self::Failed | Self::Unjudged, false) => 3,
             (Self::Warned, false) => 4,
         }
     }

@@ -28,50 +28,81 @@ pub(crate) struct Stated {
     pub(crate) rendezvous: Option<String>,
 }
 
-/// The variables of one launcher: rank, number of ranks, number on the machine.
+/// The variables of one launcher. Of several names, the first that is set counts.
 struct Variables {
     launcher: &'static str,
     rank: &'static str,
+    /// A variable beside which `rank` says something: one as common as RANK says nothing alone.
+    beside: &'static str,
     of: &'static [&'static str],
-    local: &'static str,
+    /// The rank's number on its machine.
+    local: &'static [&'static str],
+    /// A list of nodes, the first of which has rank 0.
+    nodes: &'static [&'static str],
+    /// The number of ranks on the machine: rank 0 is on this one if they are all.
+    here: Option<&'static str>,
 }
 
-/// Slurm's number of a task on its node.
-const OF_SLURM: &str = "SLURM_LOCALID";
-
 /// The launchers. An inner one comes before one that may have started it: torchrun and mpirun run inside Slurm's
-/// allocations, whose batch script has a SLURM_PROCID too.
+/// allocations, whose batch script has a SLURM_PROCID too. All know MASTER_ADDR and MASTER_PORT.
 const LAUNCHERS: [Variables; 5] = [
-    Variables { launcher: "torchrun", rank: "RANK", of: &["WORLD_SIZE"], local: "LOCAL_RANK" },
+    Variables {
+        launcher: "torchrun",
+        rank: "RANK",
+        beside: "WORLD_SIZE",
+        of: &["WORLD_SIZE"],
+        local: &["LOCAL_RANK"],
+        nodes: &[],
+        here: None,
+    },
     Variables {
         launcher: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
+        beside: "OMPI_COMM_WORLD_RANK",
         of: &["OMPI_COMM_WORLD_SIZE"],
-        local: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        nodes: SLURM_NODES,
+        here: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
     },
-    Variables { launcher: "MPICH", rank: "PMI_RANK", of: &["PMI_SIZE"], local: "MPI_LOCALRANKID" },
+    Variables {
+        launcher: "MPICH",
+        rank: "PMI_RANK",
+        beside: "PMI_RANK",
+        of: &["PMI_SIZE"],
+        // Under srun --mpi=pmi2, MPICH's variables lack the number on the machine, which Slurm's have.
+        local: &["MPI_LOCALRANKID", "SLURM_LOCALID"],
+        nodes: SLURM_NODES,
+        here: Some("MPI_LOCALNRANKS"),
+    },
     Variables {
         launcher: "Slurm",
         rank: "SLURM_PROCID",
+        beside: "SLURM_PROCID",
         of: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
-        local: OF_SLURM,
+        local: &["SLURM_LOCALID"],
+        nodes: SLURM_NODES,
+        here: None,
     },
     // Kubernetes does not state the number of completions.
     Variables {
         launcher: "Kubernetes",
         rank: "JOB_COMPLETION_INDEX",
+        beside: "JOB_COMPLETION_INDEX",
         of: &["WORLD_SIZE"],
-        local: "LOCAL_RANK",
+        local: &["LOCAL_RANK"],
+        nodes: &[],
+        here: None,
     },
 ];
+
+/// Slurm's lists of nodes; mpirun starts ranks on them too.
+const SLURM_NODES: &[&str] = &["SLURM_STEP_NODELIST", "SLURM_NODELIST"];
 
 /// The place of this process, from options and the variables that `get` returns.
 pub(crate) fn place(stated: &Stated, get: impl Fn(&str) -> Option<String>) -> Result<Place, String> {
     let set = |name: &str| get(name).filter(|value| !value.is_empty());
-    let found = LAUNCHERS.iter().find(|one| {
-        // A variable as common as RANK says nothing alone.
-        set(one.rank).is_some() && (one.launcher != "torchrun" || set("WORLD_SIZE").is_some())
-    });
+    let first = |names: &[&'static str]| names.iter().find_map(|name| Some((*name, set(name)?)));
+    let found = LAUNCHERS.iter().find(|one| set(one.rank).is_some() && set(one.beside).is_some());
     let Some(rank) = stated.rank.map(Ok).or_else(|| Some(number(found?.rank, &set(found?.rank)?))) else {
         return Err(
             "this process has no rank: start all ranks here with --spawn N, start them with mpirun, srun, \
@@ -81,8 +112,8 @@ pub(crate) fn place(stated: &Stated, get: impl Fn(&str) -> Option<String>) -> Re
     };
     let rank = rank?;
     let of = stated.of.map(Ok).or_else(|| {
-        let name = found?.of.iter().find(|name| set(name).is_some())?;
-        Some(number(name, &set(name)?))
+        let (name, value) = first(found?.of)?;
+        Some(number(name, &value))
     });
     let of: u32 = of.ok_or_else(|| {
         let launcher = found.map_or("the environment", |one| one.launcher);
@@ -92,14 +123,11 @@ pub(crate) fn place(stated: &Stated, get: impl Fn(&str) -> Option<String>) -> Re
         let most = crate::exchange::MOST_RANKS;
         return Err(format!("rank {rank} of {of}: ranks count from 0, and at most {most} take part"));
     }
-    // Under srun --mpi=pmi2, MPICH's variables lack the number on the machine, which Slurm's have.
-    let names =
-        found.map_or([None; 2], |one| [Some(one.local), (one.launcher == "MPICH").then_some(OF_SLURM)]);
-    let local = match names.into_iter().flatten().find_map(|name| Some((name, set(name)?))) {
+    let local = match found.and_then(|one| first(one.local)) {
         Some((name, value)) if stated.rank.is_none() => number(name, &value)?,
         _ => 0,
     };
-    let rendezvous = with_port(&rendezvous(stated, &set)?, port(stated, &set)?);
+    let rendezvous = with_port(&rendezvous(stated, found, &set)?, port(stated, &set)?);
     Ok(Place { rank, of, local, rendezvous })
 }
 
@@ -142,7 +170,11 @@ pub(crate) fn with_port(host: &str, port: u16) -> String {
 }
 
 /// The host of rank 0.
-fn rendezvous(stated: &Stated, set: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+fn rendezvous(
+    stated: &Stated,
+    launcher: Option<&Variables>,
+    set: &impl Fn(&str) -> Option<String>,
+) -> Result<String, String> {
     if let Some(host) = &stated.rendezvous {
         return Ok(host.clone());
     }
@@ -152,16 +184,14 @@ fn rendezvous(stated: &Stated, set: &impl Fn(&str) -> Option<String>) -> Result<
     if let Some(host) = set("MASTER_ADDR") {
         return valid("MASTER_ADDR", host);
     }
-    if stated.rank.is_none() {
-        let nodes = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"].into_iter();
-        let nodes = nodes.filter(|_| set("SLURM_PROCID").is_some()).find_map(|name| Some((name, set(name)?)));
-        if let Some((name, first)) = nodes.and_then(|(name, nodes)| Some((name, first_node(&nodes)?))) {
-            return valid(name, first);
+    if let Some(one) = launcher.filter(|_| stated.rank.is_none()) {
+        let nodes = one.nodes.iter().find_map(|name| Some((*name, first_node(&set(name)?)?)));
+        // A list without Slurm's own rank is of an allocation that did not start this process.
+        if let Some((name, node)) = nodes.filter(|_| set("SLURM_PROCID").is_some()) {
+            return valid(name, node);
         }
-        let one_machine = |local: &str, all: &str| set(local).is_some() && set(local) == set(all);
-        if one_machine("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE")
-            || one_machine("MPI_LOCALNRANKS", "PMI_SIZE")
-        {
+        let all = |here: &str| set(here).is_some() && one.of.iter().any(|of| set(of) == set(here));
+        if one.here.is_some_and(all) {
             return Ok("127.0.0.1".to_owned());
         }
     }

@@ -19,7 +19,6 @@ mod model;
 mod progress;
 mod ranks;
 mod releases;
-mod remedy;
 mod report;
 mod soft;
 mod supervisor;
@@ -227,7 +226,10 @@ fn run(cli: &Cli) -> Result<Exit, CommandError> {
             }
             command::bench::save(&document, args).map_err(after_report).map(|()| exit)
         }
-        Command::Report(args) => write(&command::report::run(common, args)?).map(|()| Exit::Fine),
+        Command::Report(args) => {
+            let (bytes, exit) = command::report::run(common, args)?;
+            write(&bytes).map(|()| exit)
+        }
         Command::Completions { shell } => print(&command::manual::completions(*shell)).map(|()| Exit::Fine),
         Command::Man => print(&command::manual::page()?).map(|()| Exit::Fine),
         Command::Ring(args) => {

@@ -11,7 +11,9 @@ pub(crate) mod text;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::grade::{Action, Graded, Severity, Stops};
-pub(crate) use self::options::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs};
+pub(crate) use self::options::{
+    DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Memory, Op, Over, Pairs, Via,
+};
 
 /// The name and version of the JSON format.
 pub(crate) const SCHEMA: &str = "gda-probe/1";
@@ -29,6 +31,24 @@ pub(crate) const CATEGORIES: [(&str, &str); 9] = [
     ("PUT", "Moving bytes"),
 ];
 
+/// The check that the kernel driver maps another device's BAR.
+pub(crate) const PEER_MAPPING: &str = "CUDA-002";
+/// The check that queues map into a GPU.
+pub(crate) const MAPS: &str = "CUDA-008";
+/// The check of the provider's release.
+pub(crate) const PROVIDER: &str = "GDA-001";
+/// The check that libfabric exposes queues.
+pub(crate) const EXPOSES: &str = "GDA-003";
+/// The checks that rdma-core exposes queues.
+pub(crate) const VERBS_EXPOSES: [&str; 2] = ["VRB-011", "VRB-012"];
+/// The check of a write from an adapter to itself. A warning means that writes to another adapter of the node arrive.
+pub(crate) const LOOPBACK: &str = "PUT-001";
+/// The check that bytes moved through the queues arrive.
+pub(crate) const MOVED: &str = "PUT-002";
+/// The check that closes all objects.
+pub(crate) const CLOSES: &str = "PUT-005";
+/// The bench.
+pub(crate) const BENCH: &str = "PUT-006";
 /// The code that blocks checks of hardware under `--soft`.
 pub(crate) const SOFTWARE_ADAPTER: &str = "ENV-000";
 /// The code that blocks checks of a GPU when no GPU takes part.
@@ -77,19 +97,59 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    /// The word for the role, and the person who has it.
-    pub(crate) fn person(self) -> &'static str {
+    /// The word for the role.
+    pub(crate) fn role(self) -> &'static str {
         match self {
-            Self::Host => "host: the operator of the machine, its network and its AWS account",
-            Self::Image => "image: the author of the container image",
-            Self::Pod => "pod: the author of the pod or job",
-            Self::Code => "code: the author of the program or the command line",
+            Self::Host => "host",
+            Self::Image => "image",
+            Self::Pod => "pod",
+            Self::Code => "code",
+        }
+    }
+}
+
+/// The one party that can apply a fix. A role is wider: a pod's author and the user who starts the job differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Party {
+    /// The administrator of the AWS account: instances, interfaces, security groups.
+    Account,
+    /// The operator of the machine: kernel and drivers.
+    Operator,
+    /// The author of the container image.
+    Image,
+    /// The author of the pod or job: devices and limits.
+    Pod,
+    /// The user who starts the job: its environment.
+    Job,
+    /// The author of the program.
+    Program,
+    /// The caller of gda-probe.
+    Caller,
+}
+
+impl Party {
+    /// The party's role.
+    pub(crate) fn role(self) -> Who {
+        match self {
+            Self::Account | Self::Operator => Who::Host,
+            Self::Image => Who::Image,
+            Self::Pod | Self::Job => Who::Pod,
+            Self::Program | Self::Caller => Who::Code,
         }
     }
 
-    /// The word for the role.
-    pub(crate) fn role(self) -> &'static str {
-        self.person().split(':').next().unwrap_or_default()
+    /// The role and the party in words.
+    pub(crate) fn person(self) -> &'static str {
+        match self {
+            Self::Account => "host: the administrator of the AWS account",
+            Self::Operator => "host: the operator of the machine",
+            Self::Image => "image: the author of the image",
+            Self::Pod => "pod: the author of the pod or job",
+            Self::Job => "pod: the user who starts the job",
+            Self::Program => "code: the author of the program",
+            Self::Caller => "code: the caller of gda-probe",
+        }
     }
 }
 
@@ -122,6 +182,9 @@ pub(crate) struct Finding {
     /// The role that can do it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) who: Option<Who>,
+    /// The party of this role that can do it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) party: Option<Party>,
     /// The code because of which this check did not run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) blocked_by: Option<String>,
@@ -143,6 +206,7 @@ impl Finding {
             why,
             fix: None,
             who: None,
+            party: None,
             blocked_by: None,
         }
     }
@@ -196,8 +260,69 @@ pub(crate) struct Verdict {
     pub(crate) adapter: String,
     /// How far the GPU can drive the adapter.
     pub(crate) result: Reach,
+    /// The check whose failure stops it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) stopped_by: Option<String>,
     /// The next step.
     pub(crate) next: String,
+    /// The next step, for reports.
+    #[serde(skip)]
+    pub(crate) step: Step,
+}
+
+impl Verdict {
+    /// A verdict with this next step.
+    pub(crate) fn new(gpu: &str, adapter: &str, result: Reach, step: Step) -> Self {
+        let (gpu, adapter) = (gpu.to_owned(), adapter.to_owned());
+        let stopped_by = match &step {
+            Step::Fix { code, .. } => Some(code.clone()),
+            _ => None,
+        };
+        Self { gpu, adapter, result, stopped_by, next: step.text(), step }
+    }
+}
+
+/// The next step on a pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// None: the GPU drives the adapter.
+    #[default]
+    Drives,
+    /// A failed check, its fix, and whether rdma-core exposes the queues, which libfabric does not.
+    Fix { code: String, fix: String, by_verbs: bool },
+    /// A host thread rings in this doorbell mode: because of the failed check that [`Self::Fix`] names, or because the
+    /// mode was requested.
+    Rung { mode: String, fix: Option<Box<Step>> },
+    /// Libraries were left out, so that nothing was looked at through them.
+    Elsewhere,
+    /// Another step.
+    Do(String),
+}
+
+impl Step {
+    /// What to add if rdma-core exposes the queues, and libfabric does not.
+    pub(crate) const BY_VERBS: &str =
+        "; rdma-core exposes the queues, this libfabric does not: see --via verbs";
+
+    /// The step in words.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Drives => "none: the GPU drives the adapter".to_owned(),
+            Self::Fix { code, fix, by_verbs } => {
+                format!("{code}: {fix}{}", if *by_verbs { Self::BY_VERBS } else { "" })
+            }
+            Self::Rung { mode, fix: Some(fix) } => {
+                format!("--doorbell {mode} works; for gda: {}", fix.text())
+            }
+            Self::Rung { mode, fix: None } => {
+                format!("--doorbell {mode} was requested and works; omit it for gda")
+            }
+            Self::Elsewhere => {
+                "run gda-probe in the container of the job, which has its own libraries".to_owned()
+            }
+            Self::Do(text) => text.clone(),
+        }
+    }
 }
 
 /// A stack that users run on EFA.

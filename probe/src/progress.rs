@@ -4,7 +4,7 @@
 use std::io::{Stderr, Write};
 use std::time::{Duration, Instant};
 
-use crate::checks;
+use crate::checks::rows::row;
 use crate::terminal;
 
 /// How often the elapsed time is shown anew.
@@ -40,7 +40,7 @@ impl Progress {
         if !self.live {
             return;
         }
-        let title = checks::registry().into_iter().find(|check| check.code == code).map(|check| check.title);
+        let title = row(code).map(|row| row.check.title);
         let subject = subject.map(|subject| format!(" [{subject}]")).unwrap_or_default();
         self.show(format!("{code}{subject} {}", title.unwrap_or_default()), PAUSE);
     }

@@ -5,7 +5,6 @@ mod bench;
 mod decoded;
 pub(crate) mod html;
 pub(crate) mod human;
-mod party;
 mod problems;
 pub(crate) mod prometheus;
 mod ranks;

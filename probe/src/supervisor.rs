@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) use self::crash::describe;
 use self::crash::{Crash, End};
 use crate::check::{Check, Outcome, Runner, concerns};
-use crate::checks;
-use crate::checks::groups::{Plan, plan};
+use crate::checks::rows::{Row, Turn, plan, row};
 use crate::exchange;
 use crate::model::bench::Bench;
 use crate::model::{Finding, Gpu, Pair, Put, Queues};
@@ -82,15 +81,14 @@ pub(crate) fn run(
         let ended = run_worker(runner, &request, limits, provider_path, &mut results);
         let Some(crash) = ended.map_err(|source| StartError { group: request.group, source })? else { break };
         let Crash { code, subject, end } = crash;
-        let plan = plan(&request);
-        let code = code.unwrap_or_else(|| plan.once[0].code.to_owned());
+        let code = code.unwrap_or_else(|| plan(&request, Turn::Once)[0].check.code.to_owned());
         tracing::warn!(code, ?subject, observed = end.observed(), "a worker process ended before its checks");
-        if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
+        if let Some(row) = row(&code) {
             let problem = crash::problem(request.group, &end, results.loaded.as_deref());
-            runner.record(check, subject.clone(), Outcome::Fail(problem));
+            runner.record(&row.check, subject.clone(), Outcome::Fail(problem));
         }
         let subjects = subjects(&request, &results);
-        skip_rest(runner, &plan, &code, subject.as_deref(), &subjects);
+        skip_rest(runner, &request, &code, subject.as_deref(), &subjects);
         let lost = lost(&subjects, &request.avoid, subject.as_deref());
         request.avoid.extend(lost.iter().cloned());
         // With nothing new to avoid, the next worker would end as this one did.
@@ -123,20 +121,22 @@ fn subjects(request: &Request, results: &Results) -> Vec<String> {
 }
 
 /// Skips the checks that a worker did not run because it crashed in `code`.
-fn skip_rest(runner: &mut Runner, plan: &Plan, code: &str, subject: Option<&str>, subjects: &[String]) {
-    for check in &plan.once {
-        skip(runner, check, None, code);
-    }
+fn skip_rest(runner: &mut Runner, request: &Request, code: &str, subject: Option<&str>, subjects: &[String]) {
+    let mut skip_all = |turn, subject: Option<&str>| {
+        plan(request, turn).into_iter().for_each(|row: &Row| skip(runner, &row.check, subject, code));
+    };
+    skip_all(Turn::Once, None);
     // The checks of a pair's adapter come first, and a crash there costs all pairs of the adapter.
     let is_lost = |name: &&String| subject.is_none_or(|subject| concerns(subject, name));
     let lost: Vec<&String> = subjects.iter().filter(is_lost).collect();
     if lost.is_empty() {
-        plan.opening.iter().chain(&plan.each).for_each(|check| skip(runner, check, subject, code));
+        skip_all(Turn::Opening, subject);
+        skip_all(Turn::Each, subject);
     }
     for name in lost {
         let adapter = name.split_once('/').map(|(_, adapter)| adapter);
-        plan.opening.iter().for_each(|check| skip(runner, check, adapter, code));
-        plan.each.iter().for_each(|check| skip(runner, check, Some(name), code));
+        skip_all(Turn::Opening, adapter);
+        skip_all(Turn::Each, Some(name));
     }
 }
 
@@ -433,19 +433,21 @@ mod tests {
     /// crashed in it.
     fn crashed_in(code: &str, subject: &str) -> Vec<Finding> {
         let mut runner = Runner::new(Policy::default());
-        let plan = plan(&request(Executor::Gpu(0)));
-        let all = plan.once.iter().map(|check| (check, None));
-        let all = all.chain(plan.opening.iter().map(|check| (check, Some("a"))));
-        for (check, of) in all.chain(plan.each.iter().map(|check| (check, Some("0/a")))) {
+        let request = request(Executor::Gpu(0));
+        let turns = [(Turn::Once, None), (Turn::Opening, Some("a")), (Turn::Each, Some("0/a"))];
+        let all = turns
+            .into_iter()
+            .flat_map(|(turn, of)| plan(&request, turn).into_iter().map(move |row| (row, of)));
+        for (Row { check, .. }, of) in all {
             if (check.code, of) == (code, Some(subject)) {
                 break;
             }
             runner.record(check, of.map(str::to_owned), Outcome::pass(""));
         }
-        let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
+        let check = &row(code).unwrap().check;
         let problem = crash::problem(Group::Fabric, &End::Ended(String::new()), None);
         runner.record(check, Some(subject.to_owned()), Outcome::Fail(problem));
-        skip_rest(&mut runner, &plan, code, Some(subject), &["0/a".to_owned()]);
+        skip_rest(&mut runner, &request, code, Some(subject), &["0/a".to_owned()]);
         runner.findings
     }
 
@@ -471,7 +473,7 @@ mod tests {
     fn a_crash_in_a_check_of_a_pairs_adapter_skips_later_checks_of_both() {
         let findings = crashed_in("QUE-005", "a");
         assert_eq!(skipped(&findings, "a"), ["QUE-006", "QUE-007"]);
-        assert_eq!(skipped(&findings, "0/a").len(), plan(&request(Executor::Gpu(0))).each.len());
+        assert_eq!(skipped(&findings, "0/a").len(), plan(&request(Executor::Gpu(0)), Turn::Each).len());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::model::text::visible;
-use crate::model::{GpuChoice, StackName};
+use crate::model::{GpuChoice, StackName, Via};
 use crate::soft::Unready;
 use crate::system::adapters::Adapter;
 
@@ -35,6 +35,10 @@ pub(crate) struct System {
     pub(crate) device: Option<String>,
     /// The GPU named by `--gpu`.
     pub(crate) gpu: Option<GpuChoice>,
+    /// The library that opens the queues.
+    pub(crate) via: Via,
+    /// Whether the node is judged and no job, whose environment is another one (`--npd`).
+    pub(crate) of_node: bool,
     /// The stack named by `--for`.
     pub(crate) stack: Option<StackName>,
     /// The software adapter's provider, or why it cannot be used; set when `--soft` loads it.

@@ -1,44 +1,24 @@
 //! The verdict: how far each GPU can drive each adapter, and the next step. It depends on findings and puts
 //! only.
 
-mod consequence;
 pub(crate) mod stack;
 
 use std::collections::BTreeMap;
 
-use crate::checks::registry;
+use crate::check::{Follows, Subject};
+use crate::checks::rows::{Row, row, rows};
 use crate::model::{
-    Finding, Gpu, Graded, NO_GPU, NOT_LOADED, Pair, Put, Reach, StackName, State, Stops, Verdict, Who,
+    Action, EXPOSES, Finding, Gpu, GpuChoice, Graded, MAPS, MOVED, NOT_LOADED, PROVIDER, Pair, Put, Reach,
+    StackName, State, Step, Stops, VERBS_EXPOSES, Verdict, Who,
 };
-use crate::remedy;
 
-/// The check that queues map into a GPU.
-pub(crate) const MAPS: &str = "CUDA-008";
-/// The next step if `--root` left libraries out.
-pub(crate) const WITHOUT_ROOT: &str =
-    "run gda-probe in the container of the job, which has its own libraries";
-/// The check that bytes moved through the queues arrive.
-const MOVED: &str = "PUT-002";
-
-/// The verdicts: one for each pair; without a GPU, one for each adapter. The adapter is "none" if there is
-/// none.
-pub(crate) fn verdicts(
-    findings: &[Finding],
-    puts: &[Put],
-    pairs: &[Pair],
-    gpus: &[Gpu],
-    adapters: &[String],
-) -> Vec<Verdict> {
-    let none = ["none".to_owned()];
-    let adapters = if adapters.is_empty() { &none[..] } else { adapters };
-    if pairs.is_empty() && !gpus.is_empty() {
-        let alone = |gpu: &Gpu| Pair { gpu: gpu.number, adapter: none[0].clone() };
-        return gpus.iter().map(|gpu| pair(findings, puts, &alone(gpu))).collect();
-    }
-    if pairs.is_empty() {
-        return adapters.iter().map(|adapter| without_gpu(findings, adapter)).collect();
-    }
-    pairs.iter().map(|one| pair(findings, puts, one)).collect()
+/// The results on which verdicts depend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judged<'a> {
+    pub(crate) findings: &'a [Finding],
+    pub(crate) puts: &'a [Put],
+    /// The choice of `--gpu`.
+    pub(crate) gpu: Option<GpuChoice>,
 }
 
 /// Grades all findings of a run, in which all stacks or `only` this one are judged.
@@ -47,124 +27,149 @@ pub(crate) fn graded(findings: Vec<Finding>, only: Option<StackName>) -> Vec<Gra
     let mut judged: BTreeMap<_, (Stops, Option<&'static str>)> = BTreeMap::new();
     let mut all = Vec::with_capacity(findings.len());
     for one in &findings {
-        // The subject of a check of the environment is a variable, which concerns some stacks.
-        let variable = one.subject.as_deref().filter(|_| one.code.starts_with("ENV-"));
+        let check = row(&one.code).map(|row| &row.check);
+        // A variable concerns some stacks.
+        let of_variable = check.is_some_and(|check| check.subject == Subject::Variable);
+        let variable = one.subject.as_deref().filter(|_| of_variable);
         let key = (one.code.as_str(), one.state == State::Fail, one.who.map(Who::role), variable);
         let (stops, cause) = match one.state {
             State::Warn | State::Fail => judged
                 .entry(key)
                 .or_insert_with(|| {
-                    (stack::stopped_by(&findings, one, only), consequence::cause_of(&findings, one))
+                    let cause = check.and_then(|check| cause_of(&findings, one, check.follows));
+                    (stack::stopped_by(&findings, one, only), cause)
                 })
                 .clone(),
             State::Pass | State::Skip | State::Unknown => <_>::default(),
         };
-        all.push(Graded::new(one.clone(), remedy::of_host(&one.code), stops, cause));
+        let of_host = check.map_or(Action::FixHost, |check| check.of_host);
+        all.push(Graded::new(one.clone(), of_host, stops, cause));
     }
     all
 }
 
-fn state(findings: &[Finding], code: &str, subject: &str) -> Option<State> {
-    let of = |finding: &&Finding| finding.code == code && finding.subject.as_deref() == Some(subject);
-    findings.iter().find(of).map(|finding| finding.state)
+/// The code of the problem from which `one` follows.
+fn cause_of(findings: &[Finding], one: &Finding, follows: Follows) -> Option<&'static str> {
+    follows.causes().iter().copied().find(|cause| {
+        let of = || findings.iter().filter(|other| other.code == *cause);
+        let is_bad = |other: &Finding| matches!(other.state, State::Fail | State::Warn);
+        match follows {
+            Follows::IfNonePasses(_) => of().any(is_bad) && of().all(|other| other.state != State::Pass),
+            Follows::IfSameRole(_) => of().any(|other| is_bad(other) && other.who == one.who),
+        }
+    })
 }
 
-/// The first failure, in the order of a report, of one of `subjects` or without a subject.
-fn first_failure<'a>(findings: &'a [Finding], subjects: &[&str]) -> Option<&'a Finding> {
-    let concerns = |finding: &&Finding| {
-        finding.state == State::Fail
-            // The subject of a check of the environment is a variable, which concerns every adapter.
-            && finding.subject.as_deref().filter(|_| !finding.code.starts_with("ENV-")).is_none_or(|subject| {
-                subjects.iter().any(|wanted| *wanted == subject || wanted.starts_with(&format!("{subject}-")))
-            })
-    };
-    registry().iter().find_map(|check| findings.iter().filter(concerns).find(|f| f.code == check.code))
-}
-
-fn fix(failure: &Finding) -> String {
-    let fix = failure.fix.as_deref().unwrap_or("see gda-probe explain");
-    format!("{}: {fix}", failure.code)
-}
-
-/// An addition to the next step if rdma-core exposes queues of the adapter and libfabric, which was asked, does not.
-fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
-    let passed = |code: &str| {
-        let of = |subject: &str| adapter == subject || adapter.starts_with(&format!("{subject}-"));
-        findings.iter().any(|finding| {
-            finding.code == code && finding.state == State::Pass && finding.subject.as_deref().is_some_and(of)
+/// Whether a finding concerns one of `subjects`, which are an adapter, a GPU and their pair, or the whole machine.
+fn concerns(finding: &Finding, subjects: &[&str]) -> bool {
+    let of_variable = |row: &Row| row.check.subject == Subject::Variable;
+    row(&finding.code).is_some_and(of_variable)
+        || finding.subject.as_deref().is_none_or(|subject| {
+            subjects.iter().any(|wanted| *wanted == subject || wanted.starts_with(&format!("{subject}-")))
         })
-    };
-    let asked = findings.iter().any(|finding| finding.code.starts_with("GDA-"));
-    match asked && passed("VRB-011") && passed("VRB-012") && !passed("PUT-002") && !passed("GDA-003") {
-        true => "; rdma-core exposes the queues, this libfabric does not: see --via verbs",
-        false => "",
+}
+
+impl Judged<'_> {
+    /// The verdicts: one for each pair; without a GPU, one for each adapter. The adapter is "none" if there is none.
+    pub(crate) fn verdicts(&self, pairs: &[Pair], gpus: &[Gpu], adapters: &[String]) -> Vec<Verdict> {
+        let none = ["none".to_owned()];
+        let adapters = if adapters.is_empty() { &none[..] } else { adapters };
+        if pairs.is_empty() && !gpus.is_empty() {
+            let alone = |gpu: &Gpu| Pair { gpu: gpu.number, adapter: none[0].clone() };
+            return gpus.iter().map(|gpu| self.pair(&alone(gpu))).collect();
+        }
+        if pairs.is_empty() {
+            return adapters.iter().map(|adapter| self.without_gpu(adapter)).collect();
+        }
+        pairs.iter().map(|one| self.pair(one)).collect()
+    }
+
+    /// Whether a check passes for a subject.
+    fn passes(&self, code: &str, subject: &str) -> bool {
+        let of = |finding: &&Finding| finding.code == code && finding.subject.as_deref() == Some(subject);
+        self.findings.iter().find(of).is_some_and(|finding| finding.state == State::Pass)
+    }
+
+    /// The first failure, in the order of a report, of one of `subjects` or of the machine, with its fix.
+    fn failure(&self, subjects: &[&str], adapter: &str) -> Option<Step> {
+        let failed = |finding: &&Finding| finding.state == State::Fail && concerns(finding, subjects);
+        let first =
+            rows().find_map(|row| self.findings.iter().filter(failed).find(|f| f.code == row.check.code))?;
+        let fix = first.fix.as_deref().unwrap_or("see gda-probe explain").to_owned();
+        Some(Step::Fix { code: first.code.clone(), fix, by_verbs: self.only_verbs_expose(adapter) })
+    }
+
+    /// Whether rdma-core exposes queues of the adapter, and libfabric, which was asked, does not.
+    fn only_verbs_expose(&self, adapter: &str) -> bool {
+        let passed = |code: &str| {
+            let of = |subject: &str| adapter == subject || adapter.starts_with(&format!("{subject}-"));
+            self.findings.iter().any(|finding| {
+                finding.code == code
+                    && finding.state == State::Pass
+                    && finding.subject.as_deref().is_some_and(of)
+            })
+        };
+        self.findings.iter().any(|finding| finding.code == PROVIDER)
+            && VERBS_EXPOSES.into_iter().all(passed)
+            && !passed(MOVED)
+            && !passed(EXPOSES)
+    }
+
+    fn without_gpu(&self, adapter: &str) -> Verdict {
+        let next = match self.failure(&[adapter], adapter) {
+            Some(fix) => fix,
+            None if self.passes(MOVED, adapter) => Step::Do(format!(
+                "the adapter's queues work from the host; to check a GPU, {}",
+                find_gpu(self.gpu)
+            )),
+            None if self.findings.iter().any(|one| one.blocked_by.as_deref() == Some(NOT_LOADED)) => {
+                Step::Elsewhere
+            }
+            None => Step::Do("run on a machine with a GPU and an EFA adapter".to_owned()),
+        };
+        Verdict::new("none", adapter, Reach::None, next)
+    }
+
+    fn pair(&self, pair: &Pair) -> Verdict {
+        let (gpu, adapter, subject) = (pair.gpu.to_string(), pair.adapter.as_str(), pair.subject());
+        let maps = self.passes(MAPS, &subject);
+        let is_own = |put: &&Put| {
+            let of_gpu = put.gpu.as_deref() == Some(&*gpu) && put.executor == "cuda";
+            put.adapter == adapter && of_gpu && put.verified
+        };
+        let failure = || self.failure(&[&gpu, adapter, &subject], adapter);
+        let (result, next) = match self.puts.iter().find(is_own) {
+            Some(put) if put.doorbell == "direct" && maps => (Reach::Gda, Step::Drives),
+            Some(put) => {
+                let fix = failure().filter(|_| !maps).map(Box::new);
+                (Reach::HostRung, Step::Rung { mode: put.doorbell.clone(), fix })
+            }
+            None => {
+                let unverified = match self.passes(MOVED, adapter) {
+                    true => "the adapter's queues work from the host; no put of this GPU was verified",
+                    false => "no put was verified on this adapter",
+                };
+                (Reach::None, failure().unwrap_or_else(|| Step::Do(unverified.to_owned())))
+            }
+        };
+        Verdict::new(&gpu, adapter, result, next)
     }
 }
 
 /// How to run with a GPU: without `--gpu none`, if that was given.
-fn find_gpu(findings: &[Finding]) -> &'static str {
-    let left_out = |finding: &Finding| {
-        finding.code == NO_GPU
-            && finding.observed.as_deref().is_some_and(|observed| observed.contains("--gpu none"))
-    };
-    match findings.iter().any(left_out) {
-        true => "run where one is and without --gpu none",
-        false => "run on a machine with one",
+fn find_gpu(choice: Option<GpuChoice>) -> &'static str {
+    match choice {
+        Some(GpuChoice::None) => "run where one is and without --gpu none",
+        _ => "run on a machine with one",
     }
-}
-
-fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
-    let next = match first_failure(findings, &[adapter]) {
-        Some(failure) => fix(failure) + without_libfabric(findings, adapter),
-        None if state(findings, MOVED, adapter) == Some(State::Pass) => {
-            format!("the adapter's queues work from the host; to check a GPU, {}", find_gpu(findings))
-        }
-        None if findings.iter().any(|one| one.blocked_by.as_deref() == Some(NOT_LOADED)) => {
-            WITHOUT_ROOT.to_owned()
-        }
-        None => "run on a machine with a GPU and an EFA adapter".to_owned(),
-    };
-    Verdict { gpu: "none".to_owned(), adapter: adapter.to_owned(), result: Reach::None, next }
-}
-
-fn pair(findings: &[Finding], puts: &[Put], pair: &Pair) -> Verdict {
-    let (gpu, adapter, subject) = (pair.gpu.to_string(), pair.adapter.as_str(), pair.subject());
-    let maps = state(findings, MAPS, &subject) == Some(State::Pass);
-    let is_own = |put: &&Put| {
-        put.adapter == adapter && put.gpu.as_deref() == Some(&*gpu) && put.executor == "cuda" && put.verified
-    };
-    let put = puts.iter().find(is_own);
-    let host = state(findings, MOVED, adapter) == Some(State::Pass);
-    let failure = || {
-        let first = first_failure(findings, &[&gpu, adapter, &subject])?;
-        Some(fix(first) + without_libfabric(findings, adapter))
-    };
-    let (result, next) = match put {
-        Some(put) if put.doorbell == "direct" && maps => {
-            (Reach::Gda, "none: the GPU drives the adapter".to_owned())
-        }
-        Some(put) => {
-            let next = match failure() {
-                Some(fix) if !maps => format!("--doorbell {} works; for gda: {fix}", put.doorbell),
-                _ => format!("--doorbell {} was requested and works; omit it for gda", put.doorbell),
-            };
-            (Reach::HostRung, next)
-        }
-        None => {
-            let unverified = match host {
-                true => "the adapter's queues work from the host; no put of this GPU was verified",
-                false => "no put was verified on this adapter",
-            };
-            (Reach::None, failure().unwrap_or_else(|| unverified.to_owned()))
-        }
-    };
-    Verdict { gpu, adapter: adapter.to_owned(), result, next }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::Kind;
+
+    const NOTHING: Judged<'_> = Judged { findings: &[], puts: &[], gpu: None };
 
     fn finding(code: &str, subject: &str, state: State) -> Finding {
         let (subject, fix) = (Some(subject.to_owned()), Some("do it".to_owned()));
@@ -186,7 +191,7 @@ mod tests {
     /// The verdict on GPU 0 with adapter a-rdm.
     fn of(findings: &[Finding], puts: &[Put]) -> Verdict {
         let pairs = [Pair { gpu: 0, adapter: "a-rdm".to_owned() }];
-        verdicts(findings, puts, &pairs, &[], &["a-rdm".to_owned()]).remove(0)
+        Judged { findings, puts, gpu: None }.verdicts(&pairs, &[], &["a-rdm".to_owned()]).remove(0)
     }
 
     #[test]
@@ -224,13 +229,13 @@ mod tests {
     #[test]
     fn a_gpu_without_an_adapter_has_a_verdict() {
         let gpus = [Gpu { number: 0, name: String::new(), pci: None }];
-        let all = verdicts(&[], &[], &[], &gpus, &[]);
+        let all = NOTHING.verdicts(&[], &gpus, &[]);
         assert_eq!((all[0].gpu.as_str(), all[0].adapter.as_str()), ("0", "none"));
     }
 
     #[test]
     fn without_a_gpu_there_is_one_verdict_for_each_adapter() {
-        let all = verdicts(&[], &[], &[], &[], &["a".to_owned(), "b".to_owned()]);
+        let all = NOTHING.verdicts(&[], &[], &["a".to_owned(), "b".to_owned()]);
         assert_eq!(
             all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(),
             [("none", "a"), ("none", "b")]
@@ -239,16 +244,13 @@ mod tests {
 
     #[test]
     fn the_option_without_a_gpu_is_named_only_if_it_was_given() {
-        let next = |observed: &str| {
-            let choice = Finding {
-                observed: Some(observed.to_owned()),
-                ..Finding::new(NO_GPU, "", State::Pass, Kind::Declared)
-            };
-            let findings = [choice, finding(MOVED, "a", State::Pass)];
-            verdicts(&findings, &[], &[], &[], &["a".to_owned()])[0].next.clone()
+        let findings = [finding(MOVED, "a", State::Pass)];
+        let next = |gpu| {
+            let judged = Judged { findings: &findings, gpu, ..NOTHING };
+            judged.verdicts(&[], &[], &["a".to_owned()])[0].next.clone()
         };
-        assert!(next("no GPU (--gpu none)").contains("without --gpu none"));
-        assert!(!next("no GPU: this machine shows none").contains("--gpu none"));
+        assert!(next(Some(GpuChoice::None)).contains("without --gpu none"));
+        assert!(!next(None).contains("--gpu none"));
     }
 
     #[test]
@@ -258,8 +260,10 @@ mod tests {
             finding("VRB-011", "a", State::Pass),
             finding("VRB-012", "a", State::Pass),
         ];
-        let next =
-            |findings: &[Finding]| verdicts(findings, &[], &[], &[], &["a-rdm".to_owned()])[0].next.clone();
+        let next = |findings: &[Finding]| {
+            let judged = Judged { findings, ..NOTHING };
+            judged.verdicts(&[], &[], &["a-rdm".to_owned()])[0].next.clone()
+        };
         assert!(next(&findings).contains("see --via verbs"));
         findings.push(finding("GDA-003", "a-rdm", State::Pass));
         assert!(!next(&findings).contains("see --via verbs"));
@@ -272,7 +276,32 @@ mod tests {
     #[test]
     fn the_next_step_is_the_first_failure_of_this_adapter() {
         let findings = [finding("PUT-002", "b", State::Fail), finding("FAB-005", "b", State::Fail)];
-        let all = verdicts(&findings, &[], &[], &[], &["a".to_owned(), "b".to_owned()]);
+        let judged = Judged { findings: &findings, ..NOTHING };
+        let all = judged.verdicts(&[], &[], &["a".to_owned(), "b".to_owned()]);
         assert!(!all[0].next.contains("FAB-005") && all[1].next.starts_with("FAB-005"), "{all:?}");
+    }
+
+    fn follows(findings: &[Finding], one: &Finding) -> Option<&'static str> {
+        cause_of(findings, one, row(&one.code).expect("a check").check.follows)
+    }
+
+    fn problem(code: &str, who: Who, state: State) -> Finding {
+        Finding { who: Some(who), ..Finding::new(code, "", state, Kind::Declared) }
+    }
+
+    #[test]
+    fn no_adapter_follows_from_nodes_that_are_all_missing() {
+        let no_adapter = problem("FAB-001", Who::Image, State::Fail);
+        let missing = problem("DEV-005", Who::Pod, State::Fail);
+        assert_eq!(follows(std::slice::from_ref(&missing), &no_adapter), Some("DEV-005"));
+        let there = problem("DEV-005", Who::Pod, State::Pass);
+        assert_eq!(follows(&[missing, there], &no_adapter), None);
+    }
+
+    #[test]
+    fn missing_counters_follow_from_the_kernel_driver_unless_a_variable_disables_them() {
+        let driver = [problem("DEV-002", Who::Host, State::Warn)];
+        assert_eq!(follows(&driver, &problem("GDA-010", Who::Host, State::Warn)), Some("DEV-002"));
+        assert_eq!(follows(&driver, &problem("GDA-010", Who::Pod, State::Warn)), None);
     }
 }

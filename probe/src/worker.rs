@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::Load;
 use crate::model::bench::Figure;
 use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, Finding, Gpu, Memory, Op, Pair, Put, Queues};
 
@@ -44,8 +45,8 @@ pub(crate) struct Request {
     pub(crate) soft: bool,
     /// Whether GPUs are left out.
     pub(crate) no_gpu: bool,
-    /// Codes of checks that would load a library that the run leaves out.
-    pub(crate) not_loaded: Vec<String>,
+    /// Libraries that no check may load.
+    pub(crate) not_loaded: Vec<Load>,
     /// The software adapter's provider.
     pub(crate) provider: Option<PathBuf>,
     /// The adapter named by `--device`.

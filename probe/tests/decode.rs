@@ -99,6 +99,27 @@ fn each_field_has_an_offset_and_a_meaning() {
 }
 
 #[test]
+fn a_captured_line_is_its_entry() {
+    let hex: String = WRITE.split_whitespace().collect();
+    let line = format!("0 101 7 {hex}\n");
+    let expected = document(&run(&["decode", "--json", "--wqe", WRITE]));
+    assert_eq!(document(&with_stdin(&["decode", "--json", "--wqe"], line.as_bytes())), expected);
+    let several = with_stdin(&["decode", "--json", "--wqe"], line.repeat(3).as_bytes());
+    assert_eq!(several.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&several.stdout).contains("3 captured entries"), "{several:?}");
+}
+
+#[test]
+fn an_entry_with_a_wide_request_id_leads_to_the_option() {
+    // Bits 16 to 63 of the id, before the remote address.
+    let wide = WRITE.replacen("000000000000 000000000000", "000000000000 010000000000", 1);
+    let output = run(&["decode", "--wqe", &wide]);
+    assert_eq!(status(&output), 3);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--request-id-bits 64"), "{output:?}");
+    assert_eq!(status(&run(&["decode", "--request-id-bits", "64", "--wqe", &wide])), 0);
+}
+
+#[test]
 fn an_entry_is_read_as_bytes_or_hex_from_a_file_or_stdin() {
     let machine = Machine::new("decode");
     machine.file("entry.hex", WRITE);

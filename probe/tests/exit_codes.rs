@@ -122,6 +122,7 @@ fn metrics_and_the_archive_go_to_stdout_on_request() {
     assert_eq!(status(&metrics), 3);
     let archive = run(&["report", "--output", "-"]);
     assert_eq!((&archive.stdout[..11], &archive.stdout[257..262]), (&b"report.json"[..], &b"ustar"[..]));
+    assert_eq!(status(&archive), 3, "that of the checks in it");
     assert!(!folder.path().join("-").exists());
 }
 

@@ -81,7 +81,8 @@ fn metrics_that_cannot_be_written_are_refused_before_the_check() {
 fn packed(command: &mut Command, directory: &Path) -> String {
     let file = directory.join("report.tar");
     let ended = output(command.args(["--output", file.to_str().unwrap()]));
-    assert_eq!(status(&ended), 0, "{ended:?}");
+    // The status of the checks.
+    assert!([0, 3, 4].contains(&status(&ended)), "{ended:?}");
     // Another program reads the archive.
     let listed = output(Command::new("tar").arg("-tf").arg(&file));
     assert_eq!(

@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::os::fd::AsRawFd;
+
+use efa_gda_test_support::{TempDir, compile};
 use serde_json::Value;
 use support::sound::{
     Broken, LIBEFA, NCCL, NCCL_CONF, PLUGIN, Stack, all_alone, broken, checked, command, libefa, pass, sound,
@@ -64,6 +67,12 @@ const PAINS: &[Broken] = broken! {
             m.file(&format!("/proc/42/root{OLD_PLUGIN}"), "aws-ofi-nccl 1.21.1\0");
             m.process(42, &[NCCL, OLD_PLUGIN]).process(43, &["/usr/lib/libc.so.6"]);
         }, [];
+    "a_plugin_without_gin_of_type_5_is_the_images" (Files) "image" "LIB-007",
+        "aws-ofi-nccl 1.22 in the image instead of", "does not define ncclGinPlugin_v14":
+        |m| _ = gin_plugin(13).map(|plugin| _ = m.bytes(PLUGIN, plugin)), [];
+    "a_libfabric_before_the_operations_below_a_root" (Files) "image" "LIB-009", "libfabric 2.3", "1.17.0":
+        |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.5\x001.17.0\0y"), [];
+    "a_stale_device_node_is_the_pods" (Files) "pod" "DEV-006", "start the container again", "stale": stale, [];
     "a_gdrdrv_older_than_libgdrapi_is_the_hosts" (Files) "host" "LIB-008", "upgrade the module gdrdrv to 2.5":
         |m| _ = m.file("/sys/module/gdrdrv/version", "2.4\n"), [];
     "a_libgdrapi_before_2_5_is_the_images" (Files) "image" "LIB-008", "install libgdrapi of GDRCopy 2.5":
@@ -135,6 +144,28 @@ const PAINS: &[Broken] = broken! {
     "a_name_with_words_in_another_order" (Libfabric) "pod" "ENV-008", "unset FI_HMEM_P2P_DISABLED":
         |_| {}, [("FI_HMEM_P2P_DISABLED", "1")];
 };
+
+/// A plugin of a release that fits, with GIN of this version. None, with the skip recorded, without a C compiler.
+fn gin_plugin(version: u32) -> Option<Vec<u8>> {
+    let folder = TempDir::new("plugin");
+    let (source, library) = (folder.path().join("plugin.c"), folder.path().join("plugin.so"));
+    let text = format!(
+        "const char release[] = \"aws-ofi-nccl 1.22.0\";\nint ncclGinPlugin_v{version}(void) {{ return release[0]; }}\n"
+    );
+    std::fs::write(&source, text).expect("a source");
+    let mut compiler = compile::c();
+    compiler.args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(&library).arg(source);
+    compile::compile(&mut compiler).then(|| std::fs::read(library).expect("the library"))
+}
+
+/// Makes a device node that exists and that no device answers to: like one, the file of a socket does not open.
+fn stale(machine: &Machine) {
+    machine.remove(NODE);
+    let folder = std::fs::File::open(machine.path().join("dev/infiniband")).expect("the folder");
+    // The path of a socket is short.
+    let path = format!("/proc/self/fd/{}/uverbs2", folder.as_raw_fd());
+    std::os::unix::net::UnixListener::bind(path).expect("a socket");
+}
 
 /// These releases of NCCL and its plugin.
 fn plugin(machine: &Machine, of_nccl: &str, of_plugin: &str) {
@@ -271,6 +302,63 @@ fn variables_that_select_efa_gda_are_missed_only_where_nccl_could_take_it_or_is_
     }
 }
 
+#[test]
+fn a_plugin_with_gin_of_type_5_and_a_libgdrapi_in_a_plain_file_are_sound() {
+    let machine = sound("plain-files");
+    if let Some(plugin) = gin_plugin(14) {
+        machine.bytes(PLUGIN, plugin);
+    }
+    machine.remove("/usr/lib/libgdrapi.so.2").file("/usr/lib/libgdrapi.so.2", "");
+    pass(&checked(Files, &machine, &[]), &["LIB-007", "LIB-008"]);
+}
+
+#[test]
+fn nccl_that_is_asked_for_gets_a_verdict_also_where_a_library_is_missing() {
+    type Asked = (&'static str, fn(&Machine), &'static str);
+    let machines: [Asked; 4] = [
+        ("asked-old-nccl", |m| _ = m.file(NCCL, "NCCL version 2.30.4+cuda13"), "LIB-007"),
+        ("asked-no-nccl", |m| _ = m.remove(NCCL), "LIB-007"),
+        (
+            "asked-two-nccl",
+            |m| _ = m.file("/usr/lib/libnccl.so.2", "NCCL version 2.32.3").file(NCCL, "NCCL version 2.28.9"),
+            "LIB-007",
+        ),
+        ("asked-no-gdrapi", |m| _ = m.remove("/usr/lib/libgdrapi.so.2"), "LIB-008"),
+    ];
+    at_once(&machines, |(name, make, code)| {
+        let machine = sound(name);
+        make(&machine);
+        let (mut command, _folder) = command(Files, &machine, &["check", "--json", "--for", "nccl"]);
+        let (document, status) = support::ended(command.args(support::PATIENT));
+        assert_eq!((state(&document, code), status), ("warn", 3), "{name}");
+        assert_eq!(stack(&document, "nccl"), ("no".to_owned(), (*code).into()), "{name}");
+    });
+}
+
+#[test]
+fn a_stack_is_stopped_by_what_it_requires_also_where_nothing_was_loaded() {
+    let stops = |document: &Value, code: &str| check(document, code)["stops"].clone();
+    let machine = sound("old-driver");
+    machine.file("/sys/module/efa/version", "3.2.9g");
+    let document = checked(Files, &machine, &[]);
+    assert_eq!(stops(&document, "DEV-002"), serde_json::json!(["nccl", "deepep"]));
+    assert_eq!(stack(&document, "nccl"), ("no".to_owned(), "DEV-002".into()));
+    let machine = sound("no-libefa");
+    machine.remove(LIBEFA);
+    let document = checked(Files, &machine, &[]);
+    assert_eq!(stops(&document, "LIB-005"), serde_json::json!(["gda", "nccl", "fi-xpu", "deepep"]));
+    assert_eq!(stack(&document, "gda"), ("no".to_owned(), "LIB-005".into()));
+}
+
+#[test]
+fn a_node_is_not_judged_by_the_environment_of_jobs() {
+    let machine = sound("npd");
+    machine.remove(NCCL_CONF);
+    let (mut command, _folder) = command(Files, &machine, &["check", "--npd"]);
+    let output = output(command.args(support::PATIENT));
+    assert_eq!(support::status(&output), 0, "{output:?}");
+}
+
 /// The verdict for one stack: runs, and the code that stops it.
 fn stack(document: &Value, name: &str) -> (String, Value) {
     let stacks = document["stacks"].as_array().expect("verdicts for stacks");
@@ -300,7 +388,7 @@ fn for_narrows_checks_and_exit_status_to_one_stack() {
     let (nccl, status) = run("nccl", &no_counters);
     assert_eq!((stack(&nccl, "nccl"), status), (("no".to_owned(), "GDA-010".into()), 3));
     let (gda, status) = run("gda", &no_counters);
-    assert_eq!((stack(&gda, "gda"), status), (("unknown".to_owned(), "CUDA-000".into()), 0));
+    assert_eq!((stack(&gda, "gda"), status), (("unknown".to_owned(), "CUDA-000".into()), 3), "no verdict");
     let codes = |document: &Value| document["checks"].as_array().expect("checks").len();
     assert!(gda["checks"].as_array().expect("checks").iter().all(|check| check["code"] != "GDA-010"));
     assert!(codes(&gda) < codes(&nccl) + 10 && gda["stacks"].as_array().expect("one").len() == 1);

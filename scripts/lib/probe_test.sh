@@ -28,8 +28,15 @@ holds stdout 'len(report["verdict"]) > 0 and all("result" in v for v in report["
 holds stdout 'not any(c["state"] == "fail" for c in report["checks"])'
 probe '0 4' put --soft --executor host --op write --bytes 4096 --count 1000 --json --time-limit 60000
 holds stdout 'report["put"]["verified"] is True and report["put"]["count"] == 1000'
+# The probe is built: the second run says so by not building.
+! grep 'building gda-probe' stderr || die 'a probe that is built was built again'
 # This command would refuse --soft.
 probe 0 explain GDA-001
+# Without a probe, the page comes from the documentation, and nothing is built.
+CARGO_TARGET_DIR=$SCRATCH/empty probe 0 explain gda-001
+grep -q '^GDA-001 The provider is new enough' stdout || die 'explain printed no page'
+[[ -z $(find "$SCRATCH/empty" -mindepth 1 2>/dev/null) ]] || die 'explain built something'
+CARGO_TARGET_DIR=$SCRATCH/empty probe 2 explain NOT-001
 probe 2 --no-such-option
 if ! has_efa_adapter; then
   probe '0 4' put --executor host --time-limit 60000

@@ -6,8 +6,8 @@ pub(crate) mod usable;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Duration;
 
-use crate::check::{Check, Checked, Nature, Outcome, Outcomes, Unit, declared, proven};
-use crate::model::{Gpu, GpuChoice, Kind, NO_GPU, Pair, Who};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::{Gpu, GpuChoice, Pair, Party};
 use crate::system::System;
 use crate::system::topology::Nearness;
 use crate::worker::stream::Progress;
@@ -19,56 +19,11 @@ const ATTRIBUTE_WRITES_ORDERING: c_int = 118;
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` of `cuda.h`.
 const ATTRIBUTE_DMA_BUF: c_int = 124;
 
-/// The check that the kernel driver maps another device's BAR.
-pub(crate) const PEER_MAPPING: &str = "CUDA-002";
-
-/// The choice of GPUs. The probe's process runs it before the other checks of GPUs.
-pub(crate) static CHOICE: Unit<System> = declared(NO_GPU, "The GPUs to use are determined", &[], choice);
-
-/// The checks of the kernel driver.
-pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
-    declared("CUDA-001", "The NVIDIA kernel driver is loaded", &[NO_GPU], kernel_driver)
-        .of(Nature::GpuHardware),
-    declared(
-        PEER_MAPPING,
-        "The kernel driver allows a GPU to map another device's BAR",
-        &["CUDA-001"],
-        peer_mapping,
-    )
-    .of(Nature::GpuHardware),
-];
-
-/// The checks of the CUDA driver, which run in a worker process.
-pub(crate) static CHECKS: &[Unit<Cuda>] = &[
-    proven("CUDA-003", "libcuda loads", &[NO_GPU], loads).of(Nature::Gpu),
-    proven("CUDA-004", "CUDA starts and is new enough", &["CUDA-003"], starts).of(Nature::Gpu),
-    proven("CUDA-005", "CUDA lists the GPU", &["CUDA-004"], gpus).of(Nature::Gpu),
-];
-
-/// The adapters near a GPU. The probe's process records the result, because it knows the PCI topology.
-pub(crate) static NEAR: Check = Check {
-    code: "CUDA-011",
-    title: "The adapters near the GPU are known",
-    kind: Kind::Declared,
-    nature: Nature::Gpu,
-    needs: &["CUDA-005"],
-};
-
-/// The checks of each GPU, which run in a worker process. Their subject is the GPU's number.
-pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
-    declared("CUDA-006", "GPU memory can be exported as dmabuf", &["CUDA-005"], dmabuf).of(Nature::Gpu),
-    declared("CUDA-007", "The order of the adapter's writes to GPU memory is known", &["CUDA-005"], ordering)
-        .of(Nature::Gpu),
-    proven("CUDA-009", "A CUDA context opens on the GPU", &["CUDA-005"], usable::opens).of(Nature::Gpu),
-    proven("CUDA-010", "Kernels compile for the GPU and load", &["CUDA-009"], usable::compiles)
-        .of(Nature::Gpu),
-];
-
 /// What a machine without a GPU shows, and what to do.
 const NO_DEVICE: &str = "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia";
 const GET_GPU: &str = "run on an instance with a GPU, or check the rest with --gpu none";
 
-fn choice(system: &mut System) -> Checked {
+pub(crate) fn choice(system: &mut System) -> Checked {
     match system.gpu {
         Some(GpuChoice::None) => return Outcome::pass("no GPU (--gpu none)").into(),
         Some(GpuChoice::Number(number)) => {
@@ -82,14 +37,7 @@ fn choice(system: &mut System) -> Checked {
     if system.soft {
         return Outcome::pass("no GPU: this machine shows none, and the software adapter needs none").into();
     }
-    Outcome::fail(
-        NO_DEVICE,
-        "an NVIDIA GPU, or --gpu none",
-        "with GPU-Direct Async, a GPU posts to the adapter",
-        GET_GPU,
-        Who::Host,
-    )
-    .into()
+    Outcome::fail(NO_DEVICE).fix(GET_GPU, Party::Operator).into()
 }
 
 /// Whether the run uses no GPU.
@@ -100,7 +48,7 @@ pub(crate) fn none_takes_part(system: &System) -> bool {
     }
 }
 
-/// The outcome of [`NEAR`] for `gpu` and its `pairs`.
+/// CUDA-011 for `gpu` and its `pairs`.
 pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     if system.soft {
         return Outcome::pass("every software adapter: it has no PCI address and pairs with every GPU");
@@ -117,7 +65,7 @@ pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     }
 }
 
-fn kernel_driver(system: &mut System) -> Checked {
+pub(crate) fn kernel_driver(system: &mut System) -> Checked {
     let text = system.read("/proc/driver/nvidia/version").unwrap_or_default();
     let is_version =
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
@@ -127,19 +75,21 @@ fn kernel_driver(system: &mut System) -> Checked {
     if !system.has_nvidia() {
         let required = "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer";
         let why = "without a GPU, no kernel can post to the adapter";
-        return Outcome::fail(NO_DEVICE, required, why, GET_GPU, Who::Host).into();
+        return Outcome::fail(NO_DEVICE).expects(required, why).fix(GET_GPU, Party::Operator).into();
     }
-    Outcome::fail(
-        "no version in /proc/driver/nvidia/version",
-        "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer",
-        "no program can use the GPU without this driver",
-        "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime",
-        Who::Host,
-    )
-    .into()
+    Outcome::fail("no version in /proc/driver/nvidia/version")
+        .expects(
+            "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer",
+            "no program can use the GPU without this driver",
+        )
+        .fix(
+            "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime",
+            Party::Operator,
+        )
+        .into()
 }
 
-fn peer_mapping(system: &mut System) -> Checked {
+pub(crate) fn peer_mapping(system: &mut System) -> Checked {
     let Some(params) = system.read("/proc/driver/nvidia/params") else {
         return Outcome::unknown("/proc/driver/nvidia/params cannot be read").into();
     };
@@ -153,17 +103,8 @@ fn peer_mapping(system: &mut System) -> Checked {
     if on {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();
     }
-    Outcome::fail(
-        format!("the nvidia module runs without PeerMappingOverride=1 (RegistryDwords: {line})"),
-        "RegistryDwords: \"PeerMappingOverride=1\"",
-        "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
-              write to the send queue nor ring the doorbell",
-        "on the host: add this line to /etc/modprobe.d/nvidia.conf: `options nvidia \
-         NVreg_RegistryDwords=\"PeerMappingOverride=1\"` then build the initramfs again, which can hold the old options \
-         (update-initramfs -u, or dracut -f), and reboot",
-        Who::Host,
-    )
-    .into()
+    Outcome::fail(format!("the nvidia module runs without PeerMappingOverride=1 (RegistryDwords: {line})"))
+        .into()
 }
 
 /// The CUDA driver and the state of its checks.
@@ -296,11 +237,14 @@ impl Cuda {
 /// Writes a text of a device, with a zero byte at its end, into a buffer of the length passed.
 type GetText = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 
-fn broken(observed: String, why: &str, fix: &str, who: Who) -> Checked {
-    Outcome::fail(observed, "a CUDA driver of version 12.0 or newer that starts", why, fix, who).into()
+fn broken(observed: String, why: &str, fix: &str, who: Party) -> Checked {
+    Outcome::fail(observed)
+        .expects("a CUDA driver of version 12.0 or newer that starts", why)
+        .fix(fix, who)
+        .into()
 }
 
-fn loads(cuda: &mut Cuda) -> Checked {
+pub(crate) fn loads(cuda: &mut Cuda) -> Checked {
     // SAFETY: loading runs libcuda's initialisers. NVIDIA guarantees that they are sound; a crash in them
     // ends only this worker process.
     match unsafe { libloading::Library::new("libcuda.so.1") } {
@@ -308,33 +252,36 @@ fn loads(cuda: &mut Cuda) -> Checked {
             cuda.library = Some(library);
             Outcome::pass("libcuda.so.1").into()
         }
-        Err(error) if cuda.absent => {
-            broken(format!("{NO_DEVICE}; {error}"), "no GPU can post to the adapter", GET_GPU, Who::Host)
-        }
+        Err(error) if cuda.absent => broken(
+            format!("{NO_DEVICE}; {error}"),
+            "no GPU can post to the adapter",
+            GET_GPU,
+            Party::Operator,
+        ),
         Err(error) => broken(
             error.to_string(),
             "programs reach the GPU through libcuda, which must match the kernel driver and comes from the host",
             "start the container with the NVIDIA runtime (docker --gpus all); do not copy libcuda into the image",
-            Who::Pod,
+            Party::Pod,
         ),
     }
 }
 
-fn starts(cuda: &mut Cuda) -> Checked {
+pub(crate) fn starts(cuda: &mut Cuda) -> Checked {
     match start(cuda) {
         Ok(version) if version >= OLDEST_CUDA => Outcome::pass(cuda_version(version)).into(),
         Ok(version) => broken(
             cuda_version(version),
             "the kernels and the mapping calls need CUDA 12",
             "on the host: update the NVIDIA driver to 525 or newer",
-            Who::Host,
+            Party::Operator,
         ),
         Err(observed) => broken(
             observed,
             "CUDA does not start if device nodes are missing, or if libcuda and the kernel driver differ in version",
             "compare nvidia-smi on the host and in the container; start the container with the NVIDIA runtime, which \
              adds /dev/nvidia* and the host's libcuda",
-            Who::Pod,
+            Party::Pod,
         ),
     }
 }
@@ -356,7 +303,7 @@ fn start(cuda: &Cuda) -> Result<c_int, String> {
     Ok(number)
 }
 
-fn gpus(cuda: &mut Cuda) -> Checked {
+pub(crate) fn gpus(cuda: &mut Cuda) -> Checked {
     let found = match count(cuda) {
         Ok(count) => count,
         Err(observed) => return no_gpu(observed),
@@ -375,15 +322,17 @@ fn gpus(cuda: &mut Cuda) -> Checked {
 }
 
 fn no_gpu(observed: String) -> Checked {
-    Outcome::fail(
-        observed,
-        "the GPU named by --gpu, or at least one GPU",
-        "without a GPU, no kernel can post to the adapter",
-        "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and \
+    Outcome::fail(observed)
+        .expects(
+            "the GPU named by --gpu, or at least one GPU",
+            "without a GPU, no kernel can post to the adapter",
+        )
+        .fix(
+            "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and \
          NVIDIA_VISIBLE_DEVICES, which hide GPUs",
-        Who::Pod,
-    )
-    .into()
+            Party::Job,
+        )
+        .into()
 }
 
 fn count(cuda: &Cuda) -> Result<u32, String> {
@@ -395,22 +344,15 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
     Ok(u32::try_from(number).unwrap_or(0))
 }
 
-fn dmabuf(cuda: &mut Cuda) -> Checked {
+pub(crate) fn dmabuf(cuda: &mut Cuda) -> Checked {
     match cuda.attribute(ATTRIBUTE_DMA_BUF) {
-        Ok(0) => Outcome::warn(
-            "DMA_BUF_SUPPORTED is 0",
-            "DMA_BUF_SUPPORTED is 1",
-            "the adapter cannot register GPU memory through dmabuf",
-            "on the host: use the open kernel modules of the NVIDIA driver",
-            Who::Host,
-        )
-        .into(),
+        Ok(0) => Outcome::warn("DMA_BUF_SUPPORTED is 0").into(),
         Ok(value) => Outcome::pass(format!("DMA_BUF_SUPPORTED is {value}")).into(),
         Err(error) => Outcome::unknown(error).into(),
     }
 }
 
-fn ordering(cuda: &mut Cuda) -> Checked {
+pub(crate) fn ordering(cuda: &mut Cuda) -> Checked {
     // CUgpuDirectRDMAWritesOrdering: 0 none, 100 owner, 200 all devices.
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {

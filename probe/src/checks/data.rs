@@ -6,7 +6,6 @@ mod loopback;
 mod moving;
 pub(crate) mod pattern;
 
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::ErrorKind;
@@ -19,63 +18,23 @@ use efa_gda::wire::RemoteKey;
 pub(crate) use self::loopback::is_unanswered;
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
-use super::session::{Layer, Session, close_queue, failed, missing, open, text};
-use crate::check::{Checked, Outcome, Unit, proven};
-use crate::model::{Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
+use super::session::{Layer, Session, close_queue, missing, open, text};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::{Op, Party, Put, Qualification, SOFTWARE_ADAPTER};
 use crate::soft::checker::Checker;
+use crate::worker::Event;
 
 /// The bits to flip in a valid rkey for an rkey that names no region.
 pub(super) const WRONG: u32 = 0x00ff_0000;
 
-/// The first check whose result depends on the executor of the device code.
-pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";
-
-/// The check of a write from an adapter to itself. A warning means that writes to another adapter of the node arrive.
-pub(super) const LOOPBACK: &str = "PUT-001";
-
-/// The check that closes all objects.
-pub(crate) const LAST: &str = "PUT-005";
-
-/// The checks of this category.
-pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
-    Of::<L>::CHECKS
-}
-
-/// Holds the checks for a layer.
-struct Of<L>(PhantomData<L>);
-
-impl<L: Layer> Of<L> {
-    const CHECKS: &'static [Unit<Session<L>>] = &[
-        proven(
-            "QUE-005",
-            "The host maps the queues",
-            &["QUE-001", "QUE-002", "QUE-003", "GDA-005", "VRB-013"],
-            maps,
-        ),
-        proven("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
-        proven("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-        proven(
-            "QUE-008",
-            "A doorbell mode works for the queue",
-            &["QUE-006", "QUE-007"],
-            takes_doorbell_mode,
-        ),
-        proven(LOOPBACK, "A posted write completes", &["QUE-008", "GDA-006"], completes),
-        proven("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
-        proven("PUT-003", "The adapter reports no violation", &["QUE-005"], no_violation),
-        proven("PUT-004", "A wrong rkey causes an error completion", &["PUT-001"], wrong_key),
-        proven("PUT-005", "All objects close", &["FAB-004", "VRB-005"], closes),
-    ];
-}
-
-fn maps<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn maps<L: Layer>(session: &mut Session<L>) -> Checked {
     let queue = L::map(&mut session.rig)?;
     let observed = format!("queue pair {}", queue.number().get());
     session.rig.queue = Some(queue);
     Outcome::pass(observed).into()
 }
 
-fn writes<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn writes<L: Layer>(session: &mut Session<L>) -> Checked {
     let queue = open(&session.rig.queue, "the queue")?;
     // The phase is the second lap's, so an adapter does not take the entry for one of this lap. No doorbell
     // follows, and the first request overwrites the whole slot.
@@ -85,7 +44,7 @@ fn writes<L: Layer>(session: &mut Session<L>) -> Checked {
     Outcome::pass("an entry was written into slot 0").into()
 }
 
-fn rings<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn rings<L: Layer>(session: &mut Session<L>) -> Checked {
     let queue = open(&session.rig.queue, "the queue")?;
     // 0 is the producer index of a queue without entries, so the doorbell starts no request.
     // SAFETY: the queue's doorbell lives as long as `queue`, and nothing else uses `queue`.
@@ -93,7 +52,7 @@ fn rings<L: Layer>(session: &mut Session<L>) -> Checked {
     Outcome::pass("0 was written to the doorbell").into()
 }
 
-fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
     let only = session.request.doorbell.only();
     let queue = session.rig.queue.as_mut().ok_or_else(|| missing("the queue"))?;
     // The host reaches all memory that it mapped, so the first mode works.
@@ -105,19 +64,18 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
         queue.set_doorbell(mode, &proxy).map_err(text)?;
         Ok(proxy)
     });
-    session.rig.proxy = Some(registered.map_err(|observed| {
-        failed(
-            observed,
-            "a doorbell proxy that accepts the queue",
-            "without a doorbell proxy, nothing rings for entries that the device code posts in this mode",
-            "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
-            Who::Code,
-        )
+    session.rig.proxy = Some(registered.map_err(|observed| -> Outcomes {
+        Outcome::fail(observed)
+            .fix(
+                "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
+                Party::Caller,
+            )
+            .into()
     })?);
     Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
 }
 
-fn completes<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn completes<L: Layer>(session: &mut Session<L>) -> Checked {
     let peer = session.rig.peer.ok_or_else(|| missing("the peer"))?;
     let memory = Memory::register(session, Op::Write, 64)?;
     let timeout = bound(session, 64, 1);
@@ -134,7 +92,7 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Checked {
     }
 }
 
-fn arrives<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn arrives<L: Layer>(session: &mut Session<L>) -> Checked {
     let mut request = session.request.put;
     let peer = session.rig.peer.ok_or_else(|| missing("the peer"))?;
     if let (Some(laps), Some(queue)) = (request.qualify_laps, session.rig.sender()) {
@@ -163,7 +121,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Checked {
     };
     let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::doorbell_mode);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
-    session.rig.put = Some(Put {
+    let put = Put {
         op: request.op.name(),
         bytes: request.bytes,
         count: request.count,
@@ -181,7 +139,8 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Checked {
         // The time is zero if nothing was posted.
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
-    });
+    };
+    session.reports.push(Event::Put(put));
     outcomes
 }
 
@@ -210,7 +169,7 @@ fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
     Checker::of(provider)
 }
 
-fn no_violation<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn no_violation<L: Layer>(session: &mut Session<L>) -> Checked {
     if !session.request.soft {
         return Outcome::Skip(
             SOFTWARE_ADAPTER.to_owned(),
@@ -225,17 +184,10 @@ fn no_violation<L: Layer>(session: &mut Session<L>) -> Checked {
     if violations.is_empty() {
         return Outcome::pass("no violation").into();
     }
-    Outcome::fail(
-        violations.join("; "),
-        "entries and doorbells that comply with every rule of the rings",
-        "a hardware adapter reacts to such an entry or doorbell with wrong data, or not at all",
-        "report this text: efa-gda's device code wrote the entries",
-        Who::Code,
-    )
-    .into()
+    Outcome::fail(violations.join("; ")).into()
 }
 
-fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
     if session.request.put.fault.is_some() {
         return Outcome::unknown("an injected fault has broken the queue").into();
     }
@@ -251,18 +203,13 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
             }
             _ => Err(put_failed(&error, session.request.wait)),
         },
-        Ok(_) => Outcome::fail(
-            format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
-            "an error completion",
-            "a program hangs or reads wrong data if errors are not reported",
-            "report it with the versions of the adapter and its kernel driver",
-            Who::Host,
-        )
-        .into(),
+        Ok(_) => {
+            Outcome::fail(format!("a write with rkey {:#x} completed with status 0", wrong.key.get())).into()
+        }
     }
 }
 
-fn closes<L: Layer>(session: &mut Session<L>) -> Checked {
+pub(crate) fn closes<L: Layer>(session: &mut Session<L>) -> Checked {
     let rig = &mut session.rig;
     let mut failures: Vec<String> = Vec::new();
     if let Some(why) = rig.poster.take().and_then(|queue| queue.close()) {
@@ -276,12 +223,5 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Checked {
     if failures.is_empty() {
         return Outcome::pass(L::CLOSES).into();
     }
-    Outcome::fail(
-        failures.join("; "),
-        "every object closes, children first",
-        "an object that does not close leaks queues and locked memory in a long-running program",
-        "report it with the library's version",
-        Who::Image,
-    )
-    .into()
+    Outcome::fail(failures.join("; ")).into()
 }

@@ -3,43 +3,20 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
-use crate::model::Who;
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::Party;
 use crate::releases::{COUNTERS_OF_DRIVER, EXTERNAL_QUEUES, INSTALLER_WITH_COUNTERS};
 use crate::system::System;
 use crate::system::adapters::Adapter;
 use crate::system::instance::devices_of;
 
-/// The check that opens device nodes. It runs in a worker process, because an open can block in a stuck driver.
-pub(crate) const OPENS: &str = "DEV-006";
-
 /// How a machine gets an adapter.
-pub(crate) const ATTACH: &str = "\
-    in the AWS account: launch a type with GPU-Direct Async (p5en, p6-b200, p6-b300) with network interfaces of the \
-    type efa, or stop the instance and attach such an interface; without EFA, use the software adapter (--soft)";
+pub(crate) const ATTACH: &str = "in the AWS account: launch a type with GPU-Direct Async (p5en, p6-b200, p6-b300) \
+             with network interfaces of the type efa, or stop the instance and attach such an \
+             interface; without EFA, use the software adapter (--soft)";
 /// What helps if an adapter's port is down.
-pub(crate) const REPLACE: &str = "\
-    in the AWS account: check that the adapter's EFA interface is attached, then stop and start the instance; replace \
-    the instance if the port stays down";
-
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Hardware),
-    declared("DEV-002", "The efa kernel driver is loaded and new enough", &["DEV-001"], driver).of(Hardware),
-    declared("DEV-003", "The adapter has an RDMA device", &["DEV-001"], bound).of(Hardware),
-    declared("DEV-004", "The adapter's port is active", &["DEV-003"], port).of(Hardware),
-    declared("DEV-005", "The adapter's device node is in /dev/infiniband", &["DEV-003"], node).of(Hardware),
-    proven(OPENS, "The adapter's device node opens", &["DEV-005"], opens).of(Hardware),
-    declared("DEV-007", "The device nodes of all adapters are visible", &["DEV-003"], all_nodes).of(Hardware),
-    declared("DEV-008", "The machine shows all devices of its instance type", &["DEV-001"], all_devices)
-        .of(Hardware),
-];
-
-/// The checks that a worker process runs.
-pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
-    CHECKS.iter().filter(|unit| unit.check.code == OPENS)
-}
+pub(crate) const REPLACE: &str = "in the AWS account: check that the adapter's EFA interface is attached, then stop \
+             and start the instance; replace the instance if the port stays down";
 
 /// One outcome for each adapter.
 fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Checked {
@@ -47,7 +24,7 @@ fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Che
     Ok(Outcomes(system.adapters().into_iter().filter_map(one).collect()))
 }
 
-fn pci(system: &mut System) -> Checked {
+pub(crate) fn pci(system: &mut System) -> Checked {
     let found = system.adapters();
     if !found.is_empty() {
         let describe = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
@@ -58,36 +35,27 @@ fn pci(system: &mut System) -> Checked {
     match &system.device {
         Some(wanted) if !all.is_empty() => {
             let names: Vec<&str> = all.iter().map(Adapter::name).collect();
-            Outcome::fail(
-                format!("no adapter is named {wanted}; found: {}", names.join(", ")),
-                "an adapter of that name",
-                why,
-                "name one of those in --device, or omit the option",
-                Who::Code,
-            )
+            Outcome::fail(format!("no adapter is named {wanted}; found: {}", names.join(", ")))
+                .expects("an adapter of that name", why)
+                .fix("name one of those in --device, or omit the option", Party::Caller)
         }
-        _ => Outcome::fail(
-            "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices",
-            "at least one EFA adapter",
-            why,
-            ATTACH,
-            Who::Host,
-        ),
+        _ => Outcome::fail("no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices")
+            .expects("at least one EFA adapter", why)
+            .fix(ATTACH, Party::Account),
     }
     .into()
 }
 
-fn driver(system: &mut System) -> Checked {
+pub(crate) fn driver(system: &mut System) -> Checked {
     let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
-        return Outcome::fail(
-            "no /sys/module/efa: the module is not loaded",
-            required,
-            "the kernel driver creates queues and maps them",
-            "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
-            Who::Host,
-        )
-        .into();
+        return Outcome::fail("no /sys/module/efa: the module is not loaded")
+            .expects(required, "the kernel driver creates queues and maps them")
+            .fix(
+                "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
+                Party::Operator,
+            )
+            .into();
     }
     let Some(version) = system.read("/sys/module/efa/version") else {
         let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -103,37 +71,32 @@ fn driver(system: &mut System) -> Checked {
     if lacks.is_empty() {
         return Outcome::pass(format!("efa {version}")).into();
     }
-    Outcome::warn(
-        format!("efa {version}"),
-        required,
-        format!("this driver lacks {}", lacks.join(", and ")),
-        format!(
-            "on the host: update the efa kernel driver {version} to {} or newer ({} contains it)",
-            COUNTERS_OF_DRIVER.first,
-            INSTALLER_WITH_COUNTERS.describe()
-        ),
-        Who::Host,
-    )
-    .into()
+    Outcome::warn(format!("efa {version}"))
+        .expects(required, format!("this driver lacks {}", lacks.join(", and ")))
+        .fix(
+            format!(
+                "on the host: update the efa kernel driver {version} to {} or newer ({} contains it)",
+                COUNTERS_OF_DRIVER.first,
+                INSTALLER_WITH_COUNTERS.describe()
+            ),
+            Party::Operator,
+        )
+        .into()
 }
 
-fn bound(system: &mut System) -> Checked {
+pub(crate) fn bound(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
             return Some(Outcome::pass(rdma));
         }
-        Some(Outcome::fail(
-            format!(
+        Some(
+            Outcome::fail(format!(
                 "kernel driver of the adapter: {}; its RDMA device: {}",
                 adapter.driver.as_deref().unwrap_or("none"),
                 adapter.rdma.as_deref().unwrap_or("none")
-            ),
-            "driver efa and an RDMA device",
-            "the kernel module efa, which drives the adapter, is not loaded or did not start; libfabric finds adapters \
-             through their RDMA devices",
-            bind(adapter, shows_uverbs(system)),
-            Who::Host,
-        ))
+            ))
+            .fix(bind(adapter, shows_uverbs(system)), Party::Operator),
+        )
     })
 }
 
@@ -153,8 +116,8 @@ fn bind(adapter: &Adapter, has_uverbs: bool) -> String {
             format!("on the host: search dmesg for efa's errors, and load it again (modprobe -r efa; {load})")
         }
         Some(other) => format!(
-            "on the host: load the driver ({load}), and bind the adapter to it instead of {other} (echo {pci} > \
-             {drivers}/{other}/unbind; echo {pci} > {drivers}/efa/bind)"
+            "on the host: load the driver ({load}), and bind the adapter to it instead of \
+             {other} (echo {pci} > {drivers}/{other}/unbind; echo {pci} > {drivers}/efa/bind)"
         ),
         None => format!(
             "on the host: load the driver ({load}); if it is loaded, bind the adapter to it (echo {pci} > \
@@ -163,7 +126,7 @@ fn bind(adapter: &Adapter, has_uverbs: bool) -> String {
     }
 }
 
-fn port(system: &mut System) -> Checked {
+pub(crate) fn port(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let rdma = adapter.rdma.as_deref()?;
         let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
@@ -172,13 +135,7 @@ fn port(system: &mut System) -> Checked {
         if state.contains("ACTIVE") {
             return Some(Outcome::pass(state));
         }
-        Some(Outcome::fail(
-            state,
-            "4: ACTIVE",
-            "the adapter's port is down, and carries no traffic",
-            REPLACE,
-            Who::Host,
-        ))
+        Some(Outcome::fail(state).fix(REPLACE, Party::Account))
     })
 }
 
@@ -187,42 +144,37 @@ pub(crate) fn node_path(adapter: &Adapter) -> Option<String> {
     Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
 }
 
-fn node(system: &mut System) -> Checked {
+pub(crate) fn node(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
-        let required = "a uverbs node in /dev/infiniband";
-        let why = "libibverbs reaches the adapter through this node";
         let Some(path) = node_path(adapter) else {
             let (observed, fix) = match shows_uverbs(system) {
                 true => (
                     "no uverbs device of this adapter in sysfs, although ib_uverbs is loaded",
-                    "on the host: search dmesg for the errors of efa and ib_uverbs, and load efa again (modprobe -r \
-                     efa; modprobe efa)",
+                    "on the host: search dmesg for the errors of efa and ib_uverbs, and load efa again \
+             (modprobe -r efa; modprobe efa)",
                 ),
                 false => (
                     "no uverbs device in sysfs: ib_uverbs is not loaded",
                     "on the host: load ib_uverbs (modprobe ib_uverbs)",
                 ),
             };
-            return Some(Outcome::fail(observed, required, why, fix, Who::Host));
+            return Some(Outcome::fail(observed).fix(fix, Party::Operator));
         };
         if system.exists(&path) {
             return Some(Outcome::pass(path));
         }
-        Some(Outcome::fail(
-            format!("no {path}"),
-            required,
-            why,
+        Some(Outcome::fail(format!("no {path}")).fix(
             format!(
-                "give the container the device. Kubernetes: request the resource vpc.amazonaws.com/efa. Docker: \
-                 `--device {path}`"
+                "give the container the device. Kubernetes: request the resource \
+             vpc.amazonaws.com/efa. Docker: `--device {path}`"
             ),
-            Who::Pod,
+            Party::Pod,
         ))
     })
 }
 
-fn opens(system: &mut System) -> Checked {
+pub(crate) fn opens(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let path = node_path(adapter)?;
         if !system.exists(&path) {
@@ -232,18 +184,22 @@ fn opens(system: &mut System) -> Checked {
             Ok(_) => return Some(Outcome::pass(format!("{path} opens for reading and writing"))),
             Err(error) => error,
         };
-        Some(Outcome::fail(
-            format!("{path}: {error}"),
-            "a device node that opens for reading and writing",
-            "libraries report \"no adapter\" if the node exists and does not open",
-            "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
-                  that), and give the container's user read and write permission",
-            Who::Pod,
-        ))
+        let failure = Outcome::fail(format!("{path}: {error}"));
+        Some(match error.raw_os_error() {
+            // The node is there, and no device of the kernel answers to its number.
+            Some(libc::ENXIO | libc::ENODEV) => failure
+                .why("the node is stale: the driver was loaded again since the container got it, and the device has another number")
+                .fix(
+                    "start the container again, so that it gets the present nodes; on the host, `udevadm trigger` makes \
+                     them anew",
+                    Party::Pod,
+                ),
+            _ => failure,
+        })
     })
 }
 
-fn all_nodes(system: &mut System) -> Checked {
+pub(crate) fn all_nodes(system: &mut System) -> Checked {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
     let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
@@ -253,17 +209,10 @@ fn all_nodes(system: &mut System) -> Checked {
     }
     let name = |path: &&String| path.trim_start_matches("/dev/infiniband/").to_owned();
     let list: Vec<String> = missing.iter().map(name).collect();
-    Outcome::warn(
-        format!("{observed}; missing in /dev/infiniband: {}", list.join(", ")),
-        "a device node for each adapter on the PCI bus",
-        "a transport that counts adapters in sysfs waits for adapters that it cannot open",
-        "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)",
-        Who::Pod,
-    )
-    .into()
+    Outcome::warn(format!("{observed}; missing in /dev/infiniband: {}", list.join(", "))).into()
 }
 
-fn all_devices(system: &mut System) -> Checked {
+pub(crate) fn all_devices(system: &mut System) -> Checked {
     let instance = match system.instance_type() {
         Ok(instance) => instance,
         Err(observed) => {
@@ -284,23 +233,22 @@ fn all_devices(system: &mut System) -> Checked {
     }
     let required = format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus);
     if gpu_lost {
-        return Outcome::fail(
-            observed,
-            required,
-            "a GPU left the PCI bus; ranks that count on the type's GPUs fail",
-            "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the instance (stop and start \
-             it, or report it to AWS)",
-            Who::Host,
-        )
-        .into();
+        return Outcome::fail(observed)
+            .expects(required, "a GPU left the PCI bus; ranks that count on the type's GPUs fail")
+            .fix(
+                "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the \
+             instance (stop and start it, or report it to AWS)",
+                Party::Operator,
+            )
+            .into();
     }
-    Outcome::warn(
-        observed,
-        required,
-        "ranks that count on the type's adapters fail, or share an adapter and are slow",
-        "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise launch it \
-         with an EFA interface on each network card that supports EFA; if they are attached, replace the instance",
-        Who::Host,
-    )
-    .into()
+    Outcome::warn(observed)
+        .expects(required, "ranks that count on the type's adapters fail, or share an adapter and are slow")
+        .fix(
+            "if the machine has just booted, wait and run again: adapters can appear minutes \
+             late; otherwise launch it with an EFA interface on each network card that supports \
+             EFA; if they are attached, replace the instance",
+            Party::Operator,
+        )
+        .into()
 }

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use super::variables;
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Outcomes, Problem, Unit, declared};
-use crate::model::Who;
+use crate::check::{Checked, ON_SOFTWARE_ADAPTER, Outcome, Outcomes, Problem};
+use crate::model::{Party, SOFTWARE_ADAPTER, Via};
 use crate::soft::Unready;
 use crate::system::instance::GDA_FAMILIES;
 use crate::system::{System, version_numbers};
@@ -30,62 +28,50 @@ const PLATFORMS: [(&str, &str); 5] = [
 /// The bit of CAP_IPC_LOCK in a capability mask (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("ENV-000", "The kind of adapter is determined", &[], adapter_kind),
-    declared("ENV-001", "The system is 64-bit Linux", &[], platform),
-    declared("ENV-002", "The instance type has GPU-Direct Async", &[], instance).of(Hardware),
-    declared("ENV-003", "The limit of locked memory is high enough", &[], memlock).of(Hardware),
-    declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Hardware),
-    declared("ENV-005", "No environment variable aborts libfabric", &[], aborting),
-    declared("ENV-006", "No environment variable restricts libfabric", &[], restricting),
-    declared(
-        "ENV-007",
-        "NCCL's and NVSHMEM's variables have the values that EFA needs",
-        &[],
-        variables::moved,
-    )
-    .of(Hardware),
-    declared("ENV-008", "libfabric reads every FI_ variable that is set", &[], variables::unknown)
-        .of(Hardware),
-];
-
-fn adapter_kind(system: &mut System) -> Checked {
+pub(crate) fn adapter_kind(system: &mut System) -> Checked {
     match (&system.provider, system.soft) {
         (_, false) => Outcome::pass("hardware (no --soft)").into(),
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", described(provider))).into()
         }
-        (Some(Err(Unready::Provider(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "softefa's provider library",
-            "under --soft, libfabric loads the software adapter from this file",
-            format!(
-                "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
-                crate::executable::CARGO_RELEASE_FLAG
-            ),
-            Who::Image,
-        )
-        .into(),
-        (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "a memory file with the provider library, and /proc",
-            "the software adapter is a part of this program, and a library is loaded from a file",
-            "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
-             Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY",
-            Who::Pod,
-        )
-        .into(),
-        (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(
-            reason.clone(),
-            "a private directory for this run, and a thread that removes it when a signal ends the run",
-            "libfabric loads the software adapter from a directory that must hold nothing else",
-            "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
-             with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
-             processes was reached, raise it (ulimit -u)",
-            Who::Pod,
-        )
-        .into(),
+        (Some(Err(Unready::Provider(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "softefa's provider library",
+                "under --soft, libfabric loads the software adapter from this file",
+            )
+            .fix(
+                format!(
+                    "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
+                    crate::executable::CARGO_RELEASE_FLAG
+                ),
+                Party::Image,
+            )
+            .into(),
+        (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "a memory file with the provider library, and /proc",
+                "the software adapter is a part of this program, and a library is loaded from a file",
+            )
+            .fix(
+                "allow memfd_create in the container's seccomp profile (docker --security-opt \
+             seccomp=FILE; Kubernetes: seccompProfile), or name softefa's library in \
+             SOFTEFA_LIBRARY",
+                Party::Pod,
+            )
+            .into(),
+        (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(reason.clone())
+            .expects(
+                "a private directory for this run, and a thread that removes it when a signal ends \
+             the run",
+                "libfabric loads the software adapter from a directory that must hold nothing else",
+            )
+            .fix(
+                "set TMPDIR to a directory that exists and is writable, without a colon in its path \
+             (in a container with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir \
+             at /tmp); if the limit of processes was reached, raise it (ulimit -u)",
+                Party::Pod,
+            )
+            .into(),
         // Under rdma-core, `softefa run` starts the adapter before this process.
         (None, true) => Outcome::pass("software adapter under rdma-core (softefa run)").into(),
     }
@@ -100,23 +86,16 @@ fn described(provider: &Path) -> String {
     }
 }
 
-fn platform(system: &mut System) -> Checked {
+pub(crate) fn platform(system: &mut System) -> Checked {
     let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".to_owned());
     let observed = format!("{} {kernel} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")) {
         return Outcome::pass(observed).into();
     }
-    Outcome::fail(
-        observed,
-        "64-bit little-endian Linux",
-        "EFA has drivers for no other system",
-        "run on an x86_64 or aarch64 instance with Linux",
-        Who::Host,
-    )
-    .into()
+    Outcome::fail(observed).into()
 }
 
-fn instance(system: &mut System) -> Checked {
+pub(crate) fn instance(system: &mut System) -> Checked {
     let product = match system.instance_type() {
         Ok(product) => product,
         Err(observed) => {
@@ -128,48 +107,61 @@ fn instance(system: &mut System) -> Checked {
     if GDA_FAMILIES.contains(&family) {
         return Outcome::pass(product).into();
     }
-    Outcome::warn(
-        product,
-        format!("one of {}", GDA_FAMILIES.join(", ")),
-        "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells",
-        format!(
-            "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
-            GDA_FAMILIES.join(", ")
-        ),
-        Who::Host,
-    )
-    .into()
+    Outcome::warn(product)
+        .expects(
+            format!("one of {}", GDA_FAMILIES.join(", ")),
+            "AWS documents GPU-Direct Async for these types only; on other types a GPU may not \
+             reach doorbells",
+        )
+        .fix(
+            format!(
+                "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
+                GDA_FAMILIES.join(", ")
+            ),
+            Party::Account,
+        )
+        .into()
 }
 
-fn memlock(system: &mut System) -> Checked {
+/// ENV-003. The software adapter locks no memory; what a run on hardware would meet is said.
+pub(crate) fn memlock(system: &mut System) -> Checked {
+    let outcome = limit_of_memory(system);
+    match outcome {
+        Outcome::Warn(problem) | Outcome::Fail(problem) if system.soft => {
+            let why = format!("on an EFA adapter, {} stops jobs: {}", problem.observed, RAISE_MEMLOCK);
+            Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), why).into()
+        }
+        _ if system.soft => Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), ON_SOFTWARE_ADAPTER.to_owned()).into(),
+        outcome => outcome.into(),
+    }
+}
+
+fn limit_of_memory(system: &System) -> Outcome {
     if system.capabilities().is_some_and(|mask| mask & CAP_IPC_LOCK != 0) {
-        return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
+        return Outcome::pass("no limit (the process has CAP_IPC_LOCK)");
     }
     let limits = system.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|rest| rest.split_whitespace().next());
     let bytes = match soft {
-        Some("unlimited") => return Outcome::pass("unlimited").into(),
+        Some("unlimited") => return Outcome::pass("unlimited"),
         Some(number) => number.parse::<u64>().ok(),
         None => None,
     };
     let Some(bytes) = bytes else {
-        return Outcome::unknown("/proc/self/limits has no limit of locked memory").into();
+        return Outcome::unknown("/proc/self/limits has no limit of locked memory");
     };
     if bytes >= LOCK_ENOUGH {
-        return Outcome::pass(format!("{bytes} bytes")).into();
+        return Outcome::pass(format!("{bytes} bytes"));
     }
-    let problem = Problem {
-        observed: format!("a limit of {bytes} bytes"),
-        required: format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
-        why:
+    let problem = Problem::new(format!("a limit of {bytes} bytes"))
+        .expects(
+            format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
             "every registered buffer and ring is locked in memory; beyond the limit, registration fails with \
-              ENOMEM"
-                .to_owned(),
-        fix: raise_memlock(system),
-        who: Who::Pod,
-    };
-    if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
+              ENOMEM",
+        )
+        .fix(raise_memlock(system), Party::Pod);
+    if bytes < LOCK_LEAST { Outcome::Fail(problem) } else { Outcome::Warn(problem) }
 }
 
 /// How the limit is raised: first on the platform where this process runs.
@@ -184,7 +176,7 @@ fn raise_memlock(system: &System) -> String {
     format!("raise RLIMIT_MEMLOCK, and start the job again: {}", ways.join(" "))
 }
 
-fn fork(system: &mut System) -> Checked {
+pub(crate) fn fork(system: &mut System) -> Checked {
     // rdma-core and the efa provider test whether a variable of rdma-core is set: 0 requests as well (`efa_fork_support.c`).
     let is_set = |_| true;
     let is_true = |value: std::ffi::OsString| boolean(&value.to_string_lossy()) == Some(true);
@@ -210,26 +202,31 @@ fn fork(system: &mut System) -> Checked {
     }
     let unset = format!("if no program of the job forks, unset {}", names_of(&requests));
     if huge.is_empty() {
-        return Outcome::warn(
-            observed,
-            "fork support without huge pages, or Linux 5.13 or newer",
-            "fork support of rdma-core marks memory by small pages, which corrupts registered memory in huge pages",
-            format!("{unset}; otherwise register no memory in huge pages"),
-            Who::Pod,
-        )
-        .into();
+        return Outcome::warn(observed)
+            .expects(
+                "fork support without huge pages, or Linux 5.13 or newer",
+                "fork support of rdma-core marks memory by small pages, which corrupts registered \
+             memory in huge pages",
+            )
+            .fix(format!("{unset}; otherwise register no memory in huge pages"), Party::Job)
+            .into();
     }
     let why = match of_provider {
         Some(_) => {
             "the efa provider aborts a process that requests fork support and the provider's huge pages"
         }
         None => {
-            "with fork support and RDMAV_HUGEPAGES_SAFE the efa provider fails, and libfabric finds no adapter"
+            "with fork support and RDMAV_HUGEPAGES_SAFE the efa provider fails, and libfabric \
+             finds no adapter"
         }
     };
     let required = format!("with fork support, not set: {}; or Linux 5.13 or newer", names_of(&huge));
     let fix = format!("unset {}; or, {unset}", names_of(&huge));
-    Outcome::fail(observed, required, why, fix, Who::Pod).into()
+    // rdma-core alone accepts both.
+    match system.via {
+        Via::Libfabric => Outcome::fail(observed).expects(required, why).fix(fix, Party::Job).into(),
+        Via::Verbs => Outcome::warn(observed).expects(required, why).fix(fix, Party::Job).into(),
+    }
 }
 
 /// What libfabric reads in a boolean variable. It ignores a variable with any other word (`fi_parse_bool`).
@@ -258,7 +255,7 @@ fn names_of(set: &[String]) -> String {
     names.join(" ")
 }
 
-fn aborting(system: &mut System) -> Checked {
+pub(crate) fn aborting(system: &mut System) -> Checked {
     let is_not_positive = |value: std::ffi::OsString| {
         value.to_str().and_then(|text| text.parse::<i64>().ok()).is_some_and(|n| n <= 0)
     };
@@ -270,14 +267,13 @@ fn aborting(system: &mut System) -> Checked {
     if aborting.is_empty() {
         return Outcome::pass("no such variable is set").into();
     }
-    Outcome::fail(
-        format!("set: {}", aborting.join(", ")),
-        format!("not set: {}", names_of(&aborting)),
-        "the efa provider of libfabric 2 aborts every process that has this setting",
-        format!("unset {}", names_of(&aborting)),
-        Who::Pod,
-    )
-    .into()
+    Outcome::fail(format!("set: {}", aborting.join(", ")))
+        .expects(
+            format!("not set: {}", names_of(&aborting)),
+            "the efa provider of libfabric 2 aborts every process that has this setting",
+        )
+        .fix(format!("unset {}", names_of(&aborting)), Party::Job)
+        .into()
 }
 
 /// A variable with values that hide adapters or capabilities from libfabric's clients.
@@ -334,7 +330,7 @@ fn excludes_efa(value: &str) -> bool {
     !names.is_empty() && named == excluding
 }
 
-fn restricting(system: &mut System) -> Checked {
+pub(crate) fn restricting(system: &mut System) -> Checked {
     let mut outcomes = Vec::new();
     for variable in &RESTRICTING {
         let Some(value) = system.env(variable.name) else { continue };
@@ -342,14 +338,13 @@ fn restricting(system: &mut System) -> Checked {
         if !(variable.restricts)(&value) {
             continue;
         }
-        let problem = Problem {
-            observed: format!("{}={value}", variable.name),
-            required: "not set, or a value without this effect".to_owned(),
-            why: variable.why.to_owned(),
-            fix: format!("unset {}", variable.name),
-            who: Who::Pod,
+        let problem = Problem::new(format!("{}={value}", variable.name))
+            .expects("not set, or a value without this effect", variable.why)
+            .fix(format!("unset {}", variable.name), Party::Job);
+        let outcome = match system.via {
+            Via::Libfabric if variable.stops_all => Outcome::Fail(problem),
+            _ => Outcome::Warn(problem),
         };
-        let outcome = if variable.stops_all { Outcome::Fail(problem) } else { Outcome::Warn(problem) };
         outcomes.push((Some(variable.name.to_owned()), outcome));
     }
     if outcomes.is_empty() {

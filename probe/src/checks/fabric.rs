@@ -3,15 +3,13 @@
 
 pub(crate) mod bench;
 mod counter_cause;
-mod counters;
+pub(crate) mod counters;
 pub(crate) mod gda;
-mod gpu_memory;
+pub(crate) mod gpu_memory;
 mod neighbour;
 pub(crate) mod objects;
 pub(crate) mod on_gpu;
 pub(crate) mod start;
-
-use std::time::Duration;
 
 use efa_gda::Error;
 use efa_gda::doorbell::DoorbellMode;
@@ -22,12 +20,15 @@ use efa_gda::fabric::{
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::MappedQueue;
 
-use super::session::{self, Layer, Poster, failed, missing};
-use super::{data, queues};
-use crate::check::{Outcomes, Unit};
-use crate::model::{Op, Who};
+use super::rows::{Run, Turn, plan};
+use super::session::{self, Layer, Poster, missing};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::{Op, Party};
 use crate::worker::stream::Stream;
-use crate::worker::{Event, Executor, Request};
+use crate::worker::{Executor, Request};
+
+/// Why memory must register.
+pub(crate) const MOVES_REGISTERED: &str = "the adapter moves bytes of registered memory only";
 
 /// The state that the checks of libfabric share.
 pub(crate) type Session = session::Session<Libfabric>;
@@ -38,8 +39,6 @@ type Rig = session::Rig<Libfabric>;
 pub(crate) struct Start {
     /// libfabric.
     pub(crate) library: Option<Library>,
-    /// The duration of its first query.
-    pub(crate) took: Option<Duration>,
     /// The result of the query for adapters.
     pub(crate) lookup: Option<Result<Vec<Info>, Error>>,
     /// The adapters to check.
@@ -74,6 +73,14 @@ impl Layer for Libfabric {
     type Start = Start;
     const CLOSES: &'static str = "queue, memory, domain and fabric";
 
+    fn function(run: Run) -> Option<fn(&mut Session) -> Checked> {
+        match run {
+            Run::Fabric(run) | Run::Adapter(run) | Run::Pair(run) | Run::Bench(run) => Some(run),
+            Run::Queue(run, _) | Run::Posting(run, _) => Some(run),
+            _ => None,
+        }
+    }
+
     fn adapter(&self) -> String {
         self.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default()
     }
@@ -84,25 +91,21 @@ impl Layer for Libfabric {
             return Err(missing("the endpoint"));
         };
         MappedQueue::new(endpoint, ops).map_err(|error| {
-            failed(
-                error.to_string(),
-                "a queue that the host's device code can use",
-                "the device code in the host executor uses the memory that libfabric mapped",
-                "report it with the provider's version",
-                Who::Image,
-            )
+            Outcome::fail(error.to_string())
+                .expects(
+                    "a queue that the host's device code can use",
+                    "the device code in the host executor uses the memory that libfabric mapped",
+                )
+                .fix("report it with the provider's version", Party::Image)
+                .into()
         })
     }
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         domain.register(buffer, access).map_err(|error| {
-            refused(
-                &error,
-                "fi_mr_reg succeeds",
-                "the adapter moves bytes of registered memory only",
-                Who::Pod,
-            )
+            let outcome = failure(&error).fix(error.hint(), Party::Pod);
+            Outcomes::from(outcome.expects("fi_mr_reg succeeds", MOVES_REGISTERED))
         })
     }
 
@@ -155,73 +158,40 @@ impl Layer for Libfabric {
     }
 }
 
-/// The checks of each adapter, in their order.
-pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
-    objects::CHECKS.iter().chain(gda::CHECKS).chain(queues::checks()).chain(data::checks())
-}
-
-/// `checks`, with the bench before the check that closes all objects, if `request` has a bench.
-pub(crate) fn with_bench(
-    mut checks: Vec<&'static Unit<Session>>,
-    request: &Request,
-) -> Vec<&'static Unit<Session>> {
-    if request.bench.is_some() {
-        let last = checks.iter().position(|unit| unit.check.code == data::LAST).unwrap_or(checks.len());
-        checks.insert(last, &bench::CHECK);
-    }
-    checks
-}
-
 /// Runs all checks of libfabric.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
-    for unit in start::CHECKS {
-        stream.run(unit, None, &mut session);
-        let loaded = session.start.library.as_ref().filter(|_| !session.start.bare);
-        if let (Some(library), "LIB-001") = (loaded, unit.check.code) {
-            stream.send(&Event::Loaded(library.path().display().to_string()));
-        }
-        if let (Some(took), "FAB-001") = (session.start.took, unit.check.code) {
-            let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            stream.send(&Event::Started(milliseconds));
-        }
-    }
+    let rows = |session: &Session, turn| plan(&session.request, turn);
+    let once = rows(&session, Turn::Once);
+    session.run(stream, None, &once);
     session.start.targets.clone_from(&session.start.infos);
     if session.request.put.one_adapter {
         session.start.infos.truncate(1);
     }
     let names: Vec<String> = session.start.infos.iter().map(|info| info.domain_name().into_owned()).collect();
-    let checks = with_bench(adapter_checks().collect(), &session.request);
     let objects = |session: &Session, index: usize| Libfabric {
         info: session.start.infos.get(index).cloned(),
         ..Libfabric::default()
     };
     if matches!(session.request.executor, Executor::Host) {
-        session.adapters(stream, &names, objects, &checks);
+        let each = rows(&session, Turn::Each);
+        session.adapters(stream, &names, objects, &each);
     } else {
         on_gpu::run(stream, &mut session, names);
     }
 }
 
 /// A failure whose observed text and fix come from libfabric's error.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
-    failed(error.what().to_owned(), required, why, error.hint(), who)
+pub(crate) fn failure(error: &Error) -> Outcome {
+    Outcome::fail(error.what()).hint(error.hint())
 }
 
-/// [`refused`], for `map_err`.
-pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
-    move |error| refused(&error, required, why, who)
+/// [`failure`], for `map_err`.
+pub(crate) fn refused(error: Error) -> Outcomes {
+    failure(&error).into()
 }
 
-/// [`refusal`] with a `next` step after libfabric's hint.
-pub(crate) fn refusal_then(
-    required: &str,
-    why: &str,
-    who: Who,
-    next: &str,
-) -> impl FnOnce(Error) -> Outcomes {
-    move |error| {
-        let fix = format!("{}; then {next}", error.hint());
-        failed(error.what().to_owned(), required, why, &fix, who)
-    }
+/// [`failure`] with a `next` step after libfabric's hint, for `map_err`.
+pub(crate) fn refused_then(next: String) -> impl FnOnce(Error) -> Outcomes {
+    move |error| failure(&error).hint(format!("{}; then {next}", error.hint())).into()
 }

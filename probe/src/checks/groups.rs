@@ -1,12 +1,11 @@
-//! The checks of each worker process. The worker runs them; the probe lists them to report those that a
-//! crashed worker did not run.
+//! What each worker process does: the rows of its group, on the state that they share.
 
-use super::cuda::{self, Cuda};
-use super::{dev, fabric, verbs};
-use crate::check::{Check, Unit};
+use super::cuda::Cuda;
+use super::rows::{Turn, plan};
+use super::{fabric, verbs};
 use crate::system::System;
 use crate::worker::stream::{Stream, WorkerError};
-use crate::worker::{Event, Executor, Group, Request};
+use crate::worker::{Event, Group, Request};
 
 /// Runs the checks that the request on stdin names. Returns on failure only.
 pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
@@ -16,8 +15,9 @@ pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
         Group::Verbs => verbs::run(&mut stream, request),
         Group::Cuda => run_cuda(&mut stream, &request),
         Group::Nodes => {
+            let rows = plan(&request, Turn::Once);
             let mut system = System { root: request.root, device: request.device, ..System::default() };
-            dev::opening().for_each(|unit| stream.run(unit, None, &mut system));
+            rows.iter().for_each(|row| stream.run(&row.check, None, || row.outcomes(&mut system)));
         }
     }
     stream.finish()
@@ -26,8 +26,8 @@ pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
 fn run_cuda(stream: &mut Stream, request: &Request) {
     let system = System { root: request.root.clone(), ..System::default() };
     let mut cuda = Cuda::new(request.gpu, &system, stream.progress());
-    for unit in cuda::CHECKS {
-        stream.run(unit, None, &mut cuda);
+    for row in plan(request, Turn::Once) {
+        stream.run(&row.check, None, || row.outcomes(&mut cuda));
     }
     let gpus = cuda.gpus.clone();
     stream.send(&Event::Gpus(gpus.clone()));
@@ -37,47 +37,8 @@ fn run_cuda(stream: &mut Stream, request: &Request) {
             continue;
         }
         cuda.select(gpu.number);
-        for unit in cuda::GPU_CHECKS {
-            stream.run(unit, Some(&subject), &mut cuda);
+        for row in plan(request, Turn::Each) {
+            stream.run(&row.check, Some(&subject), || row.outcomes(&mut cuda));
         }
     }
-}
-
-/// The checks of a group.
-#[derive(Default)]
-pub(crate) struct Plan {
-    /// Checks without a subject.
-    pub(crate) once: Vec<&'static Check>,
-    /// Checks of a pair's adapter, which run before the checks of the pair.
-    pub(crate) opening: Vec<&'static Check>,
-    /// Checks of each subject.
-    pub(crate) each: Vec<&'static Check>,
-}
-
-/// The checks that [`run`] runs for `request`.
-pub(crate) fn plan(request: &Request) -> Plan {
-    match request.group {
-        Group::Fabric => {
-            let (opening, each) = match request.executor {
-                Executor::Host => (Vec::new(), fabric::adapter_checks().collect()),
-                Executor::Gpu(_) => (of(fabric::on_gpu::opening()), fabric::on_gpu::pair_checks().collect()),
-                Executor::Pairs(_) => (Vec::new(), fabric::on_gpu::pair_checks().collect()),
-            };
-            let each = of(fabric::with_bench(each, request));
-            Plan { once: of(fabric::start::CHECKS), opening, each }
-        }
-        Group::Verbs => {
-            let each = match request.exposure_alone {
-                true => of(verbs::objects::CHECKS),
-                false => of(verbs::adapter_checks()),
-            };
-            Plan { once: of(verbs::start::CHECKS), each, ..Plan::default() }
-        }
-        Group::Cuda => Plan { once: of(cuda::CHECKS), each: of(cuda::GPU_CHECKS), ..Plan::default() },
-        Group::Nodes => Plan { once: of(dev::opening()), ..Plan::default() },
-    }
-}
-
-fn of<S: 'static>(units: impl IntoIterator<Item = &'static Unit<S>>) -> Vec<&'static Check> {
-    units.into_iter().map(|unit| &unit.check).collect()
 }

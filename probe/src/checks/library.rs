@@ -1,13 +1,11 @@
 //! Copies of libfabric and libefa on the loader's path: their releases, whether these differ, and whether
 //! the intended libfabric was loaded. [`super::fabric::start`] loads it, in a worker process.
 
-use std::env::var_os;
 use std::path::Path;
 
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared};
-use crate::model::{GpuChoice, NOT_LOADED, Who};
-use crate::releases::QUEUE_QUERIES;
+use crate::check::{Checked, Load, Outcome, Outcomes};
+use crate::model::{GpuChoice, Party, Via};
+use crate::releases::{GDA_OPS, QUEUE_QUERIES};
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
@@ -23,31 +21,37 @@ pub(crate) struct Libraries {
     pub(crate) loaded: Option<String>,
 }
 
-/// The choice of libraries to load. The probe's process runs it before the checks that load them.
-pub(crate) static CHOICE: Unit<System> =
-    declared(NOT_LOADED, "The libraries to load are determined", &[], choice);
+const LOADS: [Load; 3] = [Load::Libfabric, Load::RdmaCore, Load::Cuda];
 
-/// The library that a check loads first, and how a user names one of this container.
-type Load = (&'static str, &'static str, fn(&System) -> bool);
-
-const LOADS: [Load; 3] = [
-    ("LIB-001", "LIBFABRIC_PATH", |_| var_os("LIBFABRIC_PATH").is_some_and(|path| !path.is_empty())),
-    ("VRB-001", "RDMA_CORE_LIBDIR", |_| var_os("RDMA_CORE_LIBDIR").is_some_and(|path| !path.is_empty())),
-    ("CUDA-003", "--gpu NUMBER", |system| matches!(system.gpu, Some(GpuChoice::Number(_)))),
-];
-
-/// The checks that would load a library of this container although the files of another system are checked, and the
-/// user does not name the library. Libraries of that system cannot be loaded here: they need its C library.
-pub(crate) fn left_out(system: &System) -> Vec<String> {
-    let left_out = |(_, _, named): &&Load| system.is_foreign() && !system.soft && !named(system);
-    LOADS.iter().filter(left_out).map(|(code, ..)| (*code).to_owned()).collect()
+/// How a user names a library of this container.
+fn option(library: Load) -> &'static str {
+    match library {
+        Load::Libfabric => "LIBFABRIC_PATH",
+        Load::RdmaCore => "RDMA_CORE_LIBDIR",
+        Load::Cuda => "--gpu NUMBER",
+    }
 }
 
-fn choice(system: &mut System) -> Checked {
+/// Whether the user names the library of this container.
+fn is_named(system: &System, library: Load) -> bool {
+    match library {
+        Load::Cuda => matches!(system.gpu, Some(GpuChoice::Number(_))),
+        other => system.env(option(other)).is_some_and(|path| !path.is_empty()),
+    }
+}
+
+/// The libraries of this container that no check may load, because the files of another system are checked, and the user
+/// does not name the library. Libraries of that system cannot be loaded here: they need its C library.
+pub(crate) fn left_out(system: &System) -> Vec<Load> {
+    let left_out = |library: &Load| system.is_foreign() && !system.soft && !is_named(system, *library);
+    LOADS.into_iter().filter(left_out).collect()
+}
+
+pub(crate) fn choice(system: &mut System) -> Checked {
     if !system.is_foreign() {
         return Outcome::pass("those of this machine").into();
     }
-    let named: Vec<_> = LOADS.iter().filter(|(.., named)| named(system)).map(|(_, name, _)| *name).collect();
+    let named: Vec<_> = LOADS.into_iter().filter(|one| is_named(system, *one)).map(option).collect();
     let root = system.root.display();
     let observed = match (system.soft, &named[..]) {
         (true, _) => "this container's, for the software adapter".to_owned(),
@@ -59,19 +63,10 @@ fn choice(system: &mut System) -> Checked {
     Outcome::pass(observed).into()
 }
 
-/// The checks of libfabric's copies, after loading.
-pub(crate) static OF_LIBFABRIC: &[Unit<Libraries>] = &[
-    declared("LIB-003", "The intended libfabric is loaded", &["LIB-001"], intended),
-    declared("LIB-004", "One release of libfabric is on the loader's path", &[], one_libfabric),
-];
-
-/// The checks of libefa's copies.
-pub(crate) static OF_LIBEFA: &[Unit<Libraries>] = &[
-    declared("LIB-005", "libefa can expose queues", &[], libefa).of(Hardware),
-    declared("LIB-006", "One release of libefa is on the loader's path", &[], one_libefa).of(Hardware),
-];
-
-fn intended(libraries: &mut Libraries) -> Checked {
+pub(crate) fn intended(libraries: &mut Libraries) -> Checked {
+    if libraries.system.via == Via::Verbs {
+        return Ok(Outcomes::none());
+    }
     let Some(loaded) = libraries.loaded.as_deref() else {
         return Outcome::unknown("the file that was loaded is not known").into();
     };
@@ -91,15 +86,17 @@ fn intended(libraries: &mut Libraries) -> Checked {
     if resolve(&wanted) == resolve(loaded) {
         return Outcome::pass(loaded).into();
     }
-    Outcome::warn(
-        loaded,
-        wanted.clone(),
-        "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the loaded one may \
-              lack operations that it has",
-        format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
-        Who::Image,
-    )
-    .into()
+    Outcome::warn(loaded)
+        .expects(
+            wanted.clone(),
+            "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the \
+             loaded one may lack operations that it has",
+        )
+        .fix(
+            format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
+            Party::Image,
+        )
+        .into()
 }
 
 fn list(copies: &[Copy]) -> String {
@@ -126,19 +123,42 @@ fn one_release(system: &System, soname: &str, library: &str, why: &str, fix: &st
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::warn(list(&copies), format!("one release of {library}"), why, fix, Who::Image).into()
+    Outcome::warn(list(&copies))
+        .expects(format!("one release of {library}"), why)
+        .fix(fix, Party::Image)
+        .into()
 }
 
-fn one_libfabric(libraries: &mut Libraries) -> Checked {
+pub(crate) fn one_libfabric(libraries: &mut Libraries) -> Checked {
+    if libraries.system.via == Via::Verbs {
+        return Ok(Outcomes::none());
+    }
     let why = "a program and its plugin may load different copies, which cannot share objects";
-    let fix = "remove all but one from the image (keep the EFA installer's, in /opt/amazon/efa, if it is there), or set one \
-               LD_LIBRARY_PATH for every process";
+    let fix = "remove all but one from the image (keep the EFA installer's, in /opt/amazon/efa, if \
+             it is there), or set one LD_LIBRARY_PATH for every process";
     one_release(&libraries.system, LIBFABRIC, "libfabric", why, fix)
 }
 
-fn one_libefa(libraries: &mut Libraries) -> Checked {
+pub(crate) fn one_libefa(libraries: &mut Libraries) -> Checked {
     let why = "libfabric loads the first copy on the path of its process, which may lack the efadv queries";
     one_release(&libraries.system, LIBEFA, "libefa", why, "remove all but the newest from the image")
+}
+
+/// LIB-009: what the file of a libfabric that was not loaded says.
+pub(crate) fn release_of_root(libraries: &mut Libraries) -> Checked {
+    if libraries.system.via == Via::Verbs || !left_out(&libraries.system).contains(&Load::Libfabric) {
+        return Ok(Outcomes::none());
+    }
+    let copies = libraries.system.copies(LIBFABRIC);
+    let Some(first) = copies.first() else {
+        return Outcome::unknown(format!("no {LIBFABRIC} in the loader's directories")).into();
+    };
+    let observed = list(&copies[..1]);
+    match first.release.as_deref() {
+        Some(release) if GDA_OPS.is_in(release) => Outcome::pass(observed).into(),
+        Some(_) => Outcome::fail(observed).into(),
+        None => Outcome::Unknown(Some(observed), "the file states no release".to_owned()).into(),
+    }
 }
 
 /// The rdma-core release of a libefa by its file name; otherwise the newest symbol version that it defines
@@ -156,19 +176,21 @@ fn join(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-fn libefa(libraries: &mut Libraries) -> Checked {
+pub(crate) fn libefa(libraries: &mut Libraries) -> Checked {
     let copies = libraries.system.copies(LIBEFA);
     let missing = |observed: String| {
-        Outcome::fail(
-            observed,
-            format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
-            "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added",
-            format!(
-                "install {} or newer in the image, such as the current EFA installer's",
-                QUEUE_QUERIES.describe()
-            ),
-            Who::Image,
-        )
+        Outcome::fail(observed)
+            .expects(
+                format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
+                "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added",
+            )
+            .fix(
+                format!(
+                    "install {} or newer in the image, such as the current EFA installer's",
+                    QUEUE_QUERIES.describe()
+                ),
+                Party::Image,
+            )
     };
     if copies.is_empty() {
         return missing("no libefa.so.1 in the loader's directories".to_owned()).into();

@@ -13,9 +13,10 @@ use efa_gda::queue::{MappedQueue, Region, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 use efa_gda::{Error, ErrorKind, Refused};
 
-use crate::check::{Outcome, Outcomes, Unit};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::Meter;
-use crate::model::{Op, Put, Queues, Who};
+use crate::checks::rows::{Row, Run, State};
+use crate::model::{Op, Queues};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
@@ -25,6 +26,9 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     type Start: fmt::Debug + Default;
     /// The objects that [`Self::close`] closes, for the report.
     const CLOSES: &'static str;
+
+    /// The implementation of a check on this layer, if it has one.
+    fn function(run: Run) -> Option<fn(&mut Session<Self>) -> Checked>;
 
     /// The adapter's name, as in subjects.
     fn adapter(&self) -> String;
@@ -135,6 +139,8 @@ pub(crate) struct Session<L: Layer> {
     pub(crate) gpu: Option<u32>,
     /// The objects of the current adapter.
     pub(crate) rig: Rig<L>,
+    /// What the running check reports besides its outcomes.
+    pub(crate) reports: Vec<Event>,
 }
 
 /// The open objects of one adapter and what they exposed.
@@ -147,7 +153,6 @@ pub(crate) struct Rig<L: Layer> {
     pub(crate) completion: Option<RawCompletionQueue>,
     pub(crate) peer: Option<Peer>,
     pub(crate) queues: Queues,
-    pub(crate) put: Option<Put>,
     /// The queue that posts, if it is not `queue`.
     pub(crate) poster: Option<Poster>,
     /// The host's queue. It posts to itself; with a poster, it is the target of its posts.
@@ -166,7 +171,6 @@ impl<L: Layer> Rig<L> {
             completion: None,
             peer: None,
             queues: Queues::default(),
-            put: None,
             poster: None,
             queue: None,
             proxy: None,
@@ -231,6 +235,12 @@ fn closed<Q>(closed: Result<(), Refused<Q>>, destroy: impl FnOnce(Q) -> Result<(
     destroyed.err().map(text)
 }
 
+impl<L: Layer> State for Session<L> {
+    fn function(run: Run) -> Option<fn(&mut Self) -> Checked> {
+        L::function(run)
+    }
+}
+
 impl<L: Layer> Session<L> {
     /// A session with no open object.
     pub(crate) fn new(stream: &Stream, request: Request) -> Self {
@@ -240,47 +250,42 @@ impl<L: Layer> Session<L> {
     /// A session with no open object whose progress is not reported.
     pub(crate) fn silent(request: Request) -> Self {
         let progress = Progress::silent();
-        Self { request, progress, start: L::Start::default(), gpu: None, rig: Rig::new(L::default()) }
+        let (start, rig) = (L::Start::default(), Rig::new(L::default()));
+        Self { request, progress, start, gpu: None, rig, reports: Vec::new() }
     }
 
-    /// Runs `checks` on each adapter in `names`, starting from the result of `objects`. Without adapters,
-    /// runs them once without a subject.
+    /// Runs `rows` on each adapter in `names`, starting from the result of `objects`. Without adapters, runs them once
+    /// without a subject.
     pub(crate) fn adapters(
         &mut self,
         stream: &mut Stream,
         names: &[String],
         objects: impl Fn(&Self, usize) -> L,
-        checks: &[&'static Unit<Self>],
+        rows: &[&'static Row],
     ) {
         stream.send(&Event::Adapters(names.to_vec()));
         if names.is_empty() {
-            checks.iter().for_each(|unit| stream.run(unit, None, self));
+            self.run(stream, None, rows);
         }
         for (index, name) in names.iter().enumerate() {
             if !self.request.avoid.contains(name) {
                 self.rig = Rig::new(objects(self, index));
-                self.run_for(stream, name, checks);
+                self.run(stream, Some(name), rows);
+                // Without a valid completion queue they were not reported so far.
+                if !self.rig.queues.is_empty() {
+                    stream.send(&Event::Queues(self.rig.queues.clone()));
+                }
             }
         }
     }
 
-    /// Runs `checks` for `subject`.
-    pub(crate) fn run_for(&mut self, stream: &mut Stream, subject: &str, checks: &[&'static Unit<Self>]) {
-        for unit in checks {
-            stream.run(unit, Some(subject), self);
-            if unit.check.code == super::queues::LAST_GEOMETRY && !self.rig.queues.is_empty() {
-                stream.send(&Event::Queues(self.rig.queues.clone()));
-            }
-            if let Some(put) = self.rig.put.take() {
-                stream.send(&Event::Put(put));
-            }
+    /// Runs `rows`, for `subject` if there is one.
+    pub(crate) fn run(&mut self, stream: &mut Stream, subject: Option<&str>, rows: &[&'static Row]) {
+        for row in rows {
+            stream.run(&row.check, subject, || row.outcomes(self));
+            self.reports.drain(..).for_each(|report| stream.send(&report));
         }
     }
-}
-
-/// [`Outcome::fail`] with these texts.
-pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Outcomes {
-    Outcome::fail(observed, required, why, fix, who).into()
 }
 
 /// The outcome of a check whose prerequisite is not open. The needs that checks declare rule this out.
@@ -292,9 +297,6 @@ pub(crate) fn missing(what: &str) -> Outcomes {
 pub(crate) fn open<'a, T>(object: &'a Option<T>, what: &str) -> Result<&'a T, Outcomes> {
     object.as_ref().ok_or_else(|| missing(what))
 }
-
-/// Why a query of a queue must succeed.
-pub(crate) const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
 
 /// The numbers by which a work-queue entry names its target.
 pub(crate) fn describe_peer(peer: &Peer) -> String {

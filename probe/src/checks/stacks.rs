@@ -1,21 +1,15 @@
 //! The libraries of NCCL's EFA-GDA: NCCL with its EFA plugin, and GDRCopy with its kernel module. Their releases must
 //! fit each other; queues that a program opens itself need none of them.
 
-use crate::check::Nature::Hardware;
-use crate::check::{Checked, Outcome, Problem, Unit, declared};
-use crate::model::Who;
+use crate::check::{Checked, Outcome, Problem};
+use crate::model::{Party, StackName};
 use crate::releases::{
     GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
 };
+use crate::system::elf;
 use crate::system::packages::Package;
 use crate::system::processes::{Loaded, Processes};
 use crate::system::{System, version_numbers};
-
-/// The checks of this module.
-pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("LIB-007", "NCCL and its EFA plugin fit each other", &[], plugin).of(Hardware),
-    declared("LIB-008", "GDRCopy's kernel module is as new as its library", &[], gdrcopy).of(Hardware),
-];
 
 /// The release of the plugin that NCCL of this release needs for EFA-GDA; None for an NCCL without EFA-GDA.
 fn needed(nccl: &str) -> Option<&'static Release> {
@@ -26,9 +20,9 @@ fn needed(nccl: &str) -> Option<&'static Release> {
 }
 
 /// LIB-007: the first copies on disk, which the next process loads, and those that running processes have loaded.
-fn plugin(system: &mut System) -> Checked {
+pub(crate) fn plugin(system: &mut System) -> Checked {
     let processes = system.loaded_nccl();
-    let on_disk = plugin_on_disk(&system.nccl(), &system.nccl_plugins());
+    let on_disk = plugin_on_disk(system);
     let running = describe(&processes);
     let with = |observed: String| match &running {
         Some(running) => format!("{observed}; {running}"),
@@ -40,6 +34,10 @@ fn plugin(system: &mut System) -> Checked {
         (Outcome::Pass(observed), None) => Outcome::Pass(with(observed)),
         (Outcome::Unknown(observed, why), None) => match (observed, fitting(&processes)) {
             (None, true) => Outcome::pass(running.unwrap_or_default()),
+            // The user asks whether NCCL's EFA-GDA can run here.
+            (observed, _) if is_asked(system) => {
+                Outcome::warn(observed.map(with).or(running).unwrap_or_else(|| why.clone())).why(why)
+            }
             (observed, _) => Outcome::Unknown(observed.map(with).or(running), why),
         },
         (other, None) => other,
@@ -87,22 +85,32 @@ fn fitting(processes: &Processes) -> bool {
 
 fn outdated(one: &Loaded, needs: &Release) -> Problem {
     let alone = Processes { loaded: vec![one.clone()], ..Processes::default() };
-    Problem {
-        observed: describe(&alone).unwrap_or_default(),
-        required: format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
-        why: "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA in these processes, \
-              whatever is on disk here"
-            .to_owned(),
-        fix: format!(
-            "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and NCCL_NET_PLUGIN \
-             lead to it, and start them again",
-            needs.describe()
-        ),
-        who: Who::Image,
-    }
+    Problem::new(describe(&alone).unwrap_or_default())
+        .expects(
+            format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
+            "this NCCL does not know the GIN backend of an older plugin, and does without \
+             EFA-GDA in these processes, whatever is on disk here",
+        )
+        .fix(
+            format!(
+                "install {} or newer in the image of these processes, check that LD_LIBRARY_PATH and \
+             NCCL_NET_PLUGIN lead to it, and start them again",
+                needs.describe()
+            ),
+            Party::Image,
+        )
 }
 
-fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
+/// Whether the user asks if NCCL's EFA-GDA can run here.
+fn is_asked(system: &System) -> bool {
+    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep))
+}
+
+/// The function by which NCCL 2.31.2 and newer find the plugin's GIN of type 5.
+const GIN_OF_TYPE_5: &str = "ncclGinPlugin_v14";
+
+fn plugin_on_disk(system: &System) -> Outcome {
+    let (nccl, plugins) = (system.nccl(), system.nccl_plugins());
     let Some(release) = nccl.first().and_then(|first| first.release.as_deref()) else {
         return Outcome::unknown("no NCCL with a known release is on this machine");
     };
@@ -117,32 +125,61 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
         return Outcome::Unknown(Some(observed), why);
     };
     let required = format!("{} or newer for NCCL {release}", needs.describe());
-    let (why, fix) = match plugins.first() {
-        Some(plugin) if plugin.release.as_deref().is_some_and(|has| needs.is_in(has)) => {
-            return Outcome::pass(observed);
-        }
-        Some(plugin) => (
-            "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA",
-            format!(
-                "install {} or newer in the image (the current EFA installer has one) instead of {}",
-                needs.describe(),
-                plugin.path
-            ),
-        ),
-        None => (
-            "without the plugin, NCCL reaches other hosts through sockets",
-            format!(
+    let Some(plugin) = plugins.first() else {
+        return Outcome::warn(observed)
+            .expects(required, "without the plugin, NCCL reaches other hosts through sockets")
+            .hint(format!(
                 "install {} or newer in the image, and put its directory on LD_LIBRARY_PATH",
                 needs.describe()
-            ),
-        ),
+            ));
     };
-    Outcome::warn(observed, required, why, fix, Who::Image)
+    let fits = |needs: &Release| plugin.release.as_deref().is_some_and(|has| needs.is_in(has));
+    if !fits(needs) {
+        let why = "this NCCL does not know the GIN backend of an older plugin, and does without EFA-GDA";
+        return Outcome::warn(observed).expects(required, why).hint(format!(
+            "install {} or newer in the image (the current EFA installer has one) instead of {}",
+            needs.describe(),
+            plugin.path
+        ));
+    }
+    // Pre-releases and machine images have plugins whose release promises the function.
+    if elf::exports(&system.path(&plugin.path), GIN_OF_TYPE_5) == Some(false) {
+        return Outcome::warn(format!("{observed}; the plugin does not define {GIN_OF_TYPE_5}"))
+            .expects(
+                format!("a plugin that defines {GIN_OF_TYPE_5}"),
+                "NCCL finds no GIN of type 5 in this plugin, and takes its CPU proxy without an error",
+            )
+            .hint(format!(
+                "install a release of {} in the image instead of {}",
+                needs.describe(),
+                plugin.path
+            ));
+    }
+    let other =
+        nccl.iter().filter_map(|one| one.release.as_deref()).find(|one| !needed(one).is_some_and(fits));
+    match other.filter(|_| is_asked(system)) {
+        Some(other) => Outcome::warn(observed)
+            .expects(
+                format!("NCCL {release} alone, or releases that all fit the plugin"),
+                format!("programs that load NCCL {other}, as PyTorch loads its own, do without EFA-GDA"),
+            )
+            .hint(format!("remove NCCL {other} from the image, or install {release} in its place")),
+        None => Outcome::pass(observed),
+    }
 }
 
-fn gdrcopy(system: &mut System) -> Checked {
+pub(crate) fn gdrcopy(system: &mut System) -> Checked {
     let Some(library) = system.gdrapi() else {
-        return Outcome::unknown("no libgdrapi is on the loader's path").into();
+        let observed = "no libgdrapi is on the loader's path";
+        return match is_asked(system) {
+            true => Outcome::warn(observed)
+                .fix(
+                    format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()),
+                    Party::Image,
+                )
+                .into(),
+            false => Outcome::unknown(observed).into(),
+        };
     };
     let module = system.read("/sys/module/gdrdrv/version");
     let observed = format!(
@@ -156,30 +193,23 @@ fn gdrcopy(system: &mut System) -> Checked {
         Some(module) if newer(module, of_library) && GDRCOPY_FOR_GIN.is_in(of_library) => {
             return Outcome::pass(observed).into();
         }
-        Some(module) if newer(module, of_library) => {
-            (format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()), Who::Image)
-        }
+        Some(module) if newer(module, of_library) => (
+            format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()),
+            Party::Image,
+        ),
         Some(_) => (
             format!("on the host: upgrade the module gdrdrv to {of_library} or newer, and load it again"),
-            Who::Host,
+            Party::Operator,
         ),
         None => (
             format!(
                 "on the host: load the module gdrdrv of {} or newer (modprobe gdrdrv)",
                 GDRCOPY_FOR_GIN.describe()
             ),
-            Who::Host,
+            Party::Operator,
         ),
     };
-    Outcome::warn(
-        observed,
-        format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
-        "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires \
-         GDRCopy 2.5+\", also if only the module is older",
-        fix,
-        who,
-    )
-    .into()
+    Outcome::warn(observed).fix(fix, who).into()
 }
 
 #[cfg(test)]

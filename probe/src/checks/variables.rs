@@ -3,7 +3,7 @@
 //! libfabric of this machine does not know.
 
 use crate::check::{Checked, Outcome, Outcomes, Problem};
-use crate::model::{StackName, Who};
+use crate::model::{Party, StackName};
 use crate::releases::GIN_EFA_GDA;
 use crate::system::{System, version_numbers};
 
@@ -84,7 +84,7 @@ fn is_true(value: &str) -> bool {
 }
 
 /// ENV-007.
-pub(super) fn moved(system: &mut System) -> Checked {
+pub(crate) fn moved(system: &mut System) -> Checked {
     let warn = |variable: &Moved| {
         let (value, file) = if variable.name.starts_with("NCCL_") {
             system.nccl_variable(variable.name)?
@@ -93,17 +93,15 @@ pub(super) fn moved(system: &mut System) -> Checked {
         };
         let effect = (variable.effect)(&value)?;
         let of_file = file.map(|file| format!(" (in {})", file.display())).unwrap_or_default();
-        let problem = Problem {
-            observed: format!(
-                "{}={value}{of_file}, which should be {}: {effect}",
-                variable.name, variable.right
-            ),
-            required: format!("{} is {}", variable.name, variable.right),
-            why: "the job runs without the transport of EFA that its script asks for, or does not start"
-                .to_owned(),
-            fix: variable.fix.to_owned(),
-            who: Who::Pod,
-        };
+        let problem = Problem::new(format!(
+            "{}={value}{of_file}, which should be {}: {effect}",
+            variable.name, variable.right
+        ))
+        .expects(
+            format!("{} is {}", variable.name, variable.right),
+            "the job runs without the transport of EFA that its script asks for, or does not start",
+        )
+        .fix(variable.fix, Party::Job);
         Some((variable.name, problem))
     };
     let problems = MOVED.iter().filter_map(warn).chain(not_selected(system));
@@ -142,8 +140,8 @@ fn not_selected(system: &System) -> Option<(&'static str, Problem)> {
         ),
         _ => return None,
     };
-    let (required, why, fix) = (required.to_owned(), why.to_owned(), SELECT_EFA_GDA.to_owned());
-    is_meant_for_efa_gda(system).then_some((name, Problem { observed, required, why, fix, who: Who::Pod }))
+    is_meant_for_efa_gda(system)
+        .then_some((name, Problem::new(observed).expects(required, why).fix(SELECT_EFA_GDA, Party::Job)))
 }
 
 /// The files in which NCCL looks for variables.
@@ -158,7 +156,7 @@ fn is_meant_for_efa_gda(system: &System) -> bool {
         let release = system.nccl().into_iter().next().and_then(|nccl| nccl.release);
         release.is_some_and(|release| GIN_EFA_GDA.is_in(&release)) && !system.nccl_plugins().is_empty()
     };
-    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep)) || has_both()
+    matches!(system.stack, Some(StackName::Nccl | StackName::Deepep)) || !system.of_node && has_both()
 }
 
 /// The variables of the efa provider that every supported release reads, without `FI_EFA_` (`efa_env.c` of libfabric
@@ -229,7 +227,7 @@ fn ignored(name: &str, release: Option<&str>) -> Option<String> {
 }
 
 /// ENV-008.
-pub(super) fn unknown(system: &mut System) -> Checked {
+pub(crate) fn unknown(system: &mut System) -> Checked {
     let release = system.libfabric_release();
     let mut names: Vec<String> =
         std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
@@ -237,16 +235,13 @@ pub(super) fn unknown(system: &mut System) -> Checked {
     let of = release.as_deref().map_or("libfabric".to_owned(), |release| format!("libfabric {release}"));
     let warn = |name: String| {
         let why = ignored(&name, release.as_deref())?;
-        let problem = Problem {
-            observed: format!("{name} is set, and {of} does not read it: {why}"),
-            required: "only variables that this libfabric reads".to_owned(),
-            why: "a setting that its user relies on has no effect".to_owned(),
-            fix: match known().any(|one| one == name) {
+        let problem = Problem::new(format!("{name} is set, and {of} does not read it: {why}")).fix(
+            match known().any(|one| one == name) {
                 true => format!("unset {name}, or use a release that reads it"),
                 false => format!("correct the name (the nearest is {}), or unset {name}", nearest(&name)),
             },
-            who: Who::Pod,
-        };
+            Party::Job,
+        );
         Some((Some(name), Outcome::Warn(problem)))
     };
     let outcomes: Vec<_> = names.into_iter().filter_map(warn).collect();

@@ -10,10 +10,11 @@ use efa_gda::verbs::{
 };
 use efa_gda::{Error, ErrorKind};
 
-use super::session::{self, Layer, failed, missing, no_neighbour, text};
-use super::{data, queues};
-use crate::check::{Outcomes, Unit};
-use crate::model::{Op, Who};
+use super::fabric::MOVES_REGISTERED;
+use super::rows::{Run, Turn, plan};
+use super::session::{self, Layer, missing, no_neighbour, text};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::model::{Op, Party};
 use crate::worker::Request;
 use crate::worker::stream::Stream;
 
@@ -51,6 +52,14 @@ impl Layer for Verbs {
     type Start = Start;
     const CLOSES: &'static str = "queue, memory, domain and device";
 
+    fn function(run: Run) -> Option<fn(&mut Session) -> Checked> {
+        match run {
+            Run::Verbs(run) | Run::Device(run) => Some(run),
+            Run::Queue(_, run) | Run::Posting(_, run) => Some(run),
+            _ => None,
+        }
+    }
+
     fn adapter(&self) -> String {
         self.device.as_ref().map(|device| device.name().to_owned()).unwrap_or_default()
     }
@@ -58,25 +67,21 @@ impl Layer for Verbs {
     fn map(rig: &mut Rig) -> Result<MappedQueue, Outcomes> {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
-            failed(
-                error.to_string(),
-                "a queue that the host's device code can use",
-                "the device code in the host executor uses the memory that rdma-core mapped",
-                "report it with the versions of rdma-core and the kernel driver",
-                Who::Image,
-            )
+            Outcome::fail(error.to_string())
+                .expects(
+                    "a queue that the host's device code can use",
+                    "the device code in the host executor uses the memory that rdma-core mapped",
+                )
+                .fix("report it with the versions of rdma-core and the kernel driver", Party::Image)
+                .into()
         })
     }
 
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         domain.register(buffer, access).map_err(|error| {
-            refused(
-                &error,
-                "ibv_reg_mr succeeds",
-                "the adapter moves bytes of registered memory only",
-                Who::Pod,
-            )
+            let outcome = failure(&error).fix(error.hint(), Party::Pod);
+            Outcomes::from(outcome.expects("ibv_reg_mr succeeds", MOVES_REGISTERED))
         })
     }
 
@@ -130,35 +135,25 @@ impl Layer for Verbs {
     }
 }
 
-/// The checks of each adapter, in their order.
-pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
-    objects::CHECKS.iter().chain(queues::checks()).chain(data::checks())
-}
-
-/// Runs all checks of rdma-core. With `exposure_alone`, the checks of an adapter end with the exposed queues.
+/// Runs all checks of rdma-core.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
-    for unit in start::CHECKS {
-        stream.run(unit, None, &mut session);
-    }
+    let (once, each) = (plan(&session.request, Turn::Once), plan(&session.request, Turn::Each));
+    session.run(stream, None, &once);
     session.start.targets.clone_from(&session.start.devices);
     if session.request.put.one_adapter {
         session.start.devices.truncate(1);
     }
     let names: Vec<String> = session.start.devices.iter().map(|device| device.name().to_owned()).collect();
-    let checks: Vec<_> = match session.request.exposure_alone {
-        true => objects::CHECKS.iter().collect(),
-        false => adapter_checks().collect(),
-    };
     let objects = |session: &Session, index: usize| Verbs {
         device: session.start.devices.get(index).cloned(),
         ..Verbs::default()
     };
-    session.adapters(stream, &names, objects, &checks);
+    session.adapters(stream, &names, objects, &each);
 }
 
 /// A failure whose observed text and fix come from rdma-core's error.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
+pub(crate) fn failure(error: &Error) -> Outcome {
     let hint = match error.kind() {
         ErrorKind::NoLibrary => {
             "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
@@ -169,10 +164,10 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
         }
         _ => error.hint(),
     };
-    failed(error.what().to_owned(), required, why, hint, who)
+    Outcome::fail(error.what()).hint(hint)
 }
 
-/// [`refused`], for `map_err`.
-pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
-    move |error| refused(&error, required, why, who)
+/// [`failure`], for `map_err`.
+pub(crate) fn refused(error: Error) -> Outcomes {
+    failure(&error).into()
 }

@@ -4,17 +4,14 @@
 use super::CommandError;
 use super::executor::executor;
 use super::file::{self, is_stdout};
-use super::put::{
-    downgrade_unneeded_mapping, explain_missing_adapter, refuse_options_of_a_pair, run_prerequisites,
-};
+use super::put::{downgrade_unneeded_mapping, refuse_options_of_a_pair};
 use super::ring;
-use super::run::Run;
-use crate::checks;
-use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS, Via};
+use super::run::{Run, Work};
+use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS};
 use crate::exit::Exit;
-use crate::model::{Document, Op, State};
+use crate::model::{BENCH, Document, Op, State, Via};
 use crate::report::html;
-use crate::verdict::graded;
+use crate::supervisor::Results;
 use crate::worker::{BenchRequest, PutRequest};
 
 /// The put that is verified before the measurements.
@@ -45,28 +42,20 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     // Here --time-limit is the limit of all measurements. A check gets as much as a bench by default, so that the checks
     // before the measurements pass on a busy machine.
     let mut run = Run::new(&Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() })?;
-    run_prerequisites(&mut run);
+    run.prerequisites(PUT);
     let executor = executor(&mut run, common, args.executor, PUT)?;
     let time_limit = common.time_limit.unwrap_or(DEFAULT_BENCH_TIME);
-    run.bench = Some(BenchRequest { queues: args.queues, time_limit });
-    let results = run.queues(PUT, executor)?;
-    explain_missing_adapter(&mut run);
-    let mut findings = std::mem::take(&mut run.runner.findings);
-    checks::sort(&mut findings);
+    let bench = Some(BenchRequest { queues: args.queues, time_limit });
+    let results = run.queues(Work { executor, bench, ..PUT.into() })?;
+    run.explain_failures();
+    let mut findings = run.findings();
     if results.puts.iter().any(|put| put.verified && put.lost.is_some()) {
         downgrade_unneeded_mapping(&mut findings);
     }
-    let measured = findings.iter().any(|finding| {
-        finding.code == checks::fabric::bench::CHECK.check.code && finding.state == State::Pass
-    });
+    let measured = findings.iter().any(|finding| finding.code == BENCH && finding.state == State::Pass);
     let exit = if measured { Exit::of(&findings) } else { Exit::Failed };
-    let mut document = Document::new("bench", common.soft);
-    document.checks = Some(graded(findings, None));
-    document.origin = run.system.origin();
-    document.counters = run.counters();
-    document.queues = results.queues;
-    document.bench = results.bench;
-    Ok((document, exit))
+    let Results { queues, bench, .. } = results;
+    Ok((Document { queues, bench, ..run.document("bench", findings) }, exit))
 }
 
 /// The page, if `--html -` prints it in place of the report. A bench that measured nothing has none.

@@ -12,24 +12,35 @@ use efa_gda_wire::RequestIdWidth;
 
 use super::CommandError;
 use crate::cli::{Common, DecodeArgs};
-use crate::decode;
+use crate::decode::{self, Decoded, EntryError};
 use crate::exit::Exit;
 use crate::model::Document;
+use crate::model::text::note;
 
 /// The most bytes that are read of a file; an entry in any format is much shorter.
 const MAX_BYTES: u64 = 64 << 10;
 
+/// How the bytes of an entry are decoded.
+type Decode = fn(&[u8], RequestIdWidth) -> Result<Decoded, EntryError>;
+
 /// Decodes the entry on the command line, in a file or on stdin.
 pub(crate) fn run(common: &Common, args: &DecodeArgs) -> Result<(Document, Exit), CommandError> {
     let ids = if args.request_id_bits == "64" { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 };
-    let decoded = match (&args.wqe, &args.cqe) {
-        (Some(hex), _) => decode::work_entry(&bytes_of(hex.as_deref(), args)?, ids),
-        (None, Some(hex)) => decode::completion(&bytes_of(hex.as_deref(), args)?, ids),
+    let (hex, decode): (_, Decode) = match (&args.wqe, &args.cqe) {
+        (Some(hex), _) => (hex, decode::work_entry),
+        (None, Some(hex)) => (hex, decode::completion),
         (None, None) => {
             return Err(malformed("give --wqe or --cqe, with hex, --file FILE, or bytes on stdin"));
         }
+    };
+    let bytes = bytes_of(hex.as_deref(), args)?;
+    let decoded = decode(&bytes, ids).map_err(malformed)?;
+    let breaks_no_rule = |ids| decode(&bytes, ids).is_ok_and(|decoded| decoded.broken.is_empty());
+    if !decoded.broken.is_empty() && breaks_no_rule(RequestIdWidth::Bits64) {
+        note(
+            "gda-probe: with --request-id-bits 64 it breaks no rule; use that for a queue with wide request ids",
+        );
     }
-    .map_err(malformed)?;
     let exit = if decoded.broken.is_empty() { Exit::Fine } else { Exit::Failed };
     let mut document = Document::new("decode", common.soft);
     document.decode = Some(decoded);
@@ -100,6 +111,16 @@ mod tests {
     #[test]
     fn an_odd_number_of_digits_and_other_characters_are_refused() {
         assert!(from_hex("123").is_err() && from_hex("zz").is_err());
+    }
+
+    #[test]
+    fn a_line_of_a_capture_is_its_entry_and_several_lines_are_refused() {
+        let entry = "01".repeat(64);
+        let line = format!("0 1 7 {entry}\n");
+        assert_eq!(from_hex(&line).unwrap(), [1; 64]);
+        assert!(from_hex(&line.repeat(2)).unwrap_err().to_string().starts_with("2 captured entries"));
+        // Words of hex are no capture.
+        assert_eq!(from_hex("10 20 30 40").unwrap(), [0x10, 0x20, 0x30, 0x40]);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::CommandError;
 use super::run::Run;
-use crate::cli::{Common, ExecutorChoice, Via};
-use crate::model::{Gpu, GpuChoice, State};
+use crate::checks::rows::{self, rows};
+use crate::cli::{Common, ExecutorChoice};
+use crate::model::{Gpu, GpuChoice, State, Via};
 use crate::worker::{Executor, Group, PutRequest};
 
 /// Chooses where the device code runs. With `--executor cuda` and no usable GPU, the findings show why none
@@ -41,17 +42,21 @@ pub(crate) fn executor(
     // A GPU was requested, so its absence is a failure and not a reason to skip checks.
     run.runner.policy.no_gpu = false;
     let before = run.runner.findings.len();
-    let gpus = run.group(Group::Cuda, request)?.gpus;
+    let gpus = run.group(Group::Cuda, request.into())?.gpus;
+    let of_gpu =
+        |code: &&str| rows().any(|row| row.check.code == *code && matches!(row.run, rows::Run::Gpu(_)));
+    let of_pairs = rows().filter(|row| matches!(row.run, rows::Run::Pair(_) | rows::Run::Posting(..)));
+    let needed: Vec<&str> = of_pairs.flat_map(|row| row.check.needs.iter().copied()).filter(of_gpu).collect();
     let usable = |gpu: &&Gpu| {
         let subject = gpu.number.to_string();
-        let passes = |code| {
+        let passes = |code: &&str| {
             run.runner.findings.iter().any(|finding| {
-                finding.code == code
+                finding.code == **code
                     && finding.subject.as_deref() == Some(&*subject)
                     && finding.state == State::Pass
             })
         };
-        passes("CUDA-009") && passes("CUDA-010")
+        needed.iter().all(passes)
     };
     let gpu = match (gpus.iter().find(usable), choice) {
         (Some(gpu), _) => gpu,

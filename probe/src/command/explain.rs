@@ -1,26 +1,22 @@
-//! `gda-probe explain CODE`: prints the page of a check (`docs/checks.md`), with its usual fix and who can apply
-//! it, or of a completion status (`docs/statuses.md`). Without a code, all of them.
+//! `gda-probe explain CODE`: prints the page of a check with its usual fix and who can apply it, or of a completion
+//! status (`docs/statuses.md`). Without a code, all of them.
 
 use serde::Serialize;
 
 use super::CommandError;
-use crate::model::{Action, SCHEMA, Who};
-use crate::remedy;
+use crate::check::Check;
+use crate::checks::rows::rows;
+use crate::model::{Action, CATEGORIES, Party, SCHEMA, Who};
 use crate::terminal::wrapped_whole;
 
-/// The pages of checks, each with a heading `### CODE title`.
-const CHECKS: &str = include_str!("../../docs/checks.md");
 /// The pages of statuses, each with a heading `### STATUS-N NAME`.
 const STATUSES: &str = include_str!("../../docs/statuses.md");
 
 /// The page of `code`, in any case. A status can also be named by its name or its number.
-pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
+fn page(code: &str) -> Result<Page, CommandError> {
     let wanted = code.trim().to_ascii_uppercase();
     let wanted = wanted.parse::<u8>().map_or(wanted, |number| format!("STATUS-{number}"));
-    let named = |page: &str| page.lines().next().is_some_and(|title| title.ends_with(&format!(" {wanted}")));
-    let check = pages(CHECKS).find(|(known, _)| *known == wanted);
-    let status = || pages(STATUSES).find(|(known, page)| *known == wanted || named(page));
-    check.or_else(status).map(|(_, page)| page).ok_or_else(|| {
+    all().find(|page| page.code == wanted || (page.fix.is_none() && page.title == wanted)).ok_or_else(|| {
         CommandError::Input(format!(
             "{code:?} is not the code of a check or a status; the nearest are {}; gda-probe explain lists all codes",
             nearest(&wanted).join(", ")
@@ -30,7 +26,7 @@ pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
 
 /// The three codes nearest to `wanted`, nearest first: codes of its category, as far as it has them.
 fn nearest(wanted: &str) -> Vec<&'static str> {
-    let mut codes: Vec<&str> = pages(CHECKS).chain(pages(STATUSES)).map(|(code, _)| code).collect();
+    let mut codes: Vec<&str> = all().map(|page| page.code).collect();
     let near = |code: &str| strsim::jaro_winkler(wanted, code);
     codes.sort_by(|left, right| near(right).total_cmp(&near(left)));
     codes.truncate(3);
@@ -64,27 +60,28 @@ struct Page {
     fix: Option<&'static str>,
     /// The roles that can apply it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    who: Option<&'static [Who]>,
+    who: Option<Vec<Who>>,
+    #[serde(skip)]
+    parties: &'static [Party],
     /// What is done with the node if its operator applies it.
     #[serde(skip_serializing_if = "Option::is_none")]
     action: Option<Action>,
 }
 
 impl Page {
-    /// The page whose first line holds code and title.
-    fn of(page: &'static str) -> Self {
+    fn of_check(check: &'static Check) -> Self {
+        let mut who: Vec<Who> = check.who.iter().map(|party| party.role()).collect();
+        who.dedup();
+        let action = who.contains(&Who::Host).then_some(check.of_host);
+        let (code, title, text) = (check.code, check.title, check.page);
+        Self { code, title, text, fix: Some(check.fix), who: Some(who), parties: check.who, action }
+    }
+
+    /// The page of a status, whose first line holds code and title.
+    fn of_status(page: &'static str) -> Self {
         let (heading, text) = page.split_once('\n').unwrap_or((page, ""));
         let (code, title) = heading.split_once(' ').unwrap_or((heading, ""));
-        let remedy = remedy::of(code);
-        let of_host = remedy.filter(|remedy| remedy.who.contains(&Who::Host));
-        Self {
-            code,
-            title,
-            text: text.trim(),
-            fix: remedy.map(|remedy| remedy.fix),
-            who: remedy.map(|remedy| remedy.who),
-            action: of_host.map(|remedy| remedy.of_host),
-        }
+        Self { code, title, text: text.trim(), fix: None, who: None, parties: &[], action: None }
     }
 
     fn text(&self, width: usize) -> String {
@@ -93,10 +90,10 @@ impl Page {
             out.push('\n');
             out.push_str(&wrapped_whole("", 0, paragraph, width));
         }
-        let Some((fix, who)) = self.fix.zip(self.who) else { return out };
+        let Some(fix) = self.fix else { return out };
         out.push('\n');
         out.push_str(&wrapped_whole("fix   ", 6, fix, width));
-        let mut roles: Vec<String> = who.iter().map(|who| who.person().to_owned()).collect();
+        let mut roles: Vec<String> = self.parties.iter().map(|party| party.person().to_owned()).collect();
         roles.extend(self.action.map(|action| format!("on the host: {}", action.request())));
         out.push_str(&wrapped_whole("who   ", 6, &roles.join("; "), width));
         out
@@ -119,26 +116,30 @@ impl Explained {
 /// Explains `code`, or all codes.
 pub(crate) fn of(code: Option<&str>) -> Result<Explained, CommandError> {
     let pages = match code {
-        Some(code) => Pages::One(Page::of(page(code)?)),
-        None => Pages::All {
-            codes: pages(CHECKS).chain(pages(STATUSES)).map(|(_, page)| Page::of(page)).collect(),
-        },
+        Some(code) => Pages::One(page(code)?),
+        None => Pages::All { codes: all().collect() },
     };
     Ok(Explained { schema: SCHEMA, command: "explain", pages })
 }
 
-/// The pages of a document: code, and text with the heading.
-fn pages(document: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let starts: Vec<usize> = document.match_indices("\n### ").map(|(at, _)| at + 1).collect();
-    let mut ends = starts.clone();
-    ends.push(document.len());
-    starts.into_iter().zip(ends.into_iter().skip(1)).map(move |(start, end)| {
-        // The last page of a category ends at the next category.
-        let text = &document[start..end];
-        let text = text.find("\n## ").map_or(text, |at| &text[..at]).trim_end();
-        let code = text.trim_start_matches("### ").split_whitespace().next().unwrap_or_default();
-        (code, text.trim_start_matches("### "))
+/// All pages: those of checks by category and number, then those of statuses.
+fn all() -> impl Iterator<Item = Page> {
+    checks().map(Page::of_check).chain(statuses().map(Page::of_status))
+}
+
+/// All checks by category and number.
+fn checks() -> impl Iterator<Item = &'static Check> {
+    CATEGORIES.iter().flat_map(|(category, _)| {
+        let mut all: Vec<_> =
+            rows().map(|row| &row.check).filter(|one| one.category() == *category).collect();
+        all.sort_by_key(|check| check.code);
+        all
     })
+}
+
+/// The pages of statuses, each with its heading.
+fn statuses() -> impl Iterator<Item = &'static str> {
+    STATUSES.split("\n### ").skip(1).map(str::trim_end)
 }
 
 #[cfg(test)]
@@ -146,54 +147,59 @@ mod tests {
     use efa_gda::wire::CompletionStatus;
 
     use super::*;
-    use crate::checks::registry;
 
     #[test]
     fn every_status_has_a_page_by_number_and_by_name() {
         for status in CompletionStatus::ALL {
             let by_number = page(&format!("status-{}", status.code())).unwrap();
-            assert!(by_number.lines().next().unwrap().ends_with(status.name()), "{status}");
-            assert_eq!(page(status.name()).unwrap(), by_number);
+            assert!(by_number.title.ends_with(status.name()), "{status}");
+            assert_eq!(page(status.name()).unwrap().text, by_number.text);
         }
     }
 
     #[test]
     fn every_status_page_has_a_status() {
-        assert_eq!(pages(STATUSES).count(), CompletionStatus::ALL.len());
-    }
-
-    #[test]
-    fn every_check_has_a_page() {
-        for check in registry() {
-            let page = page(check.code).unwrap();
-            assert!(page.lines().next().unwrap().contains(check.title), "{}: another title", check.code);
-        }
+        assert_eq!(statuses().count(), CompletionStatus::ALL.len());
     }
 
     /// A page is wrapped, which would join the lines of a table, a list or a block of code.
     #[test]
     fn every_page_is_prose() {
-        for (code, page) in pages(CHECKS).chain(pages(STATUSES)) {
-            assert!(
-                !page.split("\n\n").any(|part| part.starts_with(['|', '-', '`']) && part.contains('\n')),
-                "{code}"
-            );
+        for page in all() {
+            let is_block = |part: &str| part.starts_with(['|', '-', '`']) && part.contains('\n');
+            assert!(!page.text.split("\n\n").any(is_block), "{}", page.code);
         }
     }
 
+    /// Writes the section of each check into `docs/checks.md` with `EFA_GDA_BLESS=1`, and otherwise compares it.
     #[test]
-    fn every_page_has_a_check() {
-        for (code, _) in pages(CHECKS) {
-            assert!(registry().iter().any(|check| check.code == code), "no check {code}");
+    fn the_documentation_has_the_pages_of_the_rows() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/checks.md");
+        let found = std::fs::read_to_string(file).unwrap();
+        let (head, _) = found.split_once("\n## ENV: ").unwrap();
+        let mut expected = head.to_owned();
+        for (category, title) in CATEGORIES {
+            let of_category = checks().filter(|check| check.category() == category);
+            expected.push_str(&format!("\n## {category}: {}\n", lower(title)));
+            for check in of_category {
+                expected.push_str(&format!("\n### {} {}\n{}\n", check.code, check.title, check.page));
+            }
         }
+        if std::env::var_os("EFA_GDA_BLESS").is_some() {
+            std::fs::write(file, &expected).unwrap();
+            return;
+        }
+        assert!(
+            found == expected,
+            "{file} differs from the rows: EFA_GDA_BLESS=1 cargo test -p gda-probe --bins pages_of_the_rows"
+        );
     }
 
-    #[test]
-    fn codes_are_unique() {
-        let mut codes: Vec<_> = registry().iter().map(|check| check.code).collect();
-        codes.sort_unstable();
-        let count = codes.len();
-        codes.dedup();
-        assert_eq!(codes.len(), count);
+    /// A title inside a heading: its first letter is small, unless it begins an abbreviation.
+    fn lower(title: &str) -> String {
+        match title.chars().nth(1) {
+            Some(second) if second.is_uppercase() => title.to_owned(),
+            _ => title[..1].to_lowercase() + &title[1..],
+        }
     }
 }

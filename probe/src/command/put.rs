@@ -3,19 +3,11 @@
 
 use super::CommandError;
 use super::executor::executor;
-use super::run::Run;
-use crate::checks::{self, dev, env};
+use super::run::{Run, Work};
 use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
-use crate::model::{Document, Doorbell, Finding, Op, State};
-use crate::verdict::{MAPS, graded};
+use crate::model::{Document, Doorbell, Finding, MAPS, Op, State};
 use crate::worker::PutRequest;
-
-/// Checks of the environment that a put depends on.
-const PREREQUISITES: [&str; 3] = ["ENV-000", "ENV-005", RESTRICTED];
-
-/// The check of variables that restrict libfabric.
-const RESTRICTED: &str = "ENV-006";
 
 /// Runs the checks and the put.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
@@ -35,7 +27,6 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         None => args.executor,
     };
     let mut run = Run::new(common)?;
-    run_prerequisites(&mut run);
     let request = PutRequest {
         op: args.op,
         bytes: args.bytes,
@@ -45,24 +36,18 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         fault: args.fault,
         qualify_laps: args.qualify_stores,
     };
+    run.prerequisites(request);
     let executor = executor(&mut run, common, choice, request)?;
-    let results = run.queues(request, executor)?;
-    explain_missing_adapter(&mut run);
-    let mut findings = std::mem::take(&mut run.runner.findings);
-    checks::sort(&mut findings);
+    let results = run.queues(Work { executor, ..request.into() })?;
+    run.explain_failures();
+    let mut findings = run.findings();
     let put = results.puts.into_iter().next();
     let verified = put.as_ref().is_some_and(|put| put.verified);
     if put.as_ref().is_some_and(|put| put.verified && put.lost.is_some()) {
         downgrade_unneeded_mapping(&mut findings);
     }
     let exit = if verified { Exit::of(&findings) } else { Exit::Failed };
-    let mut document = Document::new("put", common.soft);
-    document.checks = Some(graded(findings, None));
-    document.origin = run.system.origin();
-    document.counters = run.counters();
-    document.queues = results.queues;
-    document.put = put;
-    Ok((document, exit))
+    Ok((Document { queues: results.queues, put, ..run.document("put", findings) }, exit))
 }
 
 /// Turns the failure of mapping into a warning. The put arrived in a doorbell mode that needs fewer mappings,
@@ -70,28 +55,6 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
 pub(super) fn downgrade_unneeded_mapping(findings: &mut [Finding]) {
     let failed = findings.iter_mut().filter(|one| one.code == MAPS && one.state == State::Fail);
     failed.for_each(|one| one.state = State::Warn);
-}
-
-/// Runs the checks of the environment that a put depends on. A restriction that lets puts through is no warning here.
-pub(crate) fn run_prerequisites(run: &mut Run) {
-    let by_libfabric = run.opens_by_libfabric();
-    let is_needed = |code: &str| PREREQUISITES.contains(&code) && (by_libfabric || code != RESTRICTED);
-    for unit in env::CHECKS.iter().filter(|unit| is_needed(unit.check.code)) {
-        run.runner.run(unit, None, &mut run.system);
-    }
-    run.runner.findings.retain(|one| one.code != RESTRICTED || one.state != State::Warn);
-}
-
-/// If no adapter was found, runs the checks of the machine's adapters, which name the cause.
-pub(crate) fn explain_missing_adapter(run: &mut Run) {
-    let is_missing =
-        |one: &Finding| matches!(one.code.as_str(), "FAB-001" | "VRB-003") && one.state == State::Fail;
-    if run.system.soft || !run.runner.findings.iter().any(is_missing) {
-        return;
-    }
-    for unit in dev::CHECKS.iter().filter(|unit| unit.check.code != dev::OPENS) {
-        run.runner.run(unit, None, &mut run.system);
-    }
 }
 
 /// Refuses options with which no GPU would write entries into the adapter's ring.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use self::redact::Redactor;
 use super::{CommandError, check, file};
 use crate::cli::{Common, ReportArgs};
+use crate::exit::Exit;
 use crate::model::text::visible;
 use crate::report::human;
 use crate::report::style::Style;
@@ -84,10 +85,10 @@ const FILES: [&str; 15] = [
 ];
 
 /// Runs every check and packs the archive. Writes it to its file and returns what to print, or returns the archive for
-/// stdout.
-pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<Vec<u8>, CommandError> {
+/// stdout; and the exit of the checks.
+pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<(Vec<u8>, Exit), CommandError> {
     file::check(Some(&args.output), "--output", common)?;
-    let (mut document, _) = check::run(common)?;
+    let (mut document, exit) = check::run(common)?;
     let system = System { root: common.root.clone(), ..System::default() };
     let redactor = Redactor::of_this_process(document.origin.host.as_deref(), &VARIABLES, &system);
     // The name may be too short to be found in texts.
@@ -102,10 +103,10 @@ pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<Vec<u8>, Command
     ];
     let archive = archive::tar(&members);
     if file::is_stdout(&args.output) {
-        return Ok(archive);
+        return Ok((archive, exit));
     }
     file::replace(&args.output, &archive)?;
-    Ok(written(&args.output, &members).into_bytes())
+    Ok((written(&args.output, &members).into_bytes(), exit))
 }
 
 fn written(file: &Path, members: &[(&str, String)]) -> String {

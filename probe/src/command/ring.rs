@@ -4,12 +4,8 @@
 use std::time::Duration;
 
 use super::CommandError;
-use super::put::run_prerequisites;
-use super::run::Run;
-use crate::checks;
-use crate::cli::{
-    BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs, Via,
-};
+use super::run::{Run, Work};
+use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs};
 use crate::exchange::Limits;
 use crate::exchange::hub::Hub;
 use crate::exchange::token::{Token, VARIABLE};
@@ -17,12 +13,11 @@ use crate::exit::Exit;
 use crate::launcher::{self, PORT, Place, Stated, with_port};
 use crate::model::ranks::Ranks;
 use crate::model::text::note;
-use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Who};
+use crate::model::{Document, Finding, GpuChoice, Memory, Op, Over, Put, State, Via, Who};
 use crate::ranks::process::{self, Reported};
 use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
 use crate::soft::uverbs;
-use crate::verdict::graded;
-use crate::worker::{BenchRequest, Executor, PutRequest, Request};
+use crate::worker::{BenchRequest, Executor, PutRequest};
 
 /// Seconds that ranks wait for each other unless `--wait` is set.
 const WAIT: u64 = 30;
@@ -37,7 +32,6 @@ const SLOWEST_ROUND: Duration = Duration::from_secs(30);
 struct Meeting {
     of: u32,
     route: Route,
-    memory: Memory,
     over: Over,
     processes: Vec<Vec<Here>>,
     /// Where rank 0 listens, or shall listen if it is here.
@@ -62,7 +56,7 @@ pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), 
             };
             let token = Token::generate().map_err(input)?;
             let rendezvous = "127.0.0.1:0".to_owned();
-            Meeting { of, route, memory, over, processes, rendezvous, token }
+            Meeting { of, route, over, processes, rendezvous, token }
         }
         None => {
             let RingArgs { rank, ranks, rendezvous, .. } = args.clone();
@@ -70,14 +64,14 @@ pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), 
             let place = launcher::place(&stated, |name| std::env::var(name).ok()).map_err(input)?;
             let Place { rank, of, local, rendezvous } = place;
             let processes = vec![vec![Here { rank, local }]];
-            Meeting { of, route, memory, over, processes, rendezvous, token: token(&args.exchange)? }
+            Meeting { of, route, over, processes, rendezvous, token: token(&args.exchange)? }
         }
     };
     if args.spawn.is_none() {
         refuse_brokers(common, meeting.of)?;
     }
-    let executor = executor(common, args.executor)?;
-    let (mut document, ranks) = meet("ring", common, args.exchange.wait, (put, None), executor, meeting)?;
+    let work = Work { executor: executor(common, args.executor)?, memory, ..put.into() };
+    let (mut document, ranks) = meet("ring", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     document.ranks = Some(ranks);
     Ok((document, exit))
@@ -100,7 +94,8 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
     };
     let meeting = pair_at(rank, host, &args.exchange)?;
     let executor = executor(common, if rank == 0 { ExecutorChoice::Host } else { args.executor })?;
-    let (mut document, ranks) = meet("put", common, args.exchange.wait, (put, None), executor, meeting)?;
+    let work = Work { executor, ..put.into() };
+    let (mut document, ranks) = meet("put", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     // The sender's result is that of the put; the receiver learns it with the exchange's last step.
     // A sender that opened no queue did not put.
@@ -138,10 +133,10 @@ pub(crate) fn bench(
     let put = PutRequest { one_adapter: false, max_seconds: put.max_seconds + time_limit / 1000, ..put };
     let bench = Some(BenchRequest { queues: 1, time_limit });
     let meeting = pair_at(1, peer, &args.exchange)?;
-    let executor = executor(common, args.executor)?;
+    let work = Work { executor: executor(common, args.executor)?, bench, ..put.into() };
     // As in a bench of one host, --time-limit is that of the measurements.
     let common = &Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() };
-    let (mut document, ranks) = meet("bench", common, args.exchange.wait, (put, bench), executor, meeting)?;
+    let (mut document, ranks) = meet("bench", common, args.exchange.wait, work, meeting)?;
     let exit = if ranks.passed() && document.bench.is_some() { Exit::Fine } else { Exit::Failed };
     document.ranks = Some(ranks);
     Ok((document, exit))
@@ -152,7 +147,6 @@ fn pair_at(rank: u32, host: &str, exchange: &ExchangeArgs) -> Result<Meeting, Co
     Ok(Meeting {
         of: 2,
         route: Route::Pair,
-        memory: Memory::Host,
         over: Over::Efa,
         processes: vec![vec![Here { rank, local: 0 }]],
         rendezvous: with_port(host, PORT),
@@ -237,15 +231,13 @@ fn meet(
     name: &'static str,
     common: &Common,
     wait: Option<u64>,
-    (put, bench): (PutRequest, Option<BenchRequest>),
-    executor: Executor,
+    work: Work,
     meeting: Meeting,
 ) -> Result<(Document, Ranks), CommandError> {
-    let Meeting { of, route, memory, over, processes, rendezvous, token } = meeting;
+    let Meeting { of, route, over, processes, rendezvous, token } = meeting;
+    let (put, measures) = (work.put, work.bench.is_some());
     let mut run = Run::new(common)?;
-    run.bench = bench;
-    run_prerequisites(&mut run);
-    let mut document = Document::new(name, common.soft);
+    run.prerequisites(put);
     let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
     let via = if common.via == Via::Verbs { "verbs" } else { "libfabric" }.to_owned();
     let mut ranks = Ranks { size: of, bytes: put.bytes, count: put.count, via, here, ..Ranks::default() };
@@ -258,11 +250,12 @@ fn meet(
                 Err(why) => tracing::warn!("the other ranks do not learn of {}: {why}", failure.code),
             }
         }
-        return Ok((unready(document, run), ranks));
+        let findings = run.findings();
+        return Ok((run.document(name, findings), ranks));
     }
     let (group, provider_path) = run.layer();
     let mut job = Job {
-        request: Request { memory, ..run.request(group, put, executor) },
+        request: run.request(group, work),
         of,
         route,
         over,
@@ -296,10 +289,8 @@ fn meet(
     (ranks.pes, ranks.error) = (pes, exchange);
     // The listener knows them too, and its document is that of a put.
     let measured = ranks.pes.iter_mut().find_map(|pe| pe.bench.take());
-    document.bench = measured.filter(|_| bench.is_some());
-    document.origin = run.system.origin();
-    document.counters = run.counters();
-    Ok((document, ranks))
+    let bench = measured.filter(|_| measures);
+    Ok((Document { checks: None, bench, ..run.document(name, Vec::new()) }, ranks))
 }
 
 /// Reports to the ranks of other machines why rank 0 does not start.
@@ -321,15 +312,6 @@ fn refuse(hub: Hub, failure: &Finding, route: Route, limits: Limits) {
 
 fn start_error(error: std::io::Error) -> CommandError {
     CommandError::Ranks(error)
-}
-
-/// The document of ranks that could not start.
-fn unready(mut document: Document, mut run: Run) -> Document {
-    let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
-    checks::sort(&mut findings);
-    document.checks = Some(graded(findings, None));
-    document.origin = run.system.origin();
-    document
 }
 
 /// How long ranks wait for each other: in a step, each opens a queue, or moves a round of puts.

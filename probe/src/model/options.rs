@@ -35,6 +35,14 @@ pub(crate) enum Pairs {
     All,
 }
 
+/// The library that opens the queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    #[default]
+    Libfabric,
+    Verbs,
+}
+
 /// An operation that moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Op {

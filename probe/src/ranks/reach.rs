@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use efa_gda::queue::MappedQueue;
 
-use crate::check::{Check, Outcome, Outcomes, Unit};
-use crate::checks::cuda::{self, Cuda};
+use crate::check::{Check, Outcome, Outcomes};
+use crate::checks::cuda::Cuda;
 use crate::checks::fabric::{self, Libfabric};
+use crate::checks::rows::{Turn, plan, rows};
 use crate::checks::session::{Layer, Rig, Session};
 use crate::checks::verbs::{self, Verbs};
-use crate::model::Kind;
 use crate::system::System;
 use crate::worker::stream::Progress;
+use crate::worker::{Executor, Request};
 
 /// The codes whose needs open the queue of a rank: a put needs no more.
 const GOALS: [&str; 2] = ["QUE-008", "GDA-006"];
@@ -27,28 +28,11 @@ pub(super) enum Side {
 
 /// A layer whose queues reach those of other processes.
 pub(super) trait Reach: Layer<Start: Send> + Send {
-    /// The checks that find the adapters.
-    fn starting() -> &'static [Unit<Session<Self>>];
-
-    /// The checks that open the queue on an adapter.
-    fn opening(gpu: bool) -> Vec<&'static Unit<Session<Self>>>;
-
     /// The start of another session in this process, and the adapter of the rank with this number on its machine.
     fn share(start: &Self::Start, local: u32) -> (Self::Start, Option<Self>);
 }
 
 impl Reach for Libfabric {
-    fn starting() -> &'static [Unit<Session<Self>>] {
-        fabric::start::CHECKS
-    }
-
-    fn opening(gpu: bool) -> Vec<&'static Unit<Session<Self>>> {
-        match gpu {
-            true => fabric::on_gpu::opening().chain(fabric::on_gpu::pair_checks()).collect(),
-            false => fabric::adapter_checks().collect(),
-        }
-    }
-
     fn share(start: &Self::Start, local: u32) -> (Self::Start, Option<Self>) {
         let info = nth(&start.infos, local).cloned();
         let shared = fabric::Start { library: start.library.clone(), ..fabric::Start::default() };
@@ -57,14 +41,6 @@ impl Reach for Libfabric {
 }
 
 impl Reach for Verbs {
-    fn starting() -> &'static [Unit<Session<Self>>] {
-        verbs::start::CHECKS
-    }
-
-    fn opening(_gpu: bool) -> Vec<&'static Unit<Session<Self>>> {
-        verbs::adapter_checks().collect()
-    }
-
     fn share(start: &Self::Start, local: u32) -> (Self::Start, Option<Self>) {
         let device = nth(&start.devices, local).cloned();
         let shared = verbs::Start { library: start.library.clone(), ..verbs::Start::default() };
@@ -83,56 +59,53 @@ pub(super) fn queue<L: Layer>(rig: &Rig<L>, side: Side) -> Result<&MappedQueue, 
     queue.ok_or_else(|| "no queue is open".to_owned())
 }
 
-/// Runs the units of `units` that [`GOALS`] need, themselves included. Returns the first failure.
-pub(super) fn run_needed<L: Reach>(
-    session: &mut Session<L>,
-    units: &[&'static Unit<Session<L>>],
-) -> Result<(), String> {
-    let all = L::starting().iter().chain(L::opening(session.gpu.is_some())).map(|unit| &unit.check);
-    let needed = needed(&all.collect::<Vec<_>>());
-    for unit in units.iter().filter(|unit| needed.contains(unit.check.code)) {
-        first_failure(&unit.check, unit.outcomes(session))?;
+/// Runs the checks that [`GOALS`] need, themselves included: those that find the adapters, or those that open the queue on
+/// one. Returns the first failure.
+pub(super) fn run_needed<L: Reach>(session: &mut Session<L>, turns: &[Turn]) -> Result<(), String> {
+    let needed = needed(GOALS.into());
+    // The GPU of this side, and not of the rank: one side of a queue can be the host's.
+    let executor = session.gpu.map_or(Executor::Host, Executor::Gpu);
+    let request = Request { executor, ..session.request.clone() };
+    for row in
+        turns.iter().flat_map(|turn| plan(&request, *turn)).filter(|row| needed.contains(row.check.code))
+    {
+        first_failure(&row.check, row.outcomes(session))?;
     }
     Ok(())
 }
 
-/// The check of kernels, which memory of a GPU does not need.
-const KERNELS: &str = "CUDA-010";
+/// The check of memory of a GPU, which needs no kernels.
+const GPU_MEMORY: &str = "CUDA-014";
 
 /// Runs the checks of a GPU on which those of a pair depend, or without `kernels` those on which its memory depends.
 /// Returns the first failure.
 pub(super) fn check_gpu(number: u32, kernels: bool) -> Result<(), String> {
     let mut cuda = Cuda::new(Some(number), &System::default(), Progress::silent());
-    for unit in cuda::CHECKS {
-        first_failure(&unit.check, unit.outcomes(&mut cuda))?;
-    }
+    let needed = needed(if kernels { GOALS.into() } else { [GPU_MEMORY].into() });
     cuda.select(number);
-    let needed =
-        |unit: &&Unit<Cuda>| unit.check.kind == Kind::Proven && (kernels || unit.check.code != KERNELS);
-    for unit in cuda::GPU_CHECKS.iter().filter(needed) {
-        first_failure(&unit.check, unit.outcomes(&mut cuda))?;
+    for row in rows().filter(|row| needed.contains(row.check.code)) {
+        first_failure(&row.check, row.outcomes(&mut cuda))?;
     }
     Ok(())
 }
 
-/// The codes among `checks` that [`GOALS`] need, directly or not.
-fn needed(checks: &[&'static Check]) -> BTreeSet<&'static str> {
-    let mut needed: BTreeSet<&str> = GOALS.into();
+/// The codes that `goals` need, directly or not.
+fn needed(mut goals: BTreeSet<&'static str>) -> BTreeSet<&'static str> {
     // Checks come after those that they need.
-    for check in checks.iter().rev().filter(|check| !check.needs.is_empty()) {
-        if needed.contains(check.code) {
-            needed.extend(check.needs);
+    for row in rows().rev() {
+        if goals.contains(row.check.code) {
+            goals.extend(row.check.needs);
         }
     }
-    needed
+    goals
 }
 
 /// The first failure among the outcomes of a check, as a sentence.
 pub(super) fn first_failure(check: &Check, outcomes: Outcomes) -> Result<(), String> {
     for (_, outcome) in outcomes.0 {
         if let Outcome::Fail(problem) = outcome {
-            let (title, role) = (check.title, problem.who.role());
-            let (observed, fix) = (problem.observed, problem.fix);
+            let (title, role) = (check.title, check.party(&problem).role().role());
+            let (observed, fix) = (problem.observed, problem.fix.as_deref().unwrap_or(check.fix));
             return Err(format!(
                 "{}, \"{title}\", does not hold: {observed}; fix ({role}): {fix}",
                 check.code

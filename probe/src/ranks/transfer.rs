@@ -21,8 +21,10 @@ use crate::check::Outcomes;
 use crate::checks::data;
 use crate::checks::data::pattern::{Bytes, Pattern};
 use crate::checks::measure::{self, Bed, Case, REGION};
+use crate::checks::rows::row;
 use crate::checks::session::{Layer, Session, text};
 use crate::exchange::Deadline;
+use crate::model::CLOSES;
 use crate::model::bench::Figure;
 use crate::model::ranks::Pe;
 use crate::worker::PutRequest;
@@ -354,7 +356,7 @@ fn seed(rank: u32, round: u64) -> Pattern {
 fn sentence(what: &str, outcomes: Outcomes) -> String {
     let of = outcomes.0.into_iter().find_map(|(_, outcome)| match outcome {
         crate::check::Outcome::Fail(problem) => {
-            Some(format!("{what} failed: {}; {}", problem.observed, problem.fix))
+            Some(format!("{what} failed: {}; {}", problem.observed, problem.fix.unwrap_or_default()))
         }
         crate::check::Outcome::Unknown(_, why) => Some(format!("{what} failed: {why}")),
         _ => None,
@@ -364,6 +366,5 @@ fn sentence(what: &str, outcomes: Outcomes) -> String {
 
 /// Closes every object of the session.
 pub(super) fn close<L: Layer>(session: &mut Session<L>) -> Result<(), String> {
-    let last = data::checks::<L>().iter().find(|unit| unit.check.code == data::LAST);
-    last.map_or(Ok(()), |unit| first_failure(&unit.check, unit.outcomes(session)))
+    row(CLOSES).map_or(Ok(()), |row| first_failure(&row.check, row.outcomes(session)))
 }

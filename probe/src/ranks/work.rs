@@ -15,6 +15,7 @@ use super::reach::{self, Reach, Side, check_gpu, run_needed};
 use super::transfer::{Landing, Target, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
 use crate::checks::measure::{cases_of_one_queue, processor};
+use crate::checks::rows::Turn;
 use crate::checks::session::{Rig, Session, text};
 use crate::exchange::member::Member;
 use crate::exchange::{Deadline, RAISE_LIMIT};
@@ -79,7 +80,7 @@ pub(super) fn run_all<L: Reach>(job: &Job, out: File) {
     let mut first = session::<L>(job, 0);
     let process = u64::from_ne_bytes(random());
     // Once in a process: it loads foreign libraries and sets variables, which one thread may do.
-    let started = run_needed(&mut first, &L::starting().iter().collect::<Vec<_>>());
+    let started = run_needed(&mut first, &[Turn::Once]);
     let out = Mutex::new(out);
     let report = |pe: &Pe| {
         // The process that reads it reports a missing result.
@@ -225,7 +226,7 @@ impl Rank<'_> {
         let posts = session.gpu.is_some();
         let checked = session.gpu.or(of_bytes).map_or(Ok(()), |number| check_gpu(number, posts));
         checked.map_err(Stopped::Own)?;
-        run_needed(session, &L::opening(session.gpu.is_some())).map_err(Stopped::Own)?;
+        run_needed(session, &[Turn::Opening, Turn::Each]).map_err(Stopped::Own)?;
         if session.rig.poster.is_some() {
             pe.executor = "cuda".to_owned();
         }

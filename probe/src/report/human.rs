@@ -255,7 +255,7 @@ fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Action, Finding, Kind, StackName, Stops, Verdict, Who};
+    use crate::model::{Action, Finding, Kind, StackName, Step, Stops, Verdict, Who};
 
     fn problem(code: &str, subject: Option<&str>, state: State) -> Graded {
         let finding = Finding {
@@ -269,12 +269,7 @@ mod tests {
     /// The report of a check whose only pair works.
     fn report(checks: Vec<Graded>, stacks: Vec<(StackName, Option<&str>)>) -> String {
         let mut document = Document::new("check", false);
-        document.verdict = Some(vec![Verdict {
-            gpu: "0".to_owned(),
-            adapter: "a-rdm".to_owned(),
-            result: Reach::Gda,
-            next: "none: the GPU drives the adapter".to_owned(),
-        }]);
+        document.verdict = Some(vec![Verdict::new("0", "a-rdm", Reach::Gda, Step::Drives)]);
         let stack = |(stack, stopped_by): (StackName, Option<&str>)| StackVerdict {
             stack,
             runs: if stopped_by.is_some() { Runs::No } else { Runs::Yes },

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::party;
 use super::style::Style;
+use crate::check::Subject;
+use crate::checks::rows::row;
 use crate::model::{Action, CATEGORIES, Finding, Graded, Severity, StackName, State};
 
 /// Subjects that are named; more are counted.
@@ -83,7 +84,7 @@ impl Problem<'_> {
     /// Appends the problem: what was observed and how to mend it first; the requirement, the reason and what waits
     /// for it only if `whole`. A consequence has no fix of its own.
     pub(super) fn render(&self, out: &mut String, checks: &[Graded], style: Style, whole: bool) {
-        let Finding { code, title, state, required, why, fix, who, .. } = self.first;
+        let Finding { code, title, state, required, why, fix, party, .. } = self.first;
         let first = format!("{}  {code:<8}  ", style.mark(*state));
         let subjects = self.subjects(checks, style);
         out.push_str(&style.wrapped(&first, INDENT, &format!("{}{subjects}", expected(title))));
@@ -103,9 +104,9 @@ impl Problem<'_> {
             return;
         }
         // Before the fix, which can be long.
-        if let Some(who) = who {
+        if let Some(party) = party {
             let node = self.action.map(|action| action.of_node(*state)).unwrap_or_default();
-            line("who", &format!("{}; {node}", party::of(*who, code, fix.as_deref().unwrap_or_default())));
+            line("who", &format!("{}; {node}", party.person()));
         }
         line("fix", fix.as_deref().unwrap_or_default());
         line("stops", &self.stops());
@@ -127,10 +128,10 @@ impl Problem<'_> {
         let [first, ..] = self.subjects[..] else { return String::new() };
         let code = &self.first.code;
         let is_all = checks.iter().filter(|one| one.finding.code == *code).count() == self.subjects.len();
-        let every = match code.split('-').next().unwrap_or_default() {
-            _ if first.contains('/') && !first.starts_with('/') => "pairs",
-            "DEV" | "FAB" | "GDA" | "VRB" | "QUE" | "PUT" => "adapters",
-            "CUDA" => "GPUs",
+        let every = match row(code).map(|row| row.check.subject) {
+            Some(Subject::Pair) if first.contains('/') => "pairs",
+            Some(Subject::Adapter | Subject::Pair) => "adapters",
+            Some(Subject::Gpu) => "GPUs",
             _ => "of them",
         };
         format!(" [{}]", names(&self.subjects, is_all.then_some(every), style))

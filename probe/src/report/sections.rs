@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use super::problems;
 use super::style::{Paint, Style};
+use crate::check::ON_SOFTWARE_ADAPTER;
+use crate::checks::rows::{is_of_machine, row};
 use crate::model::{CATEGORIES, Finding, Graded, Kind, SOFTWARE_ADAPTER, State};
 
 /// The numbers of findings in each state.
@@ -88,6 +90,14 @@ fn blocked_otherwise(out: &mut String, checks: &[Graded], style: Style) {
         let Some(root) = one.blocked_by.as_deref().filter(unexplained) else { continue };
         if roots.iter().all(|known| known.blocked_by.as_deref() != Some(root)) {
             roots.push(one);
+        }
+    }
+    for one in checks.iter().map(|one| &one.finding) {
+        // What a run on hardware would meet.
+        let Some(why) = one.why.as_deref().filter(|why| *why != ON_SOFTWARE_ADAPTER) else { continue };
+        if one.blocked_by.as_deref() == Some(SOFTWARE_ADAPTER) && row(&one.code).is_some_and(is_of_machine) {
+            let text = format!("{why} ({})", one.code);
+            out.push_str(&style.wrapped(&format!("{}  ", style.mark(State::Skip)), 6, &text));
         }
     }
     for root in roots {

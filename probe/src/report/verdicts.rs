@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::problems;
 use super::style::{Paint, Style};
-use crate::model::{Document, Graded, Reach, Runs, StackName, StackVerdict, State, Verdict};
+use crate::model::{Document, Graded, Reach, Runs, StackName, StackVerdict, State, Step, Verdict};
 
 /// Groups of verdicts that are shown without `-v`.
 const VERDICTS: usize = 4;
@@ -24,9 +24,10 @@ pub(super) fn render(
     style: Style,
 ) {
     let mut groups: Vec<Alike<'_>> = Vec::new();
-    // A step that names a code is that code's fix, which may name the adapter.
-    let key =
-        |verdict: &Verdict| (verdict.result, code_of(&verdict.next).unwrap_or(&verdict.next).to_owned());
+    // The fix of a check may name the adapter.
+    let key = |verdict: &Verdict| {
+        (verdict.result, verdict.stopped_by.clone().unwrap_or_else(|| verdict.next.clone()))
+    };
     for verdict in verdicts {
         let pair = match (verdict.gpu.as_str(), verdict.adapter.as_str()) {
             ("none", "none") => "no adapter".to_owned(),
@@ -98,40 +99,41 @@ fn render_verdict(
 ) {
     let failed =
         |code: &str| checks.iter().any(|one| one.finding.code == code && one.finding.state == State::Fail);
-    let Verdict { gpu, result, next, .. } = group.first;
-    let stopped = code_of(next).filter(|code| failed(code));
+    let Verdict { gpu, result, next, step, .. } = group.first;
+    let stopped = match step {
+        Step::Fix { code, by_verbs, .. } if failed(code) => Some((code, by_verbs)),
+        _ => None,
+    };
     let stops_jobs = stops_gda(stacks).filter(|code| failed(code));
     let (word, paint) = match result {
         Reach::Gda if stopped.is_none() && stops_jobs.is_some() => ("blocked", Paint::Bad),
         Reach::Gda => ("gda", Paint::Good),
         Reach::HostRung => ("host-rung", Paint::Costly),
+        Reach::None if *step == Step::Elsewhere => ("GPUs not looked at", Paint::Bold),
         Reach::None if gpu == "none" && stopped.is_none() => ("no GPU", Paint::Bold),
         Reach::None => ("none", Paint::Bad),
     };
     let pairs: Vec<&str> = group.pairs.iter().map(String::as_str).collect();
-    let next = match (stopped, next.as_str()) {
+    let next = match (stopped, step) {
         // Its fix follows below.
-        (Some(code), next) => {
-            let other_way = next.find("; rdma-core exposes").map_or("", |at| &next[at..]);
-            format!("stopped by {code}{other_way}")
+        (Some((code, by_verbs)), _) => {
+            format!("stopped by {code}{}", if *by_verbs { Step::BY_VERBS } else { "" })
         }
-        (None, "none: the GPU drives the adapter") => match stops_jobs {
+        (None, Step::Drives) => match stops_jobs {
             Some(code) => format!("{code} stops jobs; only a small test works"),
             None => match machine_wide(checks) {
                 codes if codes.is_empty() => format!("the GPU drives the adapter{}", but_stacks(stacks)),
                 codes => format!("the GPU drives the adapter, but {codes} failed for this machine"),
             },
         },
-        (None, next) => match next.split_once("; for gda: ") {
-            Some((works, fix)) => match code_of(fix).filter(|code| failed(code)) {
-                Some(code) => format!(
-                    "the GPU posts, and a host thread rings the adapter for it, which is slower ({works}); for gda, \
-                     fix {code}"
-                ),
-                None => next.to_owned(),
-            },
-            None => next.to_owned(),
+        (None, Step::Rung { mode, fix: Some(fix) }) => match &**fix {
+            Step::Fix { code, .. } if failed(code) => format!(
+                "the GPU posts, and a host thread rings the adapter for it, which is slower (--doorbell {mode} works); \
+                 for gda, fix {code}"
+            ),
+            _ => next.to_owned(),
         },
+        (None, _) => next.to_owned(),
     };
     let first = format!("Verdict: {}  ", style.paint(word, paint));
     let pairs = match gpu.as_str() {
@@ -177,11 +179,4 @@ fn machine_wide(checks: &[Graded]) -> String {
         [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
         all => all.concat(),
     }
-}
-
-/// The code at the beginning of a verdict's next step.
-fn code_of(next: &str) -> Option<&str> {
-    let (code, _) = next.split_once(": ")?;
-    let (category, number) = code.split_once('-')?;
-    (category.bytes().all(|byte| byte.is_ascii_uppercase()) && number.parse::<u32>().is_ok()).then_some(code)
 }

@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::check::Problem;
-use crate::model::{DEFAULT_TIME_LIMIT, Who};
+use crate::model::{DEFAULT_TIME_LIMIT, Party};
 use crate::worker::Group;
 
 /// How a worker ended before it had run all checks.
@@ -41,25 +41,25 @@ impl End {
 }
 
 /// The libraries of a group: their name, their remedy, and the role that applies it.
-fn libraries(group: Group) -> (&'static str, &'static str, Who) {
+fn libraries(group: Group) -> (&'static str, &'static str, Party) {
     match group {
         Group::Fabric => (
             "libfabric or its provider",
             "install the current EFA installer's libfabric in the image",
-            Who::Image,
+            Party::Image,
         ),
         Group::Verbs => {
-            ("rdma-core", "install the current EFA installer's rdma-core in the image", Who::Image)
+            ("rdma-core", "install the current EFA installer's rdma-core in the image", Party::Image)
         }
         Group::Cuda => (
             "the CUDA driver",
             "on the host: search dmesg for Xid, and install the current NVIDIA driver",
-            Who::Host,
+            Party::Operator,
         ),
         Group::Nodes => (
             "the kernel driver",
             "on the host: search dmesg for efa; reload the driver, or restart the host",
-            Who::Host,
+            Party::Operator,
         ),
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
         End::TimedOut { starved: true, .. } => (
             format!("the machine is too busy to judge: {library} may be sound"),
             format!("end other programs, or raise the container's CPU limit, and run again; otherwise {raise}"),
-            Who::Pod,
+            Party::Pod,
         ),
         End::TimedOut { .. } if group == Group::Nodes => {
             ("every program that opens this node hangs, libfabric included".to_owned(), remedy.to_owned(), who)
@@ -98,7 +98,7 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
             "the kernel or an operator ended the process: usually a limit of memory or CPU time was reached".to_owned(),
             "search dmesg on the host for the limit that was reached, and raise it (the container's memory, ulimit -t)"
                 .to_owned(),
-            Who::Pod,
+            Party::Pod,
         ),
         End::Ended(_) => (
             format!(
@@ -113,7 +113,7 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
         End::Ended(how) if !how.contains("(SIGKILL)") => format!("crash in {library}: {how}"),
         _ => end.observed(),
     };
-    Problem { observed, required: "the check returns a result".to_owned(), why, fix, who }
+    Problem::new(observed).expects("the check returns a result", why).fix(fix, who)
 }
 
 /// How a worker ended that did not report all of its results.
@@ -142,15 +142,17 @@ mod tests {
         };
         for group in [Group::Fabric, Group::Verbs, Group::Cuda, Group::Nodes] {
             let Problem { observed, why, fix, who, .. } = problem(group, &timed_out(true), None);
+            let (why, fix) = (why.unwrap_or_default(), fix.unwrap_or_default());
             assert!(observed.contains("waited 21000 ms for a CPU"), "{observed}");
             assert!(
                 why.contains("busy") && fix.contains("CPU limit") && !fix.contains("install"),
                 "{why}; {fix}"
             );
-            assert_eq!(who, Who::Pod);
+            assert_eq!(who, Some(Party::Pod));
             let hung = problem(group, &timed_out(false), None);
             assert!(
-                hung.observed.contains("not counting 21000 ms") && !hung.why.contains("busy"),
+                hung.observed.contains("not counting 21000 ms")
+                    && !hung.why.as_ref().is_some_and(|why| why.contains("busy")),
                 "{hung:?}"
             );
         }
@@ -158,13 +160,22 @@ mod tests {
 
     #[test]
     fn each_group_names_its_own_library_and_remedy() {
-        let crash =
-            |group| problem(group, &End::Ended("ended by signal 11 (SIGSEGV)".to_owned()), Some("/lib/x.so"));
-        assert!(crash(Group::Fabric).fix.contains("libfabric in the image"));
-        assert_eq!((crash(Group::Cuda).who, crash(Group::Verbs).who), (Who::Host, Who::Image));
-        assert!(crash(Group::Fabric).why.contains("libfabric or its provider (/lib/x.so)"));
-        assert!(!crash(Group::Cuda).why.contains("/lib/x.so"));
+        let crash = |group| {
+            let ended = End::Ended("ended by signal 11 (SIGSEGV)".to_owned());
+            let Problem { why, fix, who, .. } = problem(group, &ended, Some("/lib/x.so"));
+            (why.unwrap_or_default(), fix.unwrap_or_default(), who)
+        };
+        let (why, fix, who) = crash(Group::Fabric);
+        assert!(
+            why.contains("libfabric or its provider (/lib/x.so)") && fix.contains("libfabric in the image")
+        );
+        assert_eq!(who, Some(Party::Image));
+        let (why, _, who) = crash(Group::Cuda);
+        assert!(!why.contains("/lib/x.so"));
+        assert_eq!(who, Some(Party::Operator));
+        assert_eq!(crash(Group::Verbs).2, Some(Party::Image));
         let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()), None);
-        assert!(killed.fix.contains("memory") && killed.who == Who::Pod, "{killed:?}");
+        assert!(killed.fix.is_some_and(|fix| fix.contains("memory")));
+        assert_eq!(killed.who, Some(Party::Pod));
     }
 }

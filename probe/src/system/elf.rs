@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use object::LittleEndian;
-use object::elf::FileHeader64;
+use object::elf::{FileHeader64, SHT_DYNSYM, Sym64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, SectionHeader};
+use object::read::elf::{FileHeader, SectionHeader, Sym as _};
 
 /// The release of a libfabric (PACKAGE_VERSION, as `fi_tostr` prints it): the only string of its file that
 /// is a version and nothing else. Returns None if there is no such string, or several different ones.
@@ -59,6 +59,25 @@ pub(crate) fn release_after(file: &Path, marker: &str) -> Option<String> {
         String::from_utf8_lossy(&rest.copied().collect::<Vec<u8>>()).trim_matches('.').to_owned()
     });
     numbers.into_iter().find(|number| number.contains('.'))
+}
+
+/// Whether the library in `file` defines the dynamic symbol `name`. Returns None if the file is no 64-bit little-endian
+/// ELF.
+pub(crate) fn exports(file: &Path, name: &str) -> Option<bool> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok()?;
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return None;
+    }
+    let file = &ReadCache::new(file);
+    let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, file).ok()?;
+    let symbols = sections.symbols(endian, file, SHT_DYNSYM).ok()?;
+    let is_it = |symbol: &Sym64<LittleEndian>| {
+        !symbol.is_undefined(endian)
+            && symbol.name(endian, symbols.strings()).is_ok_and(|found| found == name.as_bytes())
+    };
+    Some(symbols.iter().any(is_it))
 }
 
 /// The section `.rodata`. Returns None if the file is no 64-bit little-endian ELF.

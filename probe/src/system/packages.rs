@@ -80,7 +80,9 @@ impl System {
         let copy = self.loader_directories().into_iter().map(|directory| directory.join("libgdrapi.so.2"));
         copy.into_iter().find_map(|path| {
             let file = self.path(&path).canonicalize().ok()?;
-            let release = file.file_name()?.to_str()?.strip_prefix("libgdrapi.so.").map(str::to_owned);
+            let name = file.file_name()?.to_str()?.strip_prefix("libgdrapi.so.");
+            // A plain file has the soname, which states no release.
+            let release = name.filter(|release| release.contains('.')).map(str::to_owned);
             Some(Package { path: path.display().to_string(), release })
         })
     }

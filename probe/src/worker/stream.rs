@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::{Event, Request};
-use crate::check::{Policy, Runner, Unit};
+use crate::check::{Check, Outcomes, Policy, Runner};
 use crate::model::bench::Figure;
 use crate::model::{Finding, State};
 
@@ -126,23 +126,23 @@ impl Stream {
     }
 
     /// Runs a check and reports its findings.
-    pub(crate) fn run<S>(&mut self, unit: &Unit<S>, subject: Option<&str>, state: &mut S) {
-        let code = unit.check.code;
+    pub(crate) fn run(&mut self, check: &Check, subject: Option<&str>, run: impl FnOnce() -> Outcomes) {
+        let code = check.code;
         let known = self.runner.findings[..self.known]
             .iter()
             .any(|finding| finding.code == code && finding.subject.as_deref() == subject);
-        if known && self.runner.blocked(&unit.check, subject).is_some() {
+        if known && self.runner.blocked(check, subject).is_some() {
             return;
         }
         self.send(&Event::Begin(code.to_owned(), subject.map(str::to_owned)));
         if known {
             // An earlier worker reported it. Later checks need what it opens, and it may crash now.
-            unit.outcomes(state);
+            run();
             self.send(&Event::Repeated);
             return;
         }
         let before = self.runner.findings.len();
-        self.runner.run(unit, subject, state);
+        self.runner.run(check, subject, run);
         let new: Vec<_> = self.runner.findings[before..].to_vec();
         for finding in new {
             self.send(&Event::Finding(finding));

@@ -145,20 +145,26 @@ pub(crate) fn open() -> std::result::Result<u8, Failure> {
 }
 
 fn rdma_core() -> Result {
-    let missing: Vec<&str> = [c"libibverbs.so.1", c"libefa.so.1"]
+    // SAFETY: the name is a C string. The file is the system's own library, whose initialisers are sound; it stays loaded.
+    let load = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    let (verbs, efa) = (load(c"libibverbs.so.1"), load(c"libefa.so.1"));
+    let missing: Vec<&str> = [("libibverbs.so.1", verbs), ("libefa.so.1", efa)]
         .into_iter()
-        .filter(|name| {
-            // SAFETY: the name is a C string. The file is the system's own library, whose initialisers are sound; it
-            // stays loaded.
-            unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }.is_null()
-        })
-        .filter_map(|name| name.to_str().ok())
+        .filter(|(_, library)| library.is_null())
+        .map(|(name, _)| name)
         .collect();
-    if missing.is_empty() {
-        return Ok("libibverbs.so.1 and libefa.so.1 load".to_owned());
+    if !missing.is_empty() {
+        return Err(format!(
+            "{} cannot be loaded; programs need it (Debian packages libibverbs1 and ibverbs-providers)",
+            missing.join(" and ")
+        ));
     }
-    Err(format!(
-        "{} cannot be loaded; programs need it (Debian packages libibverbs1 and ibverbs-providers)",
-        missing.join(" and ")
-    ))
+    // SAFETY: the handle is that of a loaded library, and the name a C string; the symbol is not called.
+    let exposes = !unsafe { libc::dlsym(efa, c"efadv_query_qp_wqs".as_ptr()) }.is_null();
+    match exposes {
+        true => Ok("libibverbs.so.1 and libefa.so.1 load, and expose queues".to_owned()),
+        false => Err("libefa.so.1 has no efadv_query_qp_wqs, so it is older than rdma-core 59: programs of verbs run, but \
+                      queues for a GPU, and gda-probe --via verbs, need 59 or newer"
+            .to_owned()),
+    }
 }

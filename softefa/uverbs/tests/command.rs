@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use efa_gda_test_support::{TempDir, output, skip};
+use efa_gda_test_support::{TempDir, compile, output, skip};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
@@ -165,6 +165,25 @@ fn doctor_opens_an_adapter_in_a_program() {
     let (status, text) = doctor("doctor", &library());
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("ok    a program") && text.ends_with("softefa run works here\n"), "{text}");
+}
+
+#[test]
+fn doctor_reports_an_rdma_core_that_exposes_no_queues() {
+    let folder = TempDir::new("old-rdma-core");
+    for (name, symbol) in [("libibverbs.so.1", "ibv_get_device_list"), ("libefa.so.1", "efadv_query_ah")] {
+        let source = folder.path().join("library.c");
+        std::fs::write(&source, format!("int {symbol}(void) {{ return 0; }}\n")).unwrap();
+        let mut compiler = compile::c();
+        compiler.args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(folder.path().join(name)).arg(source);
+        if !compile::compile(&mut compiler) {
+            return;
+        }
+    }
+    let mut command = softefa(folder.path(), &["doctor"]);
+    command.env("SOFTEFA_PRELOAD", library()).env("SOFTEFA_SOCKET", "/nonexistent/socket");
+    let text = output(command.env("LD_LIBRARY_PATH", folder.path())).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("note  rdma-core") && text.contains("older than rdma-core 59"), "{text}");
 }
 
 #[test]

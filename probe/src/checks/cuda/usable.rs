@@ -8,7 +8,7 @@ use efa_gda::gpu::Gpu;
 
 use super::Cuda;
 use crate::check::{Checked, Outcome, Problem};
-use crate::model::Who;
+use crate::model::Party;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` of `cuda.h`.
 const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
@@ -74,7 +74,7 @@ impl Sharing {
     }
 }
 
-pub(super) fn opens(cuda: &mut Cuda) -> Checked {
+pub(crate) fn opens(cuda: &mut Cuda) -> Checked {
     cuda.request_time(CONTEXT);
     let name = cuda.name(cuda.current).unwrap_or_default();
     let sharing = Sharing {
@@ -101,41 +101,35 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<i32>) -> P
         (ComputeMode::Prohibited, _) => (
             "the GPU's compute mode allows no process to use it",
             "on the host: nvidia-smi -i N -c DEFAULT; or use another GPU (--gpu N)",
-            Who::Host,
+            Party::Operator,
         ),
         (ComputeMode::ExclusiveProcess, Some(DEVICE_UNAVAILABLE)) => (
             "the GPU's compute mode is exclusive process, and another process uses it",
             "end that process (nvidia-smi lists it) or share the GPU through MPS; or on the host: \
              nvidia-smi -i N -c DEFAULT",
-            Who::Pod,
+            Party::Pod,
         ),
         (_, Some(DEVICE_UNAVAILABLE)) => (
             "another process uses the GPU, or the GPU is being reset",
             "on the host: check the GPU's processes and state with nvidia-smi",
-            Who::Host,
+            Party::Operator,
         ),
         _ if sharing.mps == Some(true) => (
             "the MPS server decides which processes may use the GPU, and refused this one",
             "read the MPS control daemon's log in CUDA_MPS_LOG_DIRECTORY; run as the user that the server serves, \
              because it serves one user at a time",
-            Who::Pod,
+            Party::Pod,
         ),
         _ => (
             "queues cannot be mapped into a GPU on which this process has no context",
             "on the host: run nvidia-smi, and search dmesg for Xid",
-            Who::Host,
+            Party::Operator,
         ),
     };
-    Problem {
-        observed,
-        required: "a CUDA context on the GPU".to_owned(),
-        why: why.to_owned(),
-        fix: fix.to_owned(),
-        who,
-    }
+    Problem::new(observed).expects("a CUDA context on the GPU", why).fix(fix, who)
 }
 
-pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
+pub(crate) fn compiles(cuda: &mut Cuda) -> Checked {
     cuda.request_time(COMPILING);
     let Some(gpu) = &cuda.opened else {
         return Outcome::unknown("the GPU is not open in this process").into();
@@ -145,15 +139,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
             let (architecture, origin) = gpu.kernels().expect("prepare loaded the kernels");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
-        Err(error) => Outcome::fail(
-            error.to_string(),
-            "libnvrtc 12 or newer, and a GPU of compute capability 8.0 or newer",
-            "kernels are compiled at run time for the GPU, unless the build included them",
-            "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
-         add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",
-            Who::Image,
-        )
-        .into(),
+        Err(error) => Outcome::fail(error.to_string()).into(),
     }
 }
 
@@ -161,24 +147,26 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
 mod tests {
     use super::*;
 
-    fn problem(mode: ComputeMode, mps: bool, result: i32) -> Problem {
-        context_refused(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
+    /// Why a context does not open.
+    fn why(mode: ComputeMode, mps: bool, result: i32) -> String {
+        let sharing = Sharing { mode, mps: Some(mps), mig: false };
+        context_refused(String::new(), sharing, Some(result)).why.unwrap_or_default()
     }
 
     #[test]
     fn exclusive_process_mode_is_named_when_another_process_uses_the_gpu() {
-        let problem = problem(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
-        assert!(problem.why.contains("exclusive process") && problem.why.contains("another process"));
+        let why = why(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
+        assert!(why.contains("exclusive process") && why.contains("another process"));
     }
 
     #[test]
     fn prohibited_mode_is_named_for_any_cuda_result() {
-        assert!(problem(ComputeMode::Prohibited, false, 999).why.contains("no process"));
+        assert!(why(ComputeMode::Prohibited, false, 999).contains("no process"));
     }
 
     #[test]
     fn mps_is_named_when_the_compute_mode_does_not_explain_the_failure() {
-        assert!(problem(ComputeMode::Default, true, 999).why.contains("MPS"));
+        assert!(why(ComputeMode::Default, true, 999).contains("MPS"));
     }
 
     #[test]

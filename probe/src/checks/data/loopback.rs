@@ -7,8 +7,8 @@ use efa_gda::{Error, ErrorKind};
 
 use super::moving::{Memory, bound, put_failed};
 use crate::check::{Outcome, Outcomes, Problem};
-use crate::checks::session::{Layer, Session, close_queue, failed, introduce, text};
-use crate::model::{Op, Who};
+use crate::checks::session::{Layer, Session, close_queue, introduce, text};
+use crate::model::{Op, Party};
 
 /// Whether the target did not answer: no completion, or one that says so.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
@@ -41,35 +41,41 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &Error) ->
     };
     let request = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
     match session.rig.execute(&request) {
-        Ok(_) => Outcome::Warn(Problem {
-            observed: format!(
+        Ok(_) => Outcome::Warn(
+            Problem::new(format!(
                 "a write to {name} completed; a write of this adapter to itself did not: {}",
                 error
+            ))
+            .expects(
+                "a completion with status 0 of both",
+                "the adapter is sound: the platform drops what an adapter sends to itself, so a \
+             program whose ranks share an adapter hangs; the puts below go to the other adapter",
+            )
+            .fix(
+                "let ranks of one node use different adapters, or shared memory and NVLink (NCCL and \
+             libfabric's fabric efa do by default); to see a peer answer, run fi_pingpong -p efa \
+             on another host and fi_pingpong -p efa HOST here",
+                Party::Program,
             ),
-            required: "a completion with status 0 of both".to_owned(),
-            why: "the adapter is sound: the platform drops what an adapter sends to itself, so a program whose ranks \
-                  share an adapter hangs; the puts below go to the other adapter"
-                .to_owned(),
-            fix: "let ranks of one node use different adapters, or shared memory and NVLink (NCCL and libfabric's \
-                  fabric efa do by default); to see a peer answer, run fi_pingpong -p efa on another host and \
-                  fi_pingpong -p efa HOST here"
-                .to_owned(),
-            who: Who::Code,
-        })
+        )
         .into(),
-        Err(second) if is_unanswered(&second) => failed(
-            format!(
-                "no write completed within {} ms, neither to this adapter nor to {name}: nothing arrives, as if the network dropped it",
-                timeout.as_millis()
-            ),
+        Err(second) if is_unanswered(&second) => Outcome::fail(format!(
+            "no write completed within {} ms, neither to this adapter nor to {name}: nothing \
+             arrives, as if the network dropped it",
+            timeout.as_millis()
+        ))
+        .expects(
             "a completion with status 0",
-            "most likely a security group drops the traffic between this node's adapters; otherwise the adapter did \
-             not get the doorbell",
-            "on EC2, let the security group allow all traffic within itself, inbound and outbound, on every EFA \
-             interface; then check the port's state (DEV-004); to see a peer answer, run fi_pingpong -p efa on another \
-             host and fi_pingpong -p efa HOST here",
-            Who::Host,
-        ),
+            "most likely a security group drops the traffic between this node's adapters; \
+             otherwise the adapter did not get the doorbell",
+        )
+        .fix(
+            "on EC2, let the security group allow all traffic within itself, inbound and \
+             outbound, on every EFA interface; then check the port's state (DEV-004); to see a \
+             peer answer, run fi_pingpong -p efa on another host and fi_pingpong -p efa HOST here",
+            Party::Account,
+        )
+        .into(),
         Err(second) => put_failed(&second, wait),
     }
 }
@@ -78,14 +84,17 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &Error) ->
 pub(super) fn without_network(mut outcomes: Outcomes) -> Outcomes {
     for (_, outcome) in &mut outcomes.0 {
         if let Outcome::Fail(problem) = outcome {
-            problem.why =
-                "the software adapter did not execute the request: it was told to lose requests, or its \
-                           thread got no CPU time"
-                    .to_owned();
-            problem.fix = "unset SOFTEFA_BREAK and SOFTEFA_DROP_LOOPBACK if they are set; otherwise raise --time-limit \
-                           (milliseconds), and if that does not help, report it (gda-probe report)"
-                .to_owned();
-            problem.who = Who::Code;
+            problem.why = Some(
+                "the software adapter did not execute the request: it was told to lose requests, or \
+             its thread got no CPU time"
+                    .to_owned(),
+            );
+            problem.fix = Some(
+                "unset SOFTEFA_BREAK and SOFTEFA_DROP_LOOPBACK if they are set; otherwise raise --time-limit \
+                 (milliseconds), and if that does not help, report it (gda-probe report)"
+                    .to_owned(),
+            );
+            problem.who = Some(Party::Caller);
         }
     }
     outcomes

@@ -10,11 +10,11 @@ use efa_gda::queue::{
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 use efa_gda::{Error, ErrorKind};
 
-use super::super::session::{Layer, Session, failed, missing};
+use super::super::session::{Layer, Session, missing};
 use super::pattern::Pattern;
-use crate::check::Outcomes;
+use crate::check::{Outcome, Outcomes};
 use crate::exchange::Deadline;
-use crate::model::{Op, Who};
+use crate::model::{Op, Party};
 use crate::worker::PutRequest;
 use crate::worker::short_limit;
 
@@ -68,13 +68,13 @@ impl Memory {
 }
 
 fn too_large(bytes: u64, available: u64) -> Outcomes {
-    failed(
-        format!("{bytes} bytes are needed, {available} are free"),
-        "memory for the source and the target of one operation",
-        "the probe writes every byte from one buffer and compares it in another",
-        "use a smaller --bytes, or run on a machine with more free memory",
-        Who::Code,
-    )
+    Outcome::fail(format!("{bytes} bytes are needed, {available} are free"))
+        .expects(
+            "memory for the source and the target of one operation",
+            "the probe writes every byte from one buffer and compares it in another",
+        )
+        .fix("use a smaller --bytes, or run on a machine with more free memory", Party::Caller)
+        .into()
 }
 
 /// Free memory, in bytes; None if the kernel does not report it.
@@ -100,13 +100,16 @@ pub(super) struct Moved {
 }
 
 pub(super) fn corrupted(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "every byte of the source at its offset in the target, and no other byte changed",
-        "a request completed with status 0 before its bytes arrived, or they went to another address",
-        "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Who::Host,
-    )
+    Outcome::fail(observed)
+        .expects(
+            "every byte of the source at its offset in the target, and no other byte changed",
+            "a request completed with status 0 before its bytes arrived, or they went to another address",
+        )
+        .fix(
+            "run again with -v, and report it with the versions of the adapter and its kernel driver",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// Where the causes of a status are listed.
@@ -127,7 +130,7 @@ pub(crate) fn put_failed(error: &Error, wait: u64) -> Outcomes {
                 "{}; on EC2, check that the security group allows all traffic within itself, inbound and outbound",
                 page(status)
             );
-            ("the adapter or the target refused the request", fix, Who::Host)
+            ("the adapter or the target refused the request", fix, Party::Account)
         }
         ErrorKind::Device(_) => (
             "the adapter did not complete the request in time: the doorbell did not arrive, the port is down, or the \
@@ -137,22 +140,22 @@ pub(crate) fn put_failed(error: &Error, wait: u64) -> Outcomes {
                 + "check the port's state, and that the security group allows all traffic within itself, inbound \
                    and outbound; some platforms drop what an adapter sends to itself: run fi_pingpong -p efa on \
                    another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound",
-            Who::Host,
+            Party::Account,
         ),
         ErrorKind::TooLong { limit, bytes, most } => return too_long(limit, bytes, most),
         ErrorKind::Unsupported => {
-            ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Who::Code)
+            ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Party::Caller)
         }
         ErrorKind::Gpu | ErrorKind::GpuLost => (
             "CUDA failed before or while the kernel ran; the observed text has its result",
             "on the host: run nvidia-smi and search dmesg for Xid; start the program again, because a lost \
              context cannot be used in its process"
                 .to_owned(),
-            Who::Host,
+            Party::Operator,
         ),
-        _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
+        _ => ("nothing was posted", "report it with the provider's version".to_owned(), Party::Operator),
     };
-    failed(error.to_string(), "a completion with status 0", why, &fix, who)
+    Outcome::fail(error.to_string()).expects("a completion with status 0", why).fix(fix, who).into()
 }
 
 /// The failed outcome for operations of `bytes` that exceed a limit. The library's hint is for callers of its API.
@@ -161,13 +164,13 @@ fn too_long(limit: Limit, bytes: u64, most: u64) -> Outcomes {
         Limit::Rdma => format!("use --bytes {most} or less; to move more, raise --count"),
         _ => format!("use --bytes {most} or less, or --op write, which moves more"),
     };
-    failed(
-        format!("a length of {bytes} exceeds the {most} bytes that {limit} allows"),
-        &format!("at most {most} bytes: {limit}"),
-        "an adapter refuses a longer request or moves only a part of it; nothing was posted",
-        &fix,
-        Who::Code,
-    )
+    Outcome::fail(format!("a length of {bytes} exceeds the {most} bytes that {limit} allows"))
+        .expects(
+            format!("at most {most} bytes: {limit}"),
+            "an adapter refuses a longer request or moves only a part of it; nothing was posted",
+        )
+        .fix(fix, Party::Caller)
+        .into()
 }
 
 pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
@@ -243,17 +246,20 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
 /// The outcome of a put that exceeded `--max-seconds`. All completed operations were compared.
 fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
-    failed(
-        format!(
-            "stopped after {} s: {completed} of {} operations are done, and all their bytes are right",
-            took.as_secs(),
-            request.count
-        ),
+    Outcome::fail(format!(
+        "stopped after {} s: {completed} of {} operations are done, and all their bytes are right",
+        took.as_secs(),
+        request.count
+    ))
+    .expects(
         "all operations within --max-seconds",
         "so many operations take longer than --max-seconds allows",
-        &format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
-        Who::Code,
     )
+    .fix(
+        format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
+        Party::Caller,
+    )
+    .into()
 }
 
 /// One round: its number, which is the seed of its bytes, its count of operations, and its bound.
@@ -375,13 +381,13 @@ impl Moving {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
                 if received.status != CompletionStatus::Ok {
                     let (code, status) = (received.status.code(), received.status);
-                    return Err(failed(
-                        format!("a receive completed with status {code}: {status}"),
-                        "receives that complete with status 0",
-                        "the adapter delivered a message or an immediate to this side with an error",
-                        &page(status),
-                        Who::Host,
-                    ));
+                    return Err(Outcome::fail(format!("a receive completed with status {code}: {status}"))
+                        .expects(
+                            "receives that complete with status 0",
+                            "the adapter delivered a message or an immediate to this side with an error",
+                        )
+                        .fix(page(status), Party::Operator)
+                        .into());
                 }
                 let operation = self.operation_of(&received).map_err(corrupted)?;
                 let arrival = arrivals.get_mut(operation).ok_or_else(|| {
@@ -449,22 +455,22 @@ impl Moving {
 }
 
 fn internal(error: impl ToString) -> Outcomes {
-    failed(
-        error.to_string(),
-        "accesses within the probe's buffers",
-        "this is a bug of gda-probe",
-        "report it with the version of gda-probe",
-        Who::Code,
-    )
+    Outcome::fail(error.to_string())
+        .expects("accesses within the probe's buffers", "this is a bug of gda-probe")
+        .fix("report it with the version of gda-probe", Party::Program)
+        .into()
 }
 
 /// The failed outcome for the error of a receive.
 fn receive_failed(error: &Error) -> Outcomes {
-    failed(
-        error.to_string(),
-        "a completion at the receiver for every operation",
-        "the sender's requests completed with status 0, so each must complete at the receiver too",
-        "run again with -v, and report it with the versions of the adapter and its kernel driver",
-        Who::Host,
-    )
+    Outcome::fail(error.to_string())
+        .expects(
+            "a completion at the receiver for every operation",
+            "the sender's requests completed with status 0, so each must complete at the receiver too",
+        )
+        .fix(
+            "run again with -v, and report it with the versions of the adapter and its kernel driver",
+            Party::Operator,
+        )
+        .into()
 }

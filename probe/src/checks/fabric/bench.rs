@@ -11,16 +11,12 @@ use efa_gda::wire::Peer;
 use efa_gda::{Error, Result};
 
 use super::on_gpu::another_queue;
-use super::{Session, refused};
-use crate::check::{Checked, Outcome, Outcomes, Unit, proven};
+use super::{MOVES_REGISTERED, Session, failure};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::{self, Bed, Case, Meter, REGION, cases, processor};
-use crate::checks::session::{failed, missing};
-use crate::model::Who;
+use crate::checks::session::missing;
+use crate::model::Party;
 use crate::model::bench::{Bench, Figure};
-
-/// The bench as a check, so that a crash in it is reported as this check's failure.
-pub(crate) static CHECK: Unit<Session> =
-    proven("PUT-006", "The bench completes", &["PUT-002", "PUT-003"], run);
 
 /// Added to a case's share of the time in the request for time, for a single slow call.
 const GRACE: Duration = Duration::from_secs(10);
@@ -91,18 +87,18 @@ fn region(session: &Session, access: Access) -> Result<Region, Outcomes> {
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
     domain.register(buffer, access).map_err(|error| {
-        refused(&error, "fi_mr_reg succeeds", "the adapter moves bytes of registered memory only", Who::Pod)
+        failure(&error).expects("fi_mr_reg succeeds", MOVES_REGISTERED).fix(error.hint(), Party::Pod).into()
     })
 }
 
 fn unusable(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "separate queues for the bench",
-        "the bench measures queues that no check uses",
-        "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
-        Who::Host,
-    )
+    Outcome::fail(observed)
+        .expects("separate queues for the bench", "the bench measures queues that no check uses")
+        .fix(
+            "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// The observed texts of `outcomes`, or why there is no result.
@@ -116,16 +112,17 @@ fn describe(outcomes: &Outcomes) -> String {
 }
 
 fn bench_failed(case: Case, error: &Error) -> Outcomes {
-    failed(
-        format!("{}: {}", case.describe(), error),
-        "every write completes with status 0",
-        "figures of failed writes mean nothing",
-        "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit (milliseconds)",
-        Who::Host,
-    )
+    Outcome::fail(format!("{}: {}", case.describe(), error))
+        .expects("every write completes with status 0", "figures of failed writes mean nothing")
+        .fix(
+            "run gda-probe put with the same options and fix what fails; on a slow machine, \
+             raise --time-limit (milliseconds)",
+            Party::Operator,
+        )
+        .into()
 }
 
-fn run(session: &mut Session) -> Checked {
+pub(crate) fn run(session: &mut Session) -> Checked {
     let request = session.request.bench.ok_or_else(|| missing("the bench"))?;
     let modes: Vec<DoorbellMode> = DoorbellMode::candidates(session.request.doorbell.only()).collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);

@@ -3,7 +3,7 @@
 
 use efa_gda::fabric::Version;
 
-use crate::model::Who;
+use crate::model::Party;
 use crate::releases::{
     COUNTERS_BY_DEFAULT, COUNTERS_OF_DRIVER, COUNTERS_OF_RDMA_CORE, INSTALLER_WITH_COUNTERS,
 };
@@ -40,7 +40,7 @@ pub(super) enum Cause {
     /// The user did not enable counters, and this release has them off by default. Nothing is known of the rest.
     OffByDefault,
     /// The fix, and the role that can apply it.
-    Fix(String, Who),
+    Fix(String, Party),
 }
 
 /// The release of libfabric to which a provider of this version belongs: 206.0 is of 2.6.
@@ -74,7 +74,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
                  which disables counters",
                 COUNTERS_BY_DEFAULT.describe()
             ),
-            Who::Pod,
+            Party::Job,
         );
     }
     if not_supported && facts.switch.is_none() && !COUNTERS_BY_DEFAULT.is_in(&facts.provider.to_string()) {
@@ -87,7 +87,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
                 COUNTERS_OF_DRIVER.first,
                 INSTALLER_WITH_COUNTERS.describe()
             ),
-            Who::Host,
+            Party::Operator,
         );
     }
     if not_supported && facts.api < FIRST_API {
@@ -96,7 +96,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
                 "install libfabric 2.6 or newer: domains of API {} have no counters, those of {FIRST_API} do",
                 facts.api
             ),
-            Who::Image,
+            Party::Image,
         );
     }
     if facts.rdma_core == Some(false) {
@@ -106,7 +106,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
                 COUNTERS_OF_RDMA_CORE.describe(),
                 INSTALLER_WITH_COUNTERS.describe()
             ),
-            Who::Image,
+            Party::Image,
         );
     }
     if not_supported {
@@ -115,7 +115,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
                 "use an adapter that has counters; with the in-tree kernel driver, install {} or newer",
                 COUNTERS_OF_DRIVER.describe()
             ),
-            Who::Host,
+            Party::Operator,
         );
     }
     fix(
@@ -126,7 +126,7 @@ pub(super) fn of(facts: &Facts) -> Cause {
             INSTALLER_WITH_COUNTERS.describe(),
             COUNTERS_OF_DRIVER.first
         ),
-        Who::Image,
+        Party::Image,
     )
 }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// The cause's fix must hold `text`.
-    fn expect(facts: &Facts, text: &str, who: Who) {
+    fn expect(facts: &Facts, text: &str, who: Party) {
         match of(facts) {
             Cause::Fix(fix, found) => assert!(fix.contains(text) && found == who, "{found:?}: {fix}"),
             Cause::OffByDefault => panic!("off by default: {facts:?}"),
@@ -159,25 +159,25 @@ mod tests {
             expect(
                 &Facts { driver: Some("3.1.0g".to_owned()), ..facts(code) },
                 "installer 1.50.0",
-                Who::Host,
+                Party::Operator,
             );
         }
     }
 
     #[test]
     fn function_not_implemented_is_a_missing_rdma_core_65_or_a_build_without_it() {
-        expect(&Facts { rdma_core: Some(false), ..facts(libc::ENOSYS) }, "rdma-core 65", Who::Image);
-        expect(&facts(libc::ENOSYS), "built with rdma-core 65", Who::Image);
+        expect(&Facts { rdma_core: Some(false), ..facts(libc::ENOSYS) }, "rdma-core 65", Party::Image);
+        expect(&facts(libc::ENOSYS), "built with rdma-core 65", Party::Image);
     }
 
     #[test]
     fn not_supported_is_a_variable_an_old_api_or_the_adapter() {
         for value in ["0", "yes", "true", ""] {
             let disabled = Facts { switch: Some(value.to_owned()), ..facts(libc::EOPNOTSUPP) };
-            expect(&disabled, "set FI_EFA_USE_HW_CNTR=1", Who::Pod);
+            expect(&disabled, "set FI_EFA_USE_HW_CNTR=1", Party::Job);
         }
-        expect(&Facts { api: Version::new(2, 3), ..facts(libc::EOPNOTSUPP) }, "API 2.3", Who::Image);
-        expect(&facts(libc::EOPNOTSUPP), "an adapter that has counters", Who::Host);
+        expect(&Facts { api: Version::new(2, 3), ..facts(libc::EOPNOTSUPP) }, "API 2.3", Party::Image);
+        expect(&facts(libc::EOPNOTSUPP), "an adapter that has counters", Party::Operator);
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let unset = Facts { switch: None, ..facts(libc::EOPNOTSUPP) };
         assert_eq!(of(&unset), Cause::OffByDefault);
         let newer = Facts { provider: Version::new(2, 7), ..unset };
-        expect(&newer, "an adapter that has counters", Who::Host);
+        expect(&newer, "an adapter that has counters", Party::Operator);
     }
 
     #[test]

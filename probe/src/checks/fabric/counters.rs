@@ -17,7 +17,7 @@ use super::{Libfabric, Session, neighbour};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data::{WRONG, is_unanswered};
 use crate::checks::session::{Layer, close_queue, introduce, missing, text};
-use crate::model::Who;
+use crate::model::Party;
 use crate::releases::COUNTERS_BY_DEFAULT;
 use crate::system::System;
 
@@ -44,7 +44,7 @@ impl From<Error> for Uncompared {
 }
 
 /// GDA-010.
-pub(super) fn count(session: &mut Session) -> Checked {
+pub(crate) fn count(session: &mut Session) -> Checked {
     let wait = Duration::from_millis(session.request.wait);
     let mut of = String::new();
     let mut counted = one_success_and_one_error(&session.rig.objects, None, wait);
@@ -70,13 +70,13 @@ pub(super) fn count(session: &mut Session) -> Checked {
             "report it with the versions of the adapter and its kernel driver; until then, read completions from the \
              queue"
                 .to_owned(),
-            Who::Host,
+            Party::Operator,
         )),
         Err(Uncompared::NotOpened(error)) if error.kind() == ErrorKind::Unsupported => {
             Ok(not_opened(session, &error))
         }
         Err(Uncompared::NotOpened(error) | Uncompared::Refused(error)) => {
-            Err(uncounted(error.what().to_owned(), error.hint().to_owned(), Who::Host))
+            Err(uncounted(error.what().to_owned(), error.hint().to_owned(), Party::Operator))
         }
         Err(Uncompared::NotRegistered(outcomes)) => Ok(outcomes),
         Err(Uncompared::Unanswered(why) | Uncompared::Unexpected(why)) => Outcome::unknown(format!(
@@ -200,14 +200,13 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<Values
 }
 
 /// A warning, because queues work without counters. NCCL's EFA-GDA does not: its verdict needs a pass.
-fn uncounted(observed: String, fix: String, who: Who) -> Outcomes {
-    Outcome::warn(
-        observed,
-        "a counter that opens, binds, and counts successes and errors separately",
-        "without counters, a GPU reads completions one by one from the completion queue; NCCL's \
+fn uncounted(observed: String, fix: String, who: Party) -> Outcomes {
+    Outcome::warn(observed)
+        .expects(
+            "a counter that opens, binds, and counts successes and errors separately",
+            "without counters, a GPU reads completions one by one from the completion queue; NCCL's \
          EFA-GDA cannot do that and does not start",
-        fix,
-        who,
-    )
-    .into()
+        )
+        .fix(fix, who)
+        .into()
 }

@@ -7,43 +7,19 @@ use efa_gda::fabric::{
     ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
 };
 
-use super::{Session, refusal};
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use super::{Session, refused};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, missing, open};
-use crate::model::Who;
+use crate::checks::session::{describe_peer, missing, open};
+use crate::model::{PROVIDER, Party};
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
-
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    declared("GDA-001", "The provider is new enough for GDA operations", &["LIB-001"], release),
-    proven("GDA-002", "The domain has the GDA operations", &["FAB-005"], table),
-    proven("GDA-003", "query_qp_wqs succeeds", &["GDA-002", "FAB-009"], work_queues),
-    proven("GDA-004", "query_cq succeeds", &["GDA-002", "FAB-007"], completion_queue),
-    proven("GDA-005", "query_addr succeeds", &["GDA-002", "FAB-010"], address),
-    proven("GDA-006", "get_mr_lkey succeeds", &["GDA-002", "FAB-008"], local_key),
-    declared("GDA-007", "The provider offers completion counters", &["GDA-002"], counters),
-    declared("GDA-008", "The provider offers completion queues in external memory", &["GDA-002"], external),
-    proven(
-        "GDA-009",
-        "A completion queue opens in external memory", // It queries the depth of the queue that it opens.
-        &["GDA-002", "GDA-004"],
-        external_opens,
-    ),
-    proven(
-        "GDA-010",
-        "A completion counter counts",
-        &["GDA-007", "GDA-003", "GDA-006", "FAB-010"],
-        super::counters::count,
-    ),
-];
 
 /// A provider version with its libfabric release: 206.0 is of 2.6.
 fn describe(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
 
-fn release(session: &mut Session) -> Checked {
+pub(crate) fn release(session: &mut Session) -> Checked {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
     let mut has = describe(info.provider_version());
     if let Some(library) = &session.start.library {
@@ -67,35 +43,33 @@ fn release_of_library(session: &Session) -> Checked {
 }
 
 fn too_old(observed: String) -> Outcomes {
-    Outcome::fail(
-        observed,
-        format!(
-            "{} or newer, because GDA operations need {}",
-            describe(FIRST_WITH_GDA_OPS),
-            GDA_OPS.describe()
-        ),
-        "older providers do not have the operations that expose a queue",
-        format!(
-            "install {} or newer in the image (the current EFA installer has one), where every program \
+    Outcome::fail(observed)
+        .expects(
+            format!(
+                "{} or newer, because GDA operations need {}",
+                describe(FIRST_WITH_GDA_OPS),
+                GDA_OPS.describe()
+            ),
+            "older providers do not have the operations that expose a queue",
+        )
+        .fix(
+            format!(
+                "install {} or newer in the image (the current EFA installer has one), where every program \
              finds it first (LD_LIBRARY_PATH, ld.so.conf)",
-            GDA_OPS.describe()
-        ),
-        Who::Image,
-    )
-    .into()
+                GDA_OPS.describe()
+            ),
+            Party::Image,
+        )
+        .into()
 }
 
-fn table(session: &mut Session) -> Checked {
+pub(crate) fn table(session: &mut Session) -> Checked {
     let ops = match open(&session.rig.objects.domain, "the domain")?.gda_ops() {
         Err(_) if session.rig.objects.info.as_ref().is_some_and(is_too_old) => {
             let why = "the provider is older than the GDA operations";
-            return Outcome::Skip("GDA-001".to_owned(), why.to_owned()).into();
+            return Outcome::Skip(PROVIDER.to_owned(), why.to_owned()).into();
         }
-        opened => opened.map_err(refusal(
-            "fi_open_ops(\"efa gda ops\") succeeds",
-            "these operations expose a queue's memory and doorbell",
-            Who::Image,
-        ))?,
+        opened => opened.map_err(refused)?,
     };
     let offered = ops.available();
     let available = offered.iter().filter(|(_, availability)| availability.is_ok()).map(|(name, _)| *name);
@@ -104,37 +78,35 @@ fn table(session: &mut Session) -> Checked {
     Outcome::pass(observed).into()
 }
 
-fn work_queues(session: &mut Session) -> Checked {
+pub(crate) fn work_queues(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
-    let queues = ops.query_qp_wqs(endpoint).map_err(refusal("query_qp_wqs succeeds", EXPOSES, Who::Image))?;
+    let queues = ops.query_qp_wqs(endpoint).map_err(refused)?;
     (session.rig.send, session.rig.receive) = (Some(queues.send), Some(queues.receive));
     Outcome::pass("the GDA operations expose the send queue and the receive queue").into()
 }
 
-fn completion_queue(session: &mut Session) -> Checked {
+pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let ops = open(&session.rig.objects.ops, "the completion queue")?;
     let completions = open(&session.rig.objects.completions, "the completion queue")?;
-    let queue = ops.query_cq(completions).map_err(refusal("query_cq succeeds", EXPOSES, Who::Image))?;
+    let queue = ops.query_cq(completions).map_err(refused)?;
     session.rig.completion = Some(queue);
     Outcome::pass("the GDA operations expose the completion queue").into()
 }
 
-fn address(session: &mut Session) -> Checked {
+pub(crate) fn address(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
     let address = *open(&objects.own_address, "the endpoint")?;
-    let why = "a work-queue entry names its target by these three numbers";
-    let peer = ops.query_addr(endpoint, address).map_err(refusal("query_addr succeeds", why, Who::Image))?;
+    let peer = ops.query_addr(endpoint, address).map_err(refused)?;
     session.rig.peer = Some(peer);
     Outcome::pass(describe_peer(&peer)).into()
 }
 
-fn local_key(session: &mut Session) -> Checked {
+pub(crate) fn local_key(session: &mut Session) -> Checked {
     let ops = open(&session.rig.objects.ops, "the memory region")?;
     let region = open(&session.rig.objects.region, "the memory region")?;
-    let why = "a work-queue entry names its local memory by this key";
-    let key = ops.get_mr_lkey(region).map_err(refusal("get_mr_lkey succeeds", why, Who::Image))?;
+    let key = ops.get_mr_lkey(region).map_err(refused)?;
     Outcome::pass(format!("lkey {:#x}", key.get())).into()
 }
 
@@ -146,7 +118,7 @@ fn offered(session: &Session, operation: &str) -> Option<Result<(), UnavailableR
 
 /// A table of five operations is a failure even if its release has no more, because nothing in the table marks
 /// its end.
-fn counters(session: &mut Session) -> Checked {
+pub(crate) fn counters(session: &mut Session) -> Checked {
     let availability = offered(session, "cntr_open_ext").ok_or_else(|| missing("the table of operations"))?;
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
     let broken = "use libfabric's built-in efa provider, and report this one to its maintainer";
@@ -164,32 +136,24 @@ fn counters(session: &mut Session) -> Checked {
         }
         other => (format!("not offered: {other}"), broken.to_owned()),
     };
-    Outcome::fail(
-        observed,
-        format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
-        "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
+    Outcome::fail(observed)
+        .expects(
+            format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
+            "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
               address instead of the sixth operation; queues work without it, with completions read from the \
               completion queue",
-        fix,
-        Who::Image,
-    )
-    .into()
+        )
+        .fix(fix, Party::Image)
+        .into()
 }
 
-fn external(session: &mut Session) -> Checked {
+pub(crate) fn external(session: &mut Session) -> Checked {
     let availability = offered(session, "cq_open_ext").ok_or_else(|| missing("the table of operations"))?;
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
-    Outcome::warn(
-        format!("not offered: {absence}"),
-        "cq_open_ext in the provider's table",
-        "queues work without it: the driver allocates completion queues in host memory",
-        "to place completions in a GPU's memory, install the current EFA installer's libfabric in the image",
-        Who::Image,
-    )
-    .into()
+    Outcome::warn(format!("not offered: {absence}")).into()
 }
 
-fn external_opens(session: &mut Session) -> Checked {
+pub(crate) fn external_opens(session: &mut Session) -> Checked {
     let ops = open(&session.rig.objects.ops, "the table of operations")?;
     if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
         return Outcome::unknown("the provider does not offer cq_open_ext (GDA-008)").into();
@@ -214,14 +178,16 @@ fn external_opens(session: &mut Session) -> Checked {
         Ok(raw) if raw.num_entries >= external_memory::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
-        Ok(raw) => Outcome::warn(
-            format!("{} entries", raw.num_entries),
-            format!("at least the {} requested entries", external_memory::ENTRIES),
-            "a completion queue with fewer entries than its program expects can overrun",
-            "read the depth with query_cq after opening, and report this with the provider's version",
-            Who::Image,
-        )
-        .into(),
+        Ok(raw) => Outcome::warn(format!("{} entries", raw.num_entries))
+            .expects(
+                format!("at least the {} requested entries", external_memory::ENTRIES),
+                "a completion queue with fewer entries than its program expects can overrun",
+            )
+            .fix(
+                "read the depth with query_cq after opening, and report this with the provider's version",
+                Party::Image,
+            )
+            .into(),
         Err(error) => Err(not_opened(&error)),
     };
     if let Err(error) = queue.close() {
@@ -234,12 +200,11 @@ fn external_opens(session: &mut Session) -> Checked {
 
 /// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
-    Outcome::warn(
-        error.what().to_owned(),
-        "cq_open_ext, query_cq and fi_close succeed",
-        "a GPU reads completions in its memory faster than across PCIe",
-        error.hint(),
-        Who::Host,
-    )
-    .into()
+    Outcome::warn(error.what())
+        .expects(
+            "cq_open_ext, query_cq and fi_close succeed",
+            "a GPU reads completions in its memory faster than across PCIe",
+        )
+        .fix(error.hint(), Party::Operator)
+        .into()
 }

@@ -9,8 +9,8 @@ use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::{failed, open};
-use crate::model::Who;
+use crate::checks::session::open;
+use crate::model::Party;
 use crate::system::System;
 
 /// Bytes that are registered.
@@ -19,7 +19,7 @@ const BYTES: usize = 64 << 10;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// CUDA-014.
-pub(super) fn registers(session: &mut Session) -> Checked {
+pub(crate) fn registers(session: &mut Session) -> Checked {
     let gpu = on_gpu::gpu(session)?;
     let library = open(&session.start.library, "libfabric")?;
     let adapter = open(&session.rig.objects.info, "libfabric")?;
@@ -31,21 +31,23 @@ pub(super) fn registers(session: &mut Session) -> Checked {
             return Outcome::Unknown(Some(error.what().to_owned()), why).into();
         }
         Err(error) => {
-            return Err(refused(error.what().to_owned(), WITH_CUDA.to_owned(), Who::Image));
+            return Outcome::fail(error.what()).fix(WITH_CUDA, Party::Image).into();
         }
     };
-    let fabric =
-        Fabric::open(library, &info).map_err(super::refusal("fi_fabric succeeds", WHY, Who::Image))?;
+    let fabric = Fabric::open(library, &info).map_err(super::refused)?;
     match register_twice(&fabric, &info, &gpu) {
         Ok((here, Ok(_))) => Outcome::pass(here).into(),
-        Ok((here, Err(elsewhere))) => Outcome::warn(
-            format!("{here}; in a thread without a CUDA context: {elsewhere}"),
+        Ok((here, Err(elsewhere))) => Outcome::warn(format!(
+            "{here}; in a thread without a CUDA context: {elsewhere}"
+        ))
+        .expects(
             "registration succeeds in every thread",
-            "programs register in threads of their own, and fi_mr_regattr then returns \"operation not \
-            supported\"",
+            "programs register in threads of their own, and fi_mr_regattr then returns \"operation not supported\"",
+        )
+        .fix(
             "make the GPU's context current in the thread that registers (cudaSetDevice and cudaFree(0), or \
                   cuCtxSetCurrent), or pass memory as a dmabuf",
-            Who::Code,
+            Party::Program,
         )
         .into(),
         Err(error) => {
@@ -67,19 +69,12 @@ fn refused_on(root: &Path, error: &Error, loaded: &str) -> Outcomes {
     let (fix, who) = cause(&error.to_string(), &facts);
     let observed = error.what().to_owned();
     let observed = observed.strip_prefix("the GPU memory was not registered: ").unwrap_or(&observed);
-    refused(format!("{observed}; {}{loaded}", facts.describe()), fix, who)
+    Outcome::fail(format!("{observed}; {}{loaded}", facts.describe())).fix(fix, who).into()
 }
 
 /// The fix if the provider has no FI_HMEM.
 pub(super) const WITH_CUDA: &str = "install a libfabric that was built with CUDA (the current EFA installer's), where \
                                     libcuda.so.1 is on the loader's path, and unset FI_HMEM_DISABLE_P2P";
-const WHY: &str =
-    "NCCL, NVSHMEM and DeepEP register the GPU's memory; without that, only host memory can be moved";
-
-fn refused(observed: String, fix: String, who: Who) -> Outcomes {
-    failed(observed, "memory of the GPU registers, as a dmabuf or by its address", WHY, &fix, who)
-}
-
 /// Registers memory in this thread, and in another one. Returns how it was registered here, and the other's result.
 fn register_twice(
     fabric: &Fabric,
@@ -142,52 +137,52 @@ impl Facts {
 const EXPORT: &str = "cuMemGetHandleForAddressRange failed";
 
 /// The fix for an error text, by the last code in it, which is that of the registration by address.
-fn cause(error: &str, facts: &Facts) -> (String, Who) {
+fn cause(error: &str, facts: &Facts) -> (String, Party) {
     let codes = error.split("(-").skip(1).filter_map(|rest| rest.split(')').next()?.parse::<i32>().ok());
     let dmabuf =
         "a libfabric that registers GPU memory as a dmabuf (API 1.20 or newer; the current EFA installer's)";
     let (fix, who) = match codes.last() {
-        Some(libc::EPERM | libc::EACCES) => return (PRIVILEGED.to_owned(), Who::Pod),
+        Some(libc::EPERM | libc::EACCES) => return (PRIVILEGED.to_owned(), Party::Pod),
         // CUDA refused to export the memory, so no library can register a dmabuf.
         Some(libc::EINVAL) if !facts.peermem && error.contains(EXPORT) => {
             let other = match facts.open {
                 Some(true) => "(CUDA exports no dmabuf here, and another libfabric does not change that)",
                 _ => "or install NVIDIA's open kernel modules, whose driver exports dmabufs",
             };
-            (format!("on the host: load nvidia-peermem: `modprobe nvidia-peermem` {other}"), Who::Host)
+            (format!("on the host: load nvidia-peermem: `modprobe nvidia-peermem` {other}"), Party::Operator)
         }
         Some(libc::EINVAL) if !facts.peermem => (
             format!(
                 "use {dmabuf}, or load nvidia-peermem on the host: without either, the adapter cannot reach the memory"
             ),
-            Who::Image,
+            Party::Image,
         ),
         Some(libc::EFAULT) => (
             format!("use {dmabuf}, instead of one that registers the address as if it were host memory"),
-            Who::Image,
+            Party::Image,
         ),
         Some(libc::ENOSYS) => (
             "install a libfabric that was built with CUDA and with an rdma-core that has ibv_reg_dmabuf_mr (34)"
                 .to_owned(),
-            Who::Image,
+            Party::Image,
         ),
         Some(libc::EOPNOTSUPP) => (
             "make the GPU's context current in the thread that registers; on the host, use the open kernel modules of \
              NVIDIA's driver, which export dmabufs"
                 .to_owned(),
-            Who::Host,
+            Party::Operator,
         ),
-        Some(libc::ENOMEM) => ("raise the limit of locked memory (ENV-003)".to_owned(), Who::Pod),
+        Some(libc::ENOMEM) => ("raise the limit of locked memory (ENV-003)".to_owned(), Party::Pod),
         _ => (
             "on the host: load the efa driver 2.x and NVIDIA's open kernel modules for dmabuf, or nvidia-peermem"
                 .to_owned(),
-            Who::Host,
+            Party::Operator,
         ),
     };
     match facts.privileged {
         true => (fix, who),
         // The next run names what is left.
-        false => (PRIVILEGED.to_owned(), Who::Pod),
+        false => (PRIVILEGED.to_owned(), Party::Pod),
     }
 }
 

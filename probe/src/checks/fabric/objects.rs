@@ -2,10 +2,9 @@
 
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
-use super::{Session, refusal, refusal_then};
-use crate::check::{Checked, Outcome, Unit, proven};
+use super::{Session, refused, refused_then};
+use crate::check::{Checked, Outcome};
 use crate::checks::session::open;
-use crate::model::Who;
 
 /// Capacity of the address vector: the probe needs a few addresses.
 pub(super) const PEERS: usize = 16;
@@ -14,69 +13,49 @@ pub(super) const COMPLETIONS: usize = 8192;
 /// Bytes of the region that the registration check registers.
 const REGION: usize = 64 << 10;
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<super::Session>] = &[
-    proven("FAB-004", "The fabric opens", &["FAB-003"], fabric),
-    proven("FAB-005", "The domain opens", &["FAB-004"], domain),
-    proven("FAB-006", "An address vector opens", &["FAB-005"], address_vector),
-    proven("FAB-007", "A completion queue opens", &["FAB-005"], completion_queue),
-    proven("FAB-008", "Memory registers", &["FAB-005"], memory),
-    proven("FAB-009", "An endpoint enables", &["FAB-006", "FAB-007"], endpoint),
-    proven("FAB-010", "The address vector accepts the endpoint's address", &["FAB-009"], own_address),
-];
-
-fn fabric(session: &mut Session) -> Checked {
+pub(crate) fn fabric(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let rig = &mut session.rig.objects;
     let info = open(&rig.info, "libfabric")?;
-    let opened = efa_gda::fabric::Fabric::open(library, info).map_err(refusal(
-        "fi_fabric succeeds",
-        "all other objects are opened on the fabric",
-        Who::Image,
-    ))?;
+    let opened = efa_gda::fabric::Fabric::open(library, info).map_err(refused)?;
     rig.fabric = Some(opened);
     Outcome::pass(info.fabric_name()).into()
 }
 
-fn domain(session: &mut Session) -> Checked {
+pub(crate) fn domain(session: &mut Session) -> Checked {
     let rig = &mut session.rig.objects;
     let (fabric, info) = (open(&rig.fabric, "the fabric")?, open(&rig.info, "the fabric")?);
-    let why = "fi_domain opens the adapter's device and allocates a protection domain";
-    rig.domain = Some(fabric.domain(info).map_err(refusal("fi_domain succeeds", why, Who::Pod))?);
+    rig.domain = Some(fabric.domain(info).map_err(refused)?);
     Outcome::pass(info.domain_name()).into()
 }
 
-fn address_vector(session: &mut Session) -> Checked {
+pub(crate) fn address_vector(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
-    let why = "the address vector holds address handles";
-    let addresses = domain.address_vector(PEERS).map_err(refusal("fi_av_open succeeds", why, Who::Image))?;
+    let addresses = domain.address_vector(PEERS).map_err(refused)?;
     session.rig.objects.addresses = Some(addresses);
     Outcome::pass(format!("capacity for {PEERS} addresses")).into()
 }
 
-fn completion_queue(session: &mut Session) -> Checked {
+pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
-    let why = "the adapter writes completions into it";
     let opened = domain.completion_queue(COMPLETIONS);
-    session.rig.objects.completions =
-        Some(opened.map_err(refusal("fi_cq_open succeeds", why, Who::Image))?);
+    session.rig.objects.completions = Some(opened.map_err(refused)?);
     Outcome::pass(format!("at least {COMPLETIONS} entries")).into()
 }
 
-fn memory(session: &mut Session) -> Checked {
+pub(crate) fn memory(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
     let registered = domain.register(buffer, Access::ALL);
-    let region = registered.map_err(refusal("fi_mr_reg succeeds", why, Who::Pod))?;
+    let region = registered.map_err(refused)?;
     let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(observed).into()
 }
 
-fn endpoint(session: &mut Session) -> Checked {
+pub(crate) fn endpoint(session: &mut Session) -> Checked {
     let rig = &session.rig.objects;
     let (domain, info) = (open(&rig.domain, "the domain")?, open(&rig.info, "the domain")?);
     let addresses = open(&rig.addresses, "the domain")?;
@@ -87,14 +66,11 @@ fn endpoint(session: &mut Session) -> Checked {
          the driver is stuck",
         info.domain_name()
     );
-    let required = "fi_endpoint, fi_ep_bind and fi_enable succeed";
-    let why = "fi_enable creates the queue pair";
-    let enabled = enabled.map_err(refusal_then(required, why, Who::Host, &next))?;
-    session.rig.objects.endpoint = Some(enabled);
+    session.rig.objects.endpoint = Some(enabled.map_err(refused_then(next))?);
     Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
 }
 
-fn own_address(session: &mut Session) -> Checked {
+pub(crate) fn own_address(session: &mut Session) -> Checked {
     let rig = &session.rig.objects;
     let endpoint = open(&rig.endpoint, "the endpoint")?;
     let addresses = open(&rig.addresses, "the endpoint")?;
@@ -104,9 +80,7 @@ fn own_address(session: &mut Session) -> Checked {
          endpoint",
         rig.info.as_ref().map(|info| info.domain_name()).unwrap_or_default()
     );
-    let required = "fi_getname and fi_av_insert succeed";
-    let why = "a writer needs an address handle for its target, and the target needs one for the writer";
-    let (address, length) = inserted.map_err(refusal_then(required, why, Who::Image, &next))?;
+    let (address, length) = inserted.map_err(refused_then(next))?;
     session.rig.objects.own_address = Some(address);
     Outcome::pass(format!("{length} bytes")).into()
 }

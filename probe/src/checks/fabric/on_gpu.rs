@@ -12,12 +12,12 @@ use efa_gda::smaps::MemoryKind;
 use efa_gda::{Error, Refused};
 
 use super::objects::COMPLETIONS;
-use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
-use crate::check::{Checked, Nature, Outcome, Outcomes, Unit, proven};
-use crate::checks::cuda::PEER_MAPPING;
+use super::{Libfabric, Session, neighbour};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data;
-use crate::checks::session::{Layer as _, Poster, Rig, failed, introduce, missing, text};
-use crate::model::{Finding, Pair, State, Who};
+use crate::checks::rows::{Turn, plan};
+use crate::checks::session::{Layer as _, Poster, Rig, introduce, missing, text};
+use crate::model::{Finding, LOOPBACK, PEER_MAPPING, Pair, Party, State};
 use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor};
@@ -25,53 +25,6 @@ use crate::worker::{Event, Executor};
 /// Additional time to open a context, which takes seconds on a machine with many GPUs, and to compile kernels,
 /// which takes a second or two.
 const STARTING: Duration = Duration::from_secs(20);
-
-/// The checks of a pair, in their order; the pair is their subject. The checks of `data` follow.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven(
-        "CUDA-008",
-        "The send queue and doorbell map into the GPU",
-        &["CUDA-005", "CUDA-009", "QUE-005"],
-        sends,
-    )
-    .of(Nature::Gpu),
-    proven(
-        "CUDA-012",
-        "The completion queue maps into the GPU",
-        &["CUDA-005", "CUDA-009", "QUE-005"],
-        completions,
-    )
-    .of(Nature::Gpu),
-    proven("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives)
-        .of(Nature::Gpu),
-    proven(
-        "CUDA-014",
-        "The GPU's memory registers with the adapter",
-        &["CUDA-005", "CUDA-009", "FAB-005"],
-        gpu_memory::registers,
-    )
-    .of(Nature::Gpu),
-    proven(
-        "QUE-008",
-        "A doorbell mode works for the queue",
-        &["CUDA-005", "CUDA-010", "QUE-006", "QUE-007"],
-        takes_doorbell_mode,
-    )
-    .of(Nature::Gpu),
-];
-
-/// The checks of what a GPU and an adapter share: parts of the queue, and memory.
-pub(crate) static MAPPING: [&Unit<Session>; 4] = [&CHECKS[0], &CHECKS[1], &CHECKS[2], &CHECKS[3]];
-
-/// The checks of each pair of a GPU and an adapter. They follow the checks of the adapter that open its queue.
-pub(crate) fn pair_checks() -> impl Iterator<Item = &'static Unit<Session>> {
-    CHECKS.iter().chain(data::checks().iter().filter(|unit| unit.check.code.starts_with("PUT")))
-}
-
-/// The checks of a pair's adapter that open its queue.
-pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<Session>> {
-    adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER)
-}
 
 /// Runs the checks of every requested pair, each on a separate queue.
 pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>) {
@@ -83,10 +36,9 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
         Executor::Pairs(pairs) => pairs.clone(),
     };
     stream.send(&Event::Adapters(names.clone()));
-    let opening: Vec<_> = opening().collect();
-    let posting = with_bench(pair_checks().collect(), &session.request);
+    let (opening, each) = (plan(&session.request, Turn::Opening), plan(&session.request, Turn::Each));
     if names.is_empty() {
-        opening.iter().chain(&posting).for_each(|unit| stream.run(unit, None, session));
+        session.run(stream, None, &[&opening[..], &each].concat());
     }
     // The GPU whose context can be reused. A failed check may have broken its context.
     let mut sound: Option<u32> = None;
@@ -100,8 +52,8 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
         let gpu = session.rig.objects.gpu.take().filter(|_| sound == Some(pair.gpu));
         session.rig = Rig::new(Libfabric { info, gpu, ..Libfabric::default() });
         session.gpu = Some(pair.gpu);
-        session.run_for(stream, &pair.adapter, &opening);
-        session.run_for(stream, &pair.subject(), &posting);
+        session.run(stream, Some(&pair.adapter), &opening);
+        session.run(stream, Some(&pair.subject()), &each);
         sound = (!stream.failed(&pair.subject())).then_some(pair.gpu);
     }
 }
@@ -143,13 +95,17 @@ pub(super) fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
 }
 
 fn gpu_failed(error: &Error) -> Outcomes {
-    failed(
-        error.to_string(),
-        "a GPU that can use the adapter's queue",
-        "CUDA refused a call or lost the context; nothing was posted after that",
-        "look up CUDA's result in the observed text; on the host, run nvidia-smi and search dmesg for Xid",
-        Who::Host,
-    )
+    Outcome::fail(error.to_string())
+        .expects(
+            "a GPU that can use the adapter's queue",
+            "CUDA refused a call or lost the context; nothing was posted after that",
+        )
+        .fix(
+            "look up CUDA's result in the observed text; on the host, run nvidia-smi and search \
+             dmesg for Xid",
+            Party::Operator,
+        )
+        .into()
 }
 
 /// The wanted parts that CUDA registered, and the refusals of the others.
@@ -194,39 +150,22 @@ fn explained(session: &Session, refused: &[String]) -> Result<(), Outcomes> {
     }
 }
 
-fn sends(session: &mut Session) -> Checked {
+pub(crate) fn sends(session: &mut Session) -> Checked {
     let (mapped, refused) = parts(session, ["send queue", "doorbell"])?;
     if refused.is_empty() {
         return all_mapped(&mapped);
     }
     explained(session, &refused)?;
-    Err(failed(
-        refused.join("; "),
-        "cuMemHostRegister accepts the send queue's memory and the doorbell",
-        "the GPU cannot write entries or ring the doorbell without these mappings",
-        "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" if it is not set (CUDA-002), and search dmesg \
-         for NVRM; until then, use --doorbell record or --doorbell staged, in which a host thread rings",
-        Who::Host,
-    ))
+    Err(Outcome::fail(refused.join("; ")).into())
 }
 
-fn completions(session: &mut Session) -> Checked {
+pub(crate) fn completions(session: &mut Session) -> Checked {
     let (mapped, refused) = parts(session, ["completion queue", "completion doorbell"])?;
     if refused.is_empty() {
         return all_mapped(&mapped);
     }
     explained(session, &refused)?;
-    Outcome::warn(
-        format!("{}; {}", refused.join("; "), host_completions(session)),
-        "cuMemHostRegister accepts the completion queue for reading",
-        "kernels read completions to learn which requests are done and how many slots are free; without \
-         this mapping, a host thread relays each completion to the GPU",
-        "on the host: check CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
-         a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
-         program: use completion counters, or let GpuQueue::with_doorbell relay completions",
-        Who::Host,
-    )
-    .into()
+    Outcome::warn(format!("{}; {}", refused.join("; "), host_completions(session))).into()
 }
 
 /// Whether the host can read the completions of requests that the GPU posts.
@@ -241,7 +180,7 @@ fn host_completions(session: &Session) -> String {
     }
 }
 
-fn receives(session: &mut Session) -> Checked {
+pub(crate) fn receives(session: &mut Session) -> Checked {
     match parts(session, ["receive queue", "receive doorbell"])? {
         (mapped, refused) if refused.is_empty() && mapped.is_empty() => {
             Outcome::pass("this queue has no receive queue").into()
@@ -249,20 +188,15 @@ fn receives(session: &mut Session) -> Checked {
         (mapped, refused) if refused.is_empty() => all_mapped(&mapped),
         (_, refused) => {
             explained(session, &refused)?;
-            Outcome::warn(
-                refused.join("; "),
-                "cuMemHostRegister accepts the receive queue and its doorbell",
-                "without this mapping, the host must post receives for the GPU",
-                "on the host: check CUDA-002 first, and search dmesg for NVRM; programs that only write and read need \
-                 no receives",
-                Who::Host,
-            )
-            .into()
+            Outcome::warn(refused.join("; ")).into()
         }
     }
 }
 
-fn takes_doorbell_mode(session: &mut Session) -> Checked {
+pub(crate) fn takes_doorbell_mode(session: &mut Session) -> Checked {
+    if session.gpu.is_none() {
+        return data::takes_doorbell_mode(session);
+    }
     Outcome::pass(map_into_gpu(session)?).into()
 }
 
@@ -322,9 +256,7 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
 fn loopback_works(session: &Session) -> bool {
     let adapter = session.rig.objects.adapter();
     let dropped = |one: &Finding| {
-        one.code == data::LOOPBACK
-            && one.state == State::Warn
-            && one.subject.as_deref() == Some(adapter.as_str())
+        one.code == LOOPBACK && one.state == State::Warn && one.subject.as_deref() == Some(adapter.as_str())
     };
     !session.request.findings.iter().any(dropped)
 }
@@ -354,12 +286,15 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
 }
 
 fn no_doorbell_mode(observed: String) -> Outcomes {
-    failed(
-        observed,
-        "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
-        "without one, nothing rings for the GPU's entries",
-        "fix CUDA-008, which names the parts that CUDA refused; or use --doorbell staged, which needs \
+    Outcome::fail(observed)
+        .expects(
+            "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
+            "without one, nothing rings for the GPU's entries",
+        )
+        .fix(
+            "fix CUDA-008, which names the parts that CUDA refused; or use --doorbell staged, which needs \
          the least from the adapter",
-        Who::Host,
-    )
+            Party::Operator,
+        )
+        .into()
 }

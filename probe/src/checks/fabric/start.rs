@@ -6,47 +6,37 @@ use efa_gda::fabric::{EFA_DIRECT, Info, Library, Query, QueryOption, Version};
 use efa_gda::{Error, ErrorKind};
 use efa_gda_sys::LoadError;
 
-use super::{Session, gpu_memory, refusal, refused};
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use super::{Session, failure, gpu_memory, refused};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::dev;
-use crate::checks::session::{failed, missing, open};
-use crate::model::{Memory, Op, Who};
+use crate::checks::session::{missing, open};
+use crate::model::{Memory, Op, Party};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
 use crate::system::adapters::{Adapter, ForeignDevice};
 use crate::system::loader::LIBFABRIC;
+use crate::worker::Event;
 
 /// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 
 /// The libfabric that is required.
-const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
-const WHY_LIBFABRIC: &str = "libfabric exposes the adapter's queues";
+pub(crate) const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
 
-/// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
-/// objects.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven("LIB-001", "libfabric loads", &["ENV-000", "ENV-005"], loads),
-    declared("LIB-002", "libfabric's version is known", &["LIB-001"], version),
-    proven("FAB-001", "libfabric's efa provider finds an adapter", &["ENV-006", "LIB-001"], provider),
-    proven("FAB-002", "The provider offers the fabric efa-direct", &["FAB-001"], direct),
-    declared("FAB-003", "The requested adapter exists", &["FAB-002"], chosen),
-    proven("FAB-011", "The provider offers FI_XPU", &["FAB-002"], xpu),
-];
-
-fn loads(session: &mut Session) -> Checked {
+pub(crate) fn loads(session: &mut Session) -> Checked {
     let library = match Library::load() {
         Err(error) if session.request.soft && is_absent(&error) => return without_libfabric(session),
         Err(error) if matches!(error.cause(), Some(LoadError::Named { .. })) => {
             return Err(wrong_name(session, &error));
         }
-        loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?,
+        loaded => loaded.map_err(refused)?,
     };
     let path = library.path().display().to_string();
     if session.request.soft && library.version() >= FIRST_WITH_ORDER {
         prefer_software_adapter();
     }
     session.start.library = Some(library);
+    session.reports.push(Event::Loaded(path.clone()));
     Outcome::pass(path).into()
 }
 
@@ -70,16 +60,16 @@ fn wrong_name(session: &Session, error: &Error) -> Outcomes {
         [] => "which finds none here: install libfabric in the image as well".to_owned(),
         found => format!("which finds {}", found.join(", ")),
     };
-    failed(
-        error.what().to_owned(),
-        &format!("LIBFABRIC_PATH unset, or the file of a {LIBFABRIC_REQUIRED}"),
-        WHY_LIBFABRIC,
-        &format!(
-            "correct LIBFABRIC_PATH, or unset it, so that libfabric is found on the loader's path or in \
+    Outcome::fail(error.what())
+        .required(format!("LIBFABRIC_PATH unset, or the file of a {LIBFABRIC_REQUIRED}"))
+        .fix(
+            format!(
+                "correct LIBFABRIC_PATH, or unset it, so that libfabric is found on the loader's path or in \
              /opt/amazon/efa/lib, {loads}"
-        ),
-        Who::Pod,
-    )
+            ),
+            Party::Job,
+        )
+        .into()
 }
 
 /// Opens the software adapter without libfabric, so that a container without libfabric shows everything else.
@@ -87,18 +77,21 @@ fn without_libfabric(session: &mut Session) -> Checked {
     let provider = open(&session.request.provider, "the software adapter")?;
     // SAFETY: the file is softefa's provider, of this release or the one that the user named.
     let opened = unsafe { Library::of_provider(provider) };
-    let library = opened.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?;
+    let library = opened.map_err(refused)?;
     session.start.library = Some(library);
     session.start.bare = true;
     Outcome::warn(
         "no libfabric.so.1 on the loader's path or in /opt/amazon/efa; the software adapter was opened \
          without it",
-        LIBFABRIC_REQUIRED,
-        "the results below are of the software adapter alone; programs open adapters through libfabric, \
-         of which nothing was checked",
+    )
+    .why(
+        "the results below are of the software adapter alone; programs open adapters through \
+             libfabric, of which nothing was checked",
+    )
+    .fix(
         "install libfabric in the image: the EFA installer's for an adapter, libfabric1 of Debian for \
          the software adapter",
-        Who::Image,
+        Party::Image,
     )
     .into()
 }
@@ -114,7 +107,7 @@ fn prefer_software_adapter() {
     unsafe { std::env::set_var(name, preferred) };
 }
 
-fn version(session: &mut Session) -> Checked {
+pub(crate) fn version(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let (version, api) = (library.version(), library.api_version());
     if session.start.bare {
@@ -123,14 +116,15 @@ fn version(session: &mut Session) -> Checked {
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
-fn provider(session: &mut Session) -> Checked {
+pub(crate) fn provider(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let begin = Instant::now();
     // Inline RDMA writes need 128-byte entries; other operations use the default.
     let wide = session.request.put.op == Op::InlineWrite;
     let found =
         Query::new().wide_entries(wide).gpu_memory(session.request.memory == Memory::Gpu).find(library);
-    session.start.took = Some(begin.elapsed());
+    let milliseconds = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    session.reports.push(Event::Started(milliseconds));
     let outcome = match &found {
         Ok(infos) => {
             let first = infos.first().map(Info::provider_version);
@@ -147,77 +141,58 @@ fn provider(session: &mut Session) -> Checked {
 
 /// The failure of a query on hardware. Its `who` is the role that can apply the fix.
 fn no_adapter(session: &Session, error: &Error) -> Outcomes {
-    const REQUIRED: &str = "a provider named efa that finds an adapter";
-    const WHY: &str = "libfabric reaches EFA adapters through this provider, which finds them through libefa and \
-                       /dev/infiniband";
     let observed = error.what().to_owned();
     let system = System { root: session.request.root.clone(), ..System::default() };
-    match error.kind() {
-        ErrorKind::NoAdapter if !system.unusable_verbs_devices().is_empty() => {
-            let devices: Vec<String> =
-                system.unusable_verbs_devices().iter().map(ForeignDevice::describe).collect();
-            failed(
-                format!(
-                    "sysfs shows a verbs device of another vendor, which does not open here: {}; {observed}",
-                    devices.join(", ")
-                ),
-                REQUIRED,
-                "libfabric opens every verbs device that sysfs shows, also one without a node in the container, and \
-                 finds no adapter at all if one of them does not open",
-                "get the devices from the EFA device plugin 0.5.10 or newer (request vpc.amazonaws.com/efa), and remove \
-                 the hostPath mount of /dev/infiniband; if the failure remains, the operator of the machine must \
-                 unload the other vendor's driver: `modprobe -r mlx5_ib`",
-                Who::Pod,
+    let foreign = system.unusable_verbs_devices();
+    let outcome = match error.kind() {
+        ErrorKind::NoAdapter if !foreign.is_empty() => {
+            let devices: Vec<String> = foreign.iter().map(ForeignDevice::describe).collect();
+            Outcome::fail(format!(
+                "sysfs shows a verbs device of another vendor, which does not open here: {}; {observed}",
+                devices.join(", ")
+            ))
+            .why(
+                "libfabric opens every verbs device that sysfs shows, also one without a node in the \
+             container, and finds no adapter at all if one of them does not open",
+            )
+            .fix(
+                "get the devices from the EFA device plugin 0.5.10 or newer (request \
+             vpc.amazonaws.com/efa), and remove the hostPath mount of /dev/infiniband; if the \
+             failure remains, the operator of the machine must unload the other vendor's driver: \
+             `modprobe -r mlx5_ib`",
+                Party::Pod,
             )
         }
-        ErrorKind::NoAdapter if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => failed(
-            format!("{observed}; {} are on the PCI bus", ADAPTER_EFA4.piece),
-            REQUIRED,
-            WHY,
-            &format!(
+        ErrorKind::NoAdapter if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => {
+            Outcome::fail(format!("{observed}; {} are on the PCI bus", ADAPTER_EFA4.piece)).hint(format!(
                 "install an rdma-core that knows {} in the image ({}), such as the current EFA installer's",
                 ADAPTER_EFA4.piece, ADAPTER_EFA4.first
-            ),
-            Who::Image,
-        ),
-        ErrorKind::NoAdapter if system.all_adapters().is_empty() => failed(
-            format!("no EFA adapter is on the PCI bus; {observed}"),
-            REQUIRED,
-            WHY,
-            dev::ATTACH,
-            Who::Host,
-        ),
-        ErrorKind::NoAdapter if has_no_node(&system) => failed(
-            format!("no adapter has its device node in /dev/infiniband (DEV-005); {observed}"),
-            REQUIRED,
-            WHY,
-            "fix DEV-005 first: give the container the adapters' nodes in /dev/infiniband",
-            Who::Pod,
-        ),
-        ErrorKind::NoAdapter => failed(
-            observed,
-            REQUIRED,
-            WHY,
-            "if ENV-004, ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
-             the efa provider in the image, such as the EFA installer's",
-            Who::Image,
-        ),
-        ErrorKind::WithoutOption(QueryOption::GpuMemory) => failed(
-            observed,
-            REQUIRED,
-            "the bytes are in memory of the GPU, which the provider registers only with FI_HMEM",
-            gpu_memory::WITH_CUDA,
-            Who::Image,
-        ),
-        ErrorKind::WithoutOption(_) => failed(
-            observed,
-            REQUIRED,
-            "an inline RDMA write needs 128-byte entries",
-            "use another --op, or an adapter with 128-byte entries and rdma-core 63 or newer",
-            Who::Code,
-        ),
-        _ => refused(error, REQUIRED, WHY, Who::Image),
-    }
+            ))
+        }
+        ErrorKind::NoAdapter if system.all_adapters().is_empty() => {
+            Outcome::fail(format!("no EFA adapter is on the PCI bus; {observed}"))
+                .fix(dev::ATTACH, Party::Account)
+        }
+        ErrorKind::NoAdapter if has_no_node(&system) => {
+            Outcome::fail(format!("no adapter has its device node in /dev/infiniband (DEV-005); {observed}"))
+                .fix(
+                    "fix DEV-005 first: give the container the adapters' nodes in /dev/infiniband",
+                    Party::Pod,
+                )
+        }
+        ErrorKind::NoAdapter => Outcome::fail(observed),
+        ErrorKind::WithoutOption(QueryOption::GpuMemory) => Outcome::fail(observed)
+            .why("the bytes are in memory of the GPU, which the provider registers only with FI_HMEM")
+            .hint(gpu_memory::WITH_CUDA),
+        ErrorKind::WithoutOption(_) => {
+            Outcome::fail(observed).why("an inline RDMA write needs 128-byte entries").fix(
+                "use another --op, or an adapter with 128-byte entries and rdma-core 63 or newer",
+                Party::Caller,
+            )
+        }
+        _ => failure(error),
+    };
+    outcome.into()
 }
 
 /// Whether the kernel shows adapters, and none of their device nodes exists.
@@ -234,23 +209,26 @@ fn no_software_adapter(error: &Error) -> Outcomes {
         .collect();
     set.sort();
     let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
-    failed(
-        format!("{}{set}", error.what().to_owned()),
-        "the software adapter, as a provider named efa",
-        "softefa's provider did not start, or this libfabric did not load it",
-        "read softefa's messages on stderr (more with SOFTEFA_LOG=1); correct the SOFTEFA_* variables that are set \
-         (docs/softefa.md lists their values), and unset FI_PROVIDER if it excludes efa",
-        Who::Pod,
-    )
+    Outcome::fail(format!("{}{set}", error.what().to_owned()))
+        .expects(
+            "the software adapter, as a provider named efa",
+            "softefa's provider did not start, or this libfabric did not load it",
+        )
+        .fix(
+            "read softefa's messages on stderr (more with SOFTEFA_LOG=1); correct the SOFTEFA_* \
+             variables that are set (docs/softefa.md lists their values), and unset FI_PROVIDER \
+             if it excludes efa",
+            Party::Job,
+        )
+        .into()
 }
 
-fn direct(session: &mut Session) -> Checked {
+pub(crate) fn direct(session: &mut Session) -> Checked {
     let found = session.start.lookup.take().ok_or_else(|| missing("the list of adapters"))?;
-    session.start.infos = found.map_err(refusal(
-        &format!("{}, from {} on", EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe()),
-        "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
-        Who::Image,
-    ))?;
+    session.start.infos = found.map_err(|error| {
+        let (piece, release) = (EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe());
+        failure(&error).required(format!("{piece}, from {release} on"))
+    })?;
     Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.start.infos).join(", "))).into()
 }
 
@@ -258,7 +236,7 @@ fn names(infos: &[Info]) -> Vec<String> {
     infos.iter().map(|info| info.domain_name().into_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Checked {
+pub(crate) fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -267,21 +245,23 @@ fn chosen(session: &mut Session) -> Checked {
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
-    Outcome::fail(
-        format!("no adapter is named {wanted}; found: {}", found.join(", ")),
-        format!("an adapter named {wanted}"),
-        "--device must name a libfabric domain or its RDMA device",
-        format!(
-            "name an adapter that was found (such as --device {}), or omit --device to use all",
-            found.first().map(String::as_str).unwrap_or_default()
-        ),
-        Who::Code,
-    )
-    .into()
+    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
+        .expects(
+            format!("an adapter named {wanted}"),
+            "--device must name a libfabric domain or its RDMA device",
+        )
+        .fix(
+            format!(
+                "name an adapter that was found (such as --device {}), or omit --device to use all",
+                found.first().map(String::as_str).unwrap_or_default()
+            ),
+            Party::Caller,
+        )
+        .into()
 }
 
 /// FI_XPU is one of two ways to a queue that a GPU drives, so its absence is no failure.
-fn xpu(session: &mut Session) -> Checked {
+pub(crate) fn xpu(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "libfabric")?;
     let version = library.version().to_string();
     if !XPU.is_in(&version) {
@@ -305,8 +285,8 @@ fn offered(infos: &[Info]) -> String {
     };
     let on: Vec<String> = infos.iter().map(contexts).collect();
     format!(
-        "offered on {}; its layout is the provider's own: kernels need this libfabric's device functions; the queues of \
-         this report come through the GDA operations",
+        "offered on {}; its layout is the provider's own: kernels need this libfabric's \
+             device functions; the queues of this report come through the GDA operations",
         on.join(", ")
     )
 }

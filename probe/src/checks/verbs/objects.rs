@@ -9,11 +9,11 @@ use efa_gda::verbs::{
 use efa_gda::wire::{EntrySize, QueueKey};
 use efa_gda::{Error, Result};
 
-use super::{Session, refusal};
-use crate::check::{Checked, Outcome, Unit, declared, proven};
+use super::{Session, refused};
+use crate::check::{Checked, Outcome};
 use crate::checks::external_memory;
-use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open};
-use crate::model::{Op, Who};
+use crate::checks::session::{describe_peer, missing, open};
+use crate::model::{Op, Party};
 
 /// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
 const COMPLETIONS: u32 = 4096;
@@ -23,55 +23,30 @@ const REGION: usize = 64 << 10;
 /// The queue key. Any number works, because each peer gets it with the address.
 const KEY: QueueKey = QueueKey::new(0x6da0);
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven("VRB-005", "The device opens", &["VRB-004"], opens),
-    declared("VRB-006", "The adapter has an active port and an address", &["VRB-005"], port),
-    proven("VRB-007", "A protection domain is allocated", &["VRB-005"], domain),
-    proven("VRB-008", "A completion queue is created", &["VRB-002", "VRB-005"], completion_queue),
-    proven("VRB-009", "Memory registers through rdma-core", &["VRB-002", "VRB-007"], memory),
-    proven("VRB-010", "A queue pair becomes ready", &["VRB-007", "VRB-008"], queue_pair),
-    proven("VRB-011", "efadv_query_qp_wqs succeeds", &["VRB-002", "VRB-010"], work_queues),
-    proven("VRB-012", "efadv_query_cq succeeds", &["VRB-002", "VRB-008"], completion_ring),
-    proven("VRB-013", "An address handle for the adapter is created", &["VRB-006", "VRB-010"], peer),
-    proven("VRB-014", "A completion counter attaches to a queue pair", &["VRB-007", "VRB-008"], counter),
-    proven("VRB-015", "A completion queue is created in external memory", &["VRB-002", "VRB-005"], external),
-];
-
-fn opens(session: &mut Session) -> Checked {
+pub(crate) fn opens(session: &mut Session) -> Checked {
     let device = open(&session.rig.objects.device, "the device")?;
-    let context = device.open().map_err(refusal(
-        "ibv_open_device and efadv_query_device succeed",
-        "every program opens the adapter's device node in /dev/infiniband first",
-        Who::Pod,
-    ))?;
+    let context = device.open().map_err(refused)?;
     let (vendor, part) = context.attributes().pci;
     session.rig.objects.context = Some(context);
     Outcome::pass(format!("PCI {vendor:04x}:{part:04x}")).into()
 }
 
-fn port(session: &mut Session) -> Checked {
+pub(crate) fn port(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
     let queried = context.port().and_then(|port| Ok((port, context.gid()?)));
-    let why = "peers address an adapter by its GID";
-    let (port, gid) = queried.map_err(refusal("ibv_query_port and ibv_query_gid succeed", why, Who::Host))?;
+    let (port, gid) = queried.map_err(refused)?;
     if port.active {
         return Outcome::pass(format!("GID {gid}, messages of at most {} bytes", port.max_message)).into();
     }
-    Err(failed(
-        format!("GID {gid}, port not active"),
-        "an active port",
-        "a port that is not active carries no traffic",
-        "on the host: bring the adapter's network interface up, and search dmesg for efa",
-        Who::Host,
-    ))
+    Err(Outcome::fail(format!("GID {gid}, port not active"))
+        .expects("an active port", "a port that is not active carries no traffic")
+        .into())
 }
 
-fn domain(session: &mut Session) -> Checked {
+pub(crate) fn domain(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
-    let why = "all other objects belong to a protection domain";
     let allocated = ProtectionDomain::allocate(context);
-    session.rig.objects.domain = Some(allocated.map_err(refusal("ibv_alloc_pd succeeds", why, Who::Host))?);
+    session.rig.objects.domain = Some(allocated.map_err(refused)?);
     Outcome::pass("allocated").into()
 }
 
@@ -84,25 +59,21 @@ pub(super) fn new_completion_queue(context: &Context) -> Result<CompletionQueue>
     CompletionQueue::create(context, completion_entries(context))
 }
 
-fn completion_queue(session: &mut Session) -> Checked {
+pub(crate) fn completion_queue(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
     let entries = completion_entries(context);
     let created = new_completion_queue(context);
-    let why = "the adapter writes completions into it";
-    session.rig.objects.completions =
-        Some(created.map_err(refusal("ibv_create_cq succeeds", why, Who::Host))?);
+    session.rig.objects.completions = Some(created.map_err(refused)?);
     Outcome::pass(format!("at least {entries} entries")).into()
 }
 
-fn memory(session: &mut Session) -> Checked {
+pub(crate) fn memory(session: &mut Session) -> Checked {
     let domain = open(&session.rig.objects.domain, "the domain")?;
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
-    let registered = domain.register(buffer, Access::ALL);
-    let region = registered.map_err(refusal("ibv_reg_mr succeeds", why, Who::Pod))?;
-    let local = domain.local_key(&region).map_err(refusal("ibv_reg_mr returns an lkey", why, Who::Pod))?;
+    let region = domain.register(buffer, Access::ALL).map_err(refused)?;
+    let local = domain.local_key(&region).map_err(refused)?;
     let (local, remote) = (local.get(), region.remote_key().get());
     session.rig.objects.region = Some(region);
     Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
@@ -129,50 +100,47 @@ pub(super) fn new_queue_pair(
     QueuePair::open(domain, completions, &options)
 }
 
-fn queue_pair(session: &mut Session) -> Checked {
+pub(crate) fn queue_pair(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let context = open(&objects.context, "the domain")?;
     let domain = open(&objects.domain, "the domain")?;
     let completions = open(&objects.completions, "the domain")?;
     let created = new_queue_pair(context, domain, completions, session.request.put.op);
-    let why = "a GPU posts through the queue pair's rings and doorbells";
-    let required = "efadv_create_qp_ex and ibv_modify_qp succeed";
-    let pair = created.map_err(refusal(required, why, Who::Host))?;
+    let pair = created.map_err(refused)?;
     let observed = format!("queue pair {}", pair.number().get());
     session.rig.objects.pair = Some(pair);
     Outcome::pass(observed).into()
 }
 
-fn work_queues(session: &mut Session) -> Checked {
+pub(crate) fn work_queues(session: &mut Session) -> Checked {
     let pair = open(&session.rig.objects.pair, "the queue pair")?;
-    let queried = pair.query().map_err(refusal("efadv_query_qp_wqs succeeds", EXPOSES, Who::Host))?;
+    let queried = pair.query().map_err(refused)?;
     (session.rig.send, session.rig.receive) = (Some(queried.0), Some(queried.1));
     Outcome::pass("the send queue and the receive queue are exposed").into()
 }
 
-fn completion_ring(session: &mut Session) -> Checked {
+pub(crate) fn completion_ring(session: &mut Session) -> Checked {
     let completions = open(&session.rig.objects.completions, "the completion queue")?;
-    let queue = completions.query().map_err(refusal("efadv_query_cq succeeds", EXPOSES, Who::Host))?;
+    let queue = completions.query().map_err(refused)?;
     session.rig.completion = Some(queue);
     Outcome::pass("the completion queue is exposed").into()
 }
 
-fn peer(session: &mut Session) -> Checked {
+pub(crate) fn peer(session: &mut Session) -> Checked {
     let pair = session.rig.objects.pair.as_mut().ok_or_else(|| missing("the queue pair"))?;
-    let why = "a work-queue entry names its target by this handle";
     let created = pair.address().and_then(|address| pair.peer(&address));
-    let peer = created.map_err(refusal("ibv_create_ah and efadv_query_ah succeed", why, Who::Host))?;
+    let peer = created.map_err(refused)?;
     session.rig.peer = Some(peer);
     Outcome::pass(describe_peer(&peer)).into()
 }
 
 /// A warning about a capability that queues work without.
 fn optional(error: &Error, required: &str, why: &str) -> Checked {
-    Outcome::warn(error.what().to_owned(), required, why, error.hint(), Who::Host).into()
+    Outcome::warn(error.what()).expects(required, why).fix(error.hint(), Party::Operator).into()
 }
 
 /// Attaches a counter to a separate queue pair and closes both.
-fn counter(session: &mut Session) -> Checked {
+pub(crate) fn counter(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
     let (context, domain) = (open(&objects.context, "the domain")?, open(&objects.domain, "the domain")?);
     // A completion queue serves one queue pair in its life, and the session's is for the puts.
@@ -202,7 +170,7 @@ fn counter(session: &mut Session) -> Checked {
     }
 }
 
-fn external(session: &mut Session) -> Checked {
+pub(crate) fn external(session: &mut Session) -> Checked {
     let context = open(&session.rig.objects.context, "the device")?;
     let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) if context.attributes().has(Capability::ExternalCompletionQueue) => memory,
@@ -210,14 +178,12 @@ fn external(session: &mut Session) -> Checked {
             return Outcome::unknown(format!("no external memory for the test: {why}")).into();
         }
         _ => {
-            return Outcome::warn(
-                "the adapter does not offer it",
-                Capability::ExternalCompletionQueue.to_string(),
-                "queues work without it: the driver allocates completion queues in host memory",
-                "to place completions in a GPU's memory, use rdma-core 59 and kernel driver 2.17 or newer",
-                Who::Host,
-            )
-            .into();
+            return Outcome::warn("the adapter does not offer it")
+                .expects(
+                    Capability::ExternalCompletionQueue.to_string(),
+                    "queues work without it: the driver allocates completion queues in host memory",
+                )
+                .into();
         }
     };
     let external = ExternalMemory {
@@ -244,21 +210,6 @@ fn external(session: &mut Session) -> Checked {
                 "efadv_create_cq, efadv_query_cq and ibv_destroy_cq succeed",
                 "a GPU reads completions in its memory faster than across PCIe",
             )
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::CHECKS;
-    use crate::checks::verbs::start;
-
-    #[test]
-    fn an_old_rdma_core_blocks_the_checks_that_it_would_fail_for_another_reason() {
-        let units = || start::CHECKS.iter().chain(CHECKS);
-        let needs = |code: &str| units().find(|unit| unit.check.code == code).map(|unit| unit.check.needs);
-        for code in ["VRB-008", "VRB-009", "VRB-011", "VRB-012", "VRB-015"] {
-            assert_eq!(needs(code).and_then(|needs| needs.first()), Some(&"VRB-002"), "{code}");
         }
     }
 }

@@ -3,36 +3,23 @@
 use efa_gda::ErrorKind;
 use efa_gda::verbs::{Device, Library};
 
-use super::{Session, refusal};
-use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
-use crate::checks::session::{failed, open};
-use crate::model::Who;
+use super::{Session, failure, refused};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::checks::session::open;
+use crate::model::Party;
 
-/// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    proven("VRB-001", "rdma-core loads", &["ENV-000"], loads),
-    declared("VRB-002", "rdma-core can expose queues", &["VRB-001"], exposes),
-    proven("VRB-003", "libibverbs finds an EFA adapter", &["VRB-001"], finds),
-    declared("VRB-004", "The requested adapter exists", &["VRB-003"], chosen),
-];
-
-fn loads(session: &mut Session) -> Checked {
-    let why = "without libfabric, libefa exposes the adapter's queues";
-    let library = Library::load().map_err(refusal("libibverbs.so.1 and libefa.so.1", why, Who::Image))?;
+pub(crate) fn loads(session: &mut Session) -> Checked {
+    let library = Library::load().map_err(refused)?;
     let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
     let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
     session.start.library = Some(library);
     Outcome::pass(observed.unwrap_or_default()).into()
 }
 
-fn exposes(session: &mut Session) -> Checked {
+pub(crate) fn exposes(session: &mut Session) -> Checked {
     let library = open(&session.start.library, "rdma-core")?;
     let release = library.libraries().map(|(_, efa)| efa.release.to_string()).unwrap_or_default();
-    library.exposes_queues().map_err(refusal(
-        "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
-        "older releases do not expose the addresses of a queue",
-        Who::Image,
-    ))?;
+    library.exposes_queues().map_err(refused)?;
     let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
     let without =
         if missing.is_empty() { String::new() } else { format!(", without {}", missing.join(", ")) };
@@ -44,30 +31,32 @@ fn may_be_efa(device: &Device) -> bool {
     !device.open().is_err_and(|error| error.kind() == ErrorKind::NoAdapter)
 }
 
-fn finds(session: &mut Session) -> Checked {
+pub(crate) fn finds(session: &mut Session) -> Checked {
     session.start.devices = adapters(open(&session.start.library, "rdma-core")?)?;
     Outcome::pass(names(&session.start.devices).join(", ")).into()
 }
 
 /// The devices that may be EFA adapters, at least one.
 fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
-    const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
-                       /dev/infiniband";
+    const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens \
+             their nodes in /dev/infiniband";
     // The usual cause, and the fix in the error, is a missing kernel module.
-    let devices = library.devices().map_err(refusal("ibv_get_device_list succeeds", WHY, Who::Host))?;
+    let devices = library.devices().map_err(|error| {
+        failure(&error).expects("ibv_get_device_list succeeds", WHY).fix(error.hint(), Party::Operator)
+    })?;
     let names = names(&devices);
     let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
     if adapters.is_empty() {
         let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        return Err(failed(
-            format!("no device is an EFA adapter; devices found: {found}"),
-            "at least one EFA adapter",
-            WHY,
-            "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; Kubernetes: the \
-             resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the operator of the host must fix \
-             that first",
-            Who::Pod,
-        ));
+        return Err(Outcome::fail(format!("no device is an EFA adapter; devices found: {found}"))
+            .expects("at least one EFA adapter", WHY)
+            .fix(
+                "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; \
+             Kubernetes: the resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the \
+             operator of the host must fix that first",
+                Party::Pod,
+            )
+            .into());
     }
     Ok(adapters)
 }
@@ -76,7 +65,7 @@ fn names(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| device.name().to_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Checked {
+pub(crate) fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.devices);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -88,17 +77,19 @@ fn chosen(session: &mut Session) -> Checked {
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
-    Outcome::fail(
-        format!("no adapter is named {wanted}; found: {}", found.join(", ")),
-        format!("an adapter named {wanted}"),
-        "--device must name an RDMA device or its libfabric domain",
-        format!(
-            "name an adapter that was found (such as --device {}), or omit --device to use all",
-            found.first().map(String::as_str).unwrap_or_default()
-        ),
-        Who::Code,
-    )
-    .into()
+    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
+        .expects(
+            format!("an adapter named {wanted}"),
+            "--device must name an RDMA device or its libfabric domain",
+        )
+        .fix(
+            format!(
+                "name an adapter that was found (such as --device {}), or omit --device to use all",
+                found.first().map(String::as_str).unwrap_or_default()
+            ),
+            Party::Caller,
+        )
+        .into()
 }
 
 #[cfg(test)]
@@ -167,12 +158,12 @@ mod tests {
     #[test]
     fn a_missing_kernel_module_is_the_hosts_and_a_missing_device_the_pods() {
         for (list, who, fix) in [
-            (no_module as unsafe extern "C" fn(*mut c_int) -> _, Who::Host, "kernel module"),
-            (no_device, Who::Pod, "to the container"),
+            (no_module as unsafe extern "C" fn(*mut c_int) -> _, Party::Operator, "kernel module"),
+            (no_device, Party::Pod, "to the container"),
         ] {
             let problem = failure(list);
-            assert_eq!(problem.who, who, "{problem:?}");
-            assert!(problem.fix.contains(fix), "{problem:?}");
+            assert_eq!(problem.who, Some(who), "{problem:?}");
+            assert!(problem.fix.as_ref().is_some_and(|text| text.contains(fix)), "{problem:?}");
         }
     }
 }
