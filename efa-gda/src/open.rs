@@ -4,6 +4,7 @@ mod close;
 mod options;
 mod processor;
 
+use std::path::Path;
 use std::time::Duration;
 
 use efa_gda_sys::device::efa_gda_queue;
@@ -23,7 +24,7 @@ use crate::queue::{
     MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
 };
 #[cfg(feature = "verbs")]
-use crate::verbs::{self, Capability, ProtectionDomain, QueuePair, QueuePairOptions};
+use crate::verbs::{self, Capability, Context, ProtectionDomain, QueuePair, QueuePairOptions};
 
 pub use options::{Counter, Options, Source};
 use processor::Processor;
@@ -179,7 +180,20 @@ impl Queue {
     fn open_rdma_core(options: &Options) -> Result<Self> {
         let library = verbs::Library::load()?;
         library.exposes_queues()?;
-        let context = library.adapter(options.adapter.as_deref())?;
+        let context = match &options.adapter {
+            None if options.for_gpu() => {
+                let mut all = library.adapters()?.collect::<Result<Vec<_>>>()?;
+                let device = |context: &Context| {
+                    Path::new("/sys/class/infiniband").join(context.name()).join("device")
+                };
+                let nearest = options.nearest(|| all.iter().map(device).collect())?;
+                match all.is_empty() {
+                    true => library.adapter(None)?,
+                    false => all.swap_remove(nearest),
+                }
+            }
+            name => library.adapter(name.as_deref())?,
+        };
         Self::on_protection_domain(&ProtectionDomain::allocate(&context)?, options)
     }
 
@@ -393,6 +407,17 @@ impl Queue {
         }
     }
 
+    /// Returns the name of the adapter: libfabric's domain, or rdma-core's device.
+    pub fn adapter(&self) -> String {
+        match &self.domain {
+            OpenDomain::Libfabric(domain) => {
+                domain.info().map(|info| info.domain_name().into_owned()).unwrap_or_default()
+            }
+            #[cfg(feature = "verbs")]
+            OpenDomain::RdmaCore(domain) => domain.context().name().to_owned(),
+        }
+    }
+
     /// Returns the queue on the GPU, if one drives it.
     #[cfg(feature = "cuda")]
     pub fn on_gpu(&self) -> Option<&GpuQueue> {
@@ -437,13 +462,18 @@ impl Libfabric {
         if let Some(adapter) = &options.adapter {
             query = query.adapter(adapter);
         }
-        let (info, refused) = match options.for_gpu().then(|| query.clone().gpu_memory(true).first(&library))
-        {
-            Some(Ok(info)) => (info, None),
-            // The GPU can post requests of memory of the host.
-            Some(Err(why)) => (query.first(&library)?, Some(format!("memory of the GPU: {why}"))),
-            None => (query.first(&library)?, None),
+        let (mut infos, refused) =
+            match options.for_gpu().then(|| query.clone().gpu_memory(true).find(&library)) {
+                Some(Ok(infos)) => (infos, None),
+                // The GPU can post requests of memory of the host.
+                Some(Err(why)) => (query.find(&library)?, Some(format!("memory of the GPU: {why}"))),
+                None => (query.find(&library)?, None),
+            };
+        let adapter = |info: &Info| {
+            let address = info.nic().and_then(|nic| nic.pci).map(|pci| pci.to_string());
+            Path::new("/sys/bus/pci/devices").join(address.unwrap_or_default())
         };
+        let info = infos.swap_remove(options.nearest(|| infos.iter().map(adapter).collect())?);
         let domain = Fabric::open(&library, &info)?.domain(&info)?;
         domain.gda_ops()?;
         Ok(Self { domain, info, refused })

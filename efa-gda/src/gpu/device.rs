@@ -122,6 +122,18 @@ impl Gpu {
         self.context.ordinal()
     }
 
+    /// The address of the GPU on the PCI bus, as sysfs writes it.
+    pub(super) fn pci_address(&self) -> Option<String> {
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+            CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+        };
+        let of = |attribute| self.context.attribute(attribute).ok();
+        let (domain, bus) = (of(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?, of(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?);
+        let device = of(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Some(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }

@@ -7,6 +7,7 @@ mod compile;
 mod device;
 pub(crate) mod error;
 pub(crate) mod memory;
+mod nearest;
 mod pages;
 
 pub use compile::{Origin, compile_source};

@@ -1,7 +1,12 @@
 //! What a queue is opened with.
 
+use std::path::PathBuf;
+
+use crate::Result;
 use crate::doorbell::DoorbellMode;
 use crate::fabric::CompletionCounter;
+#[cfg(feature = "cuda")]
+use crate::gpu::Gpu;
 use crate::memory::CountedOperations;
 use crate::queue::StoreWidth;
 #[cfg(feature = "verbs")]
@@ -61,7 +66,8 @@ impl Options {
         self
     }
 
-    /// Sets the adapter, by the name of its device (`rdmap79s0`) or of libfabric's domain.
+    /// Sets the adapter, by default the one nearest to the GPU, where GPUs that are equally near to several adapters share
+    /// them, or the first one for the host. It is named by its device (`rdmap79s0`) or of libfabric's domain.
     pub fn adapter(mut self, name: impl Into<String>) -> Self {
         self.adapter = Some(name.into());
         self
@@ -136,6 +142,17 @@ impl Options {
     pub fn peers(mut self, peers: usize) -> Self {
         self.peers = (peers != 0).then_some(peers);
         self
+    }
+
+    /// The index of the adapter for the queue's processor, of those whose entries of sysfs are `adapters`: the one
+    /// nearest to the GPU, or the first for the host.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, clippy::unnecessary_wraps, reason = "no GPU"))]
+    pub(super) fn nearest(&self, adapters: impl FnOnce() -> Vec<PathBuf>) -> Result<usize> {
+        #[cfg(feature = "cuda")]
+        if let Some(ordinal) = self.gpu {
+            return Ok(Gpu::open(ordinal)?.nearest(&adapters()));
+        }
+        Ok(0)
     }
 
     /// Whether a GPU drives the queue.

@@ -79,8 +79,8 @@ impl Library {
     /// Opens the EFA adapter `name`, or the first EFA adapter.
     ///
     /// # Errors
-    /// [`ErrorKind::NoAdapter`]; [`ErrorKind::NoAdapter`] where the named device is not an EFA adapter;
-    /// [`ErrorKind::NoAdapter`] where no name was passed and no device is one; those of [`Device::open`].
+    /// [`ErrorKind::NoAdapter`] where the named device is not there or is not an EFA adapter, or no name was passed and no
+    /// device is one; those of [`Device::open`].
     pub fn adapter(&self, name: Option<&str>) -> Result<Context> {
         let devices = self.devices()?;
         let names = || devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
@@ -90,13 +90,19 @@ impl Library {
                 None => Err(error::no_such_device(wanted, &names())),
             };
         }
-        for device in &devices {
-            match device.open() {
-                Err(error) if error.kind() == ErrorKind::NoAdapter => {}
-                opened => return opened,
-            }
-        }
-        Err(error::no_adapter(&names()))
+        self.adapters()?.next().unwrap_or_else(|| Err(error::no_adapter(&names())))
+    }
+
+    /// Opens the EFA adapters, one after another.
+    ///
+    /// # Errors
+    /// Those of [`Self::devices`]; for each adapter those of [`Device::open`].
+    pub(crate) fn adapters(&self) -> Result<impl Iterator<Item = Result<Context>>> {
+        let opened = self.devices()?.into_iter().map(|device| device.open());
+        let is_efa = |opened: &Result<Context>| {
+            !opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoAdapter)
+        };
+        Ok(opened.filter(is_efa))
     }
 
     pub(super) fn core(&self) -> &RdmaCore {
