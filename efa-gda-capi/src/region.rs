@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, RegionOrdering};
 use efa_gda::queue::Region;
 use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
@@ -109,8 +109,8 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
         let (region, is_dmabuf) = match &parts.layer {
             Opened::Fabric { domain, .. } => {
-                let (region, how) = domain.register_device(memory, access)?;
-                (region, how == Registration::Dmabuf)
+                let (region, why) = domain.register_device(memory, access)?;
+                (region, why.is_none())
             }
             Opened::Verbs { domain, .. } => (domain.register_device(memory, access)?, true),
         };

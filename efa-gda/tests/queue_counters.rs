@@ -13,7 +13,7 @@ use efa_gda::fabric::{
     Bindings, CompletionCounter, CompletionQueue, CountedOperations, Endpoint, GdaOps, Query,
 };
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu_queue::{GpuQueue, Placement};
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 use efa_gda::status::DeviceError;
 use efa_gda::wire::CompletionStatus;
@@ -328,8 +328,8 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
 fn the_pretended_gpu_uses_counters_in_host_memory() {
     pretending(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
-        let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
-        let Placement::Host { why } = placement else { panic!("the pretended GPU exports no memory") };
+        let (counter, why) = gpu.completion_counter(&ops(&side)).unwrap();
+        let why = why.expect("the pretended GPU exports no memory");
         assert!(why.contains("dmabuf"), "{why}");
         let first = side.counted_queue(&counter, CountedOperations::TRANSMIT).with_counters().unwrap();
         let second = side.queue();

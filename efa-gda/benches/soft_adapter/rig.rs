@@ -15,7 +15,7 @@ use efa_gda::fabric::{
     Region,
 };
 use efa_gda::gpu::{Gpu, GpuMemory, HostRange, compile_source};
-use efa_gda::gpu_queue::{GpuQueue, Placement};
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda::status;
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
@@ -188,8 +188,8 @@ impl Rig {
 
     fn counter(&self) -> Outcome<CompletionCounter> {
         let ops = self.domain.gda_ops().during("find the provider's GDA operations")?;
-        let (counter, placement) = self.gpu.completion_counter(&ops).during("open the counter")?;
-        if let (Kernels::Gpu { .. }, Placement::Host { why }) = (&self.kernels, &placement) {
+        let (counter, why) = self.gpu.completion_counter(&ops).during("open the counter")?;
+        if let (Kernels::Gpu { .. }, Some(why)) = (&self.kernels, &why) {
             return Err(format!("the counter must be in GPU memory, and is in host memory: {why}"));
         }
         Ok(counter)

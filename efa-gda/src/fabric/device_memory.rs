@@ -1,6 +1,5 @@
 //! Registration of GPU memory with libfabric: as a dmabuf where possible, else by address.
 
-use std::fmt;
 use std::os::fd::AsRawFd;
 use std::ptr::{NonNull, null_mut};
 
@@ -18,42 +17,21 @@ const REGISTER: &str = "fi_mr_regattr";
 /// The first API with FI_MR_DMABUF.
 const FIRST_WITH_DMABUF: Version = Version::new(1, 20);
 
-/// How GPU memory was registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Registration {
-    /// As a dmabuf (FI_MR_DMABUF), which the GPU's driver exports. It needs no second kernel module of the GPU vendor
-    /// (nvidia-peermem).
-    Dmabuf,
-    /// By address (FI_HMEM_CUDA). The provider chooses how the adapter reaches the memory.
-    Address {
-        /// Why it was not registered as a dmabuf.
-        why: String,
-    },
-}
-
-impl fmt::Display for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dmabuf => f.write_str("dmabuf"),
-            Self::Address { why } => write!(f, "by address, not as a dmabuf: {why}"),
-        }
-    }
-}
-
 impl Domain {
-    /// Registers GPU memory, which the region keeps allocated. Registers it as a dmabuf where the memory has
-    /// one and the domain accepts it, else by address. Returns which of the two was used, and why.
+    /// Registers GPU memory, which the region keeps allocated: as a dmabuf (FI_MR_DMABUF), which the GPU's driver exports,
+    /// where the memory has one and the domain accepts it, else by address (FI_HMEM_CUDA). A dmabuf needs no second
+    /// kernel module of the GPU vendor (nvidia-peermem); for an address, the provider chooses how the adapter reaches the
+    /// memory. Returns why it is no dmabuf; None if it is one.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with the reason why each way failed; [`ErrorKind::Other`] for a key that no entry can
     /// carry.
-    pub fn register_device(&self, memory: DeviceMemory, access: Access) -> Result<(Region, Registration)> {
+    pub fn register_device(&self, memory: DeviceMemory, access: Access) -> Result<(Region, Option<String>)> {
         let why = match as_dmabuf(self, &memory, access) {
             Ok(raw) => {
                 // SAFETY: the region was just opened on `memory`, and no other handle to it exists.
                 let region = unsafe { self.adopt_device(raw, memory, access) }?;
-                return Ok((region, Registration::Dmabuf));
+                return Ok((region, None));
             }
             Err(why) => why,
         };
@@ -69,7 +47,7 @@ impl Domain {
             Ok(raw) => {
                 // SAFETY: as above.
                 let region = unsafe { self.adopt_device(raw, memory, access) }?;
-                Ok((region, Registration::Address { why }))
+                Ok((region, Some(why)))
             }
             Err(address) => Err(error::device_memory(&why, &address)),
         }

@@ -67,7 +67,6 @@ pub use crate::memory::{
 pub use address::{AddressVector, FabricAddress};
 pub use completion::CompletionQueue;
 pub use counter::{CompletionCounter, CounterWords};
-pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bindings, Endpoint};
 pub use error::UnavailableReason;

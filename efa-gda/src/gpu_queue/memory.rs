@@ -1,12 +1,11 @@
 //! Memory of a GPU that an adapter accesses: regions, completion queues, and completion counters.
 
-use std::fmt;
 use std::sync::Arc;
 
 use efa_gda_wire::COMPLETION_BYTES;
 
 use crate::fabric::{
-    Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, Region, Registration,
+    Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, Region,
 };
 use crate::gpu::{Gpu, GpuMemory};
 use crate::{Error, Result};
@@ -14,35 +13,13 @@ use crate::{Error, Result};
 /// Bytes for the words of a counter; [`GpuMemory`] allocates whole pages anyway.
 const COUNTER_BYTES: usize = 4096;
 
-/// The memory that holds the entries of a completion queue, or the words of a counter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Placement {
-    /// The GPU's memory: kernels poll it without crossing PCIe.
-    Gpu,
-    /// The host's memory: each poll of a kernel crosses PCIe.
-    Host {
-        /// Why it is not the GPU's memory.
-        why: String,
-    },
-}
-
-impl fmt::Display for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gpu => f.write_str("GPU memory"),
-            Self::Host { why } => write!(f, "host memory: {why}"),
-        }
-    }
-}
-
 impl GpuMemory {
-    /// Registers the memory with the adapter of `domain`; the region then owns it. Returns how it was registered, and
-    /// why so.
+    /// Registers the memory with the adapter of `domain`; the region then owns it. Returns why it is no dmabuf;
+    /// None if it is one.
     ///
     /// # Errors
     /// As [`Domain::register_device`]; the memory is then freed.
-    pub fn register(self, domain: &Domain, access: Access) -> Result<(Region, Registration)> {
+    pub fn register(self, domain: &Domain, access: Access) -> Result<(Region, Option<String>)> {
         domain.register_device(self.into(), access)
     }
 }
@@ -69,33 +46,39 @@ impl From<GpuMemory> for DeviceMemory {
 
 impl Gpu {
     /// Opens a completion queue of at least `entries` entries for a queue that this GPU will drive: in the GPU's memory
-    /// if the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    /// if the provider and the adapter support that, in the host's otherwise, where each poll of a kernel crosses PCIe.
+    /// Returns why it is not in the GPU's memory; None if it is.
     ///
     /// # Errors
     /// Those of [`Domain::completion_queue`].
-    pub fn completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<(CompletionQueue, Placement)> {
+    pub fn completion_queue(
+        &self,
+        ops: &GdaOps,
+        entries: usize,
+    ) -> Result<(CompletionQueue, Option<String>)> {
         match self.completion_queue_in_gpu(ops, entries) {
-            Ok(queue) => Ok((queue, Placement::Gpu)),
+            Ok(queue) => Ok((queue, None)),
             Err(why) => {
                 tracing::info!(%why, "the completion queue is in the host's memory");
-                Ok((ops.domain().completion_queue(entries)?, Placement::Host { why }))
+                Ok((ops.domain().completion_queue(entries)?, Some(why)))
             }
         }
     }
 
     /// Opens a completion counter for a queue that this GPU will drive
     /// ([`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters)): with its words in the GPU's memory
-    /// if the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    /// if the provider and the adapter support that, in the host's otherwise, where each poll of a kernel crosses PCIe.
+    /// Returns why it is not in the GPU's memory; None if it is.
     ///
     /// # Errors
     /// Those of [`GdaOps::cntr_open_host`].
-    pub fn completion_counter(&self, ops: &GdaOps) -> Result<(CompletionCounter, Placement)> {
+    pub fn completion_counter(&self, ops: &GdaOps) -> Result<(CompletionCounter, Option<String>)> {
         match self.completion_counter_in_gpu(ops) {
-            Ok(counter) => Ok((counter, Placement::Gpu)),
+            Ok(counter) => Ok((counter, None)),
             Err(why) => {
                 let counter = ops.cntr_open_host()?;
                 tracing::info!(%why, "the completion counter is in the host's memory");
-                Ok((counter, Placement::Host { why }))
+                Ok((counter, Some(why)))
             }
         }
     }

@@ -24,5 +24,4 @@ mod snapshot;
 
 pub use launch::LaunchGuard;
 pub use mapped_parts::MappedPart;
-pub use memory::Placement;
 pub use queue::{GpuQueue, RefusedMode};

@@ -34,7 +34,7 @@ pub struct Region(Arc<Registered>);
 #[derive(Debug)]
 pub(crate) struct Registered {
     /// The library's object, which is deregistered before the memory is released.
-    pub(crate) object: Box<dyn Registration>,
+    pub(crate) object: Box<dyn RegionObject>,
     pub(crate) memory: Arc<RegionMemory>,
     /// The address of the first byte, as entries carry it.
     pub(crate) address: u64,
@@ -45,12 +45,12 @@ pub(crate) struct Registered {
 }
 
 /// The object of a region, in the library that registered it. It keeps the memory allocated if it cannot be closed.
-pub(crate) trait Registration: Any + fmt::Debug + Send + Sync {
+pub(crate) trait RegionObject: Any + fmt::Debug + Send + Sync {
     /// Deregisters the memory and reports the result.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-impl<T, P> Registration for Object<T, P>
+impl<T, P> RegionObject for Object<T, P>
 where
     T: Destroy<Library: Send + Sync> + 'static,
     P: Send + Sync + 'static,
@@ -167,7 +167,7 @@ impl Region {
     }
 
     /// The library's object, if it is a `T`.
-    pub(crate) fn object<T: Registration>(&self) -> Option<&T> {
+    pub(crate) fn object<T: RegionObject>(&self) -> Option<&T> {
         (&*self.0.object as &dyn Any).downcast_ref()
     }
 }

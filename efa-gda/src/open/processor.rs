@@ -5,8 +5,6 @@ use crate::error::Result;
 use crate::fabric::{CompletionCounter, CompletionQueue, GdaOps};
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
-#[cfg(feature = "cuda")]
-use crate::gpu_queue::Placement;
 
 /// The processor that will drive a queue.
 pub(super) enum Processor {
@@ -35,8 +33,8 @@ impl Processor {
             Self::Host => Ok((ops.domain().completion_queue(entries)?, None)),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
-                let (queue, placement) = gpu.completion_queue(ops, entries)?;
-                Ok((queue, refusal("completions", placement)))
+                let (queue, why) = gpu.completion_queue(ops, entries)?;
+                Ok((queue, why.map(|why| format!("completions in the GPU's memory: {why}"))))
             }
         }
     }
@@ -47,18 +45,9 @@ impl Processor {
             Self::Host => Ok((ops.cntr_open_host()?, None)),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
-                let (counter, placement) = gpu.completion_counter(ops)?;
-                Ok((counter, refusal("a completion counter", placement)))
+                let (counter, why) = gpu.completion_counter(ops)?;
+                Ok((counter, why.map(|why| format!("a completion counter in the GPU's memory: {why}"))))
             }
         }
-    }
-}
-
-/// Returns why an object is not in the GPU's memory.
-#[cfg(feature = "cuda")]
-fn refusal(what: &str, placement: Placement) -> Option<String> {
-    match placement {
-        Placement::Gpu => None,
-        Placement::Host { why } => Some(format!("{what} in the GPU's memory: {why}")),
     }
 }

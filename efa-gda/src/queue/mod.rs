@@ -44,6 +44,7 @@
 //! Until then `Region::close` returns busy, and dropping the region's last other handle deregisters nothing.
 //! [`MappedQueue::destroy`] destroys the endpoint first, and deregisters after that.
 
+mod abort;
 pub(crate) mod backing;
 pub(crate) mod counters;
 mod doorbell_mode;
@@ -63,7 +64,8 @@ pub(crate) mod work_request;
 
 pub use crate::error::Limit;
 pub use crate::memory::Region;
-pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
+pub use abort::AbortFlag;
+pub use mapped::{MappedQueue, QueueLimits, outstanding};
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;

@@ -40,26 +40,19 @@ impl ReceiveId {
 /// `count` receives of `bytes` bytes, the i-th at `offset + i * stride` of the region.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use efa_gda::queue::{MappedQueue, Receives, WorkRequest};
 /// # efa_gda_test_support::soft::example();
-/// # use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
-/// # let library = Library::load()?;
-/// # let info = Query::new().first(&library)?;
-/// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
-/// # let addresses = domain.address_vector(16)?;
-/// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
-/// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// # use std::time::Duration;
+/// # use efa_gda::{Options, Queue, memory::Access, queue::{Receives, WorkRequest}};
+/// # let mut queue = Queue::open(&Options::new())?;
 /// # let peer = queue.insert_peer(&queue.address()?)?;
-/// # let region = domain.register(Buffer::zeroed(16 * 4096).ok_or("no memory")?, Access::RECEIVE)?;
-/// # let message = domain.register(Buffer::zeroed(100).ok_or("no memory")?, Access::SEND)?;
+/// # let region = queue.allocate(16 * 4096, Access::RECEIVE)?;
+/// # let message = queue.allocate(100, Access::SEND)?;
 /// let posted = queue.post_receives(&Receives::new(&region).bytes(4096).count(16).stride(4096))?;
 /// # queue.execute(&WorkRequest::send(peer, &message))?;
 /// let message = queue.receive_many(1, Duration::from_secs(10))?[0];
 /// let offset = message.receive.map(|id| id.after(posted.first) as usize * 4096);
 /// # assert_eq!((offset, message.length), (Some(0), 100));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), efa_gda::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::post_receives"]

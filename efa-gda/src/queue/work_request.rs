@@ -24,23 +24,16 @@ use crate::memory::Region;
 /// failed request by its request id, not by `i`.
 ///
 /// ```
-/// # use efa_gda::queue::{MappedQueue, WorkRequest};
 /// # efa_gda_test_support::soft::example();
-/// # use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
-/// # let library = Library::load()?;
-/// # let info = Query::new().first(&library)?;
-/// # let domain = Fabric::open(&library, &info)?.domain(&info)?;
-/// # let addresses = domain.address_vector(16)?;
-/// # let completions = domain.completion_queue(info.completions())?;
-/// # let endpoint = domain.endpoint(&info, Bindings::shared(&addresses, &completions))?;
-/// # let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+/// # use efa_gda::{Options, Queue, memory::Access, queue::WorkRequest};
+/// # let mut queue = Queue::open(&Options::new())?;
 /// # let peer = queue.insert_peer(&queue.address()?)?;
-/// # let local = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::WRITE)?;
-/// # let target = domain.register(Buffer::zeroed(64_000).ok_or("no memory")?, Access::REMOTE_WRITE)?;
+/// # let local = queue.allocate(64_000, Access::WRITE)?;
+/// # let target = queue.allocate(64_000, Access::REMOTE_WRITE)?;
 /// # let remote = target.remote();
 /// let report = queue.execute(&WorkRequest::write(peer, &local, remote).bytes(64).count(1000).stride(64))?;
 /// assert_eq!(report.completed, 1000);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), efa_gda::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::execute"]

@@ -3,7 +3,7 @@
 use efa_gda::executor::host;
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CompletionQueue, CountedOperations, Domain, Fabric, Info,
-    Library, Query, Region, Registration, RemoteRegion,
+    Library, Query, Region, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::gpu_queue::GpuQueue;
@@ -142,8 +142,8 @@ pub(crate) fn two_adapters() -> (Side, Side) {
     (Side::on(&library, first), Side::on(&library, second))
 }
 
-/// Registered memory of the GPU that holds `bytes`, and the kind of its registration.
-pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (Region, Registration) {
+/// Registered memory of the GPU that holds `bytes`, and why it is no dmabuf.
+pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (Region, Option<String>) {
     let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
     memory.write(0, bytes).unwrap();
     memory.register(&side.domain, Access::ALL).unwrap()

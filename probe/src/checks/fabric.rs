@@ -112,8 +112,8 @@ impl Layer for Libfabric {
     fn register_gpu(&self, memory: GpuMemory, access: Access) -> Result<Region, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         let registered = memory.register(domain, access);
-        let (region, how) = registered.map_err(gpu_memory::refusal)?;
-        tracing::info!("memory of the GPU was registered: {how}");
+        let (region, why) = registered.map_err(gpu_memory::refusal)?;
+        tracing::info!("memory of the GPU was registered: {}", gpu_memory::described(why));
         Ok(region)
     }
 

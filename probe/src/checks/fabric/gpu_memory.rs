@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use efa_gda::Error;
-use efa_gda::fabric::{Access, Domain, Fabric, Info, Query, Registration};
+use efa_gda::fabric::{Access, Domain, Fabric, Info, Query};
 use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
@@ -80,7 +80,7 @@ fn register_twice(
     fabric: &Fabric,
     info: &Info,
     gpu: &Gpu,
-) -> Result<(String, Result<Registration, String>), Error> {
+) -> Result<(String, Result<String, String>), Error> {
     let domain = fabric.domain(info)?;
     let (first, second) = (GpuMemory::zeroed(gpu, BYTES)?, GpuMemory::zeroed(gpu, BYTES)?);
     let here = register(&domain, first)?;
@@ -89,13 +89,18 @@ fn register_twice(
         thread.join().unwrap_or_else(|_| Err("the thread panicked".to_owned()))
     });
     domain.close()?;
-    Ok((here.to_string(), elsewhere))
+    Ok((here, elsewhere))
 }
 
-fn register(domain: &Domain, memory: GpuMemory) -> Result<Registration, Error> {
-    // A region that cannot be deregistered keeps its domain, whose close then fails.
-    let (_, how) = domain.register_device(memory.into(), Access::ALL)?;
-    Ok(how)
+fn register(domain: &Domain, memory: GpuMemory) -> Result<String, Error> {
+    let (region, why) = domain.register_device(memory.into(), Access::ALL)?;
+    region.close()?;
+    Ok(described(why))
+}
+
+/// Describes a registration by why it is no dmabuf.
+pub(super) fn described(why: Option<String>) -> String {
+    why.map_or("dmabuf".to_owned(), |why| format!("by address, not as a dmabuf: {why}"))
 }
 
 /// The facts of the machine on which the cause depends.
