@@ -396,6 +396,17 @@ fn a_node_is_not_judged_by_the_environment_of_jobs() {
     assert_eq!(support::status(&output), 0, "{output:?}");
 }
 
+#[test]
+fn the_readme_shows_a_report_of_this_version() {
+    let shown =
+        include_str!("../../README.md").split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let machine = sound("readme");
+    machine.nvidia("");
+    let (mut command, _folder) = command(FilesAndGpu, &machine, &["check"]);
+    let report = String::from_utf8(output(command.args(support::PATIENT)).stdout).expect("UTF-8");
+    assert!(report.contains(shown.expect("a block of text")), "{report}");
+}
+
 /// The verdict for one stack: runs, and the code that stops it.
 fn stack(document: &Value, name: &str) -> (String, Value) {
     let stacks = document["stacks"].as_array().expect("verdicts for stacks");
