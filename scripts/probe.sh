@@ -37,7 +37,7 @@ is_built() {
   done
   # What these name becomes a part of the probe.
   [[ -z ${EFA_GDA_NVCC:-}${EFA_GDA_STANDALONE:-} ]] || return 1
-  [[ -z $(find "$ROOT"/{Cargo.toml,Cargo.lock,probe,efa-gda,efa-gda-sys,softefa,kernels,third_party,docs/statuses.md} \
+  [[ -z $(find "$ROOT"/{Cargo.toml,Cargo.lock,probe,efa-gda,efa-gda-sys,softefa,kernels,third_party,docs/{statuses,troubleshooting}.md} \
     -type f -newer "$PROBE" -print -quit) ]]
 }
 
@@ -51,10 +51,12 @@ page() {
     END { exit !found }' "$ROOT/docs/checks.md" "$ROOT/docs/statuses.md"
 }
 
-if [[ ${1:-} == explain && $# == 2 && $2 != -* ]]; then
+if [[ ${1:-} == explain && $# -gt 1 && " $* " != *' -'* ]]; then
   [[ ! -x $PROBE ]] || exec "$PROBE" "$@"
-  page "$2" && exit
-  say "$2 is not the code of a check or a status; docs/checks.md and docs/statuses.md list them"
+  page "${*:2}" && exit
+  # Text to search for.
+  grep -ihF -- "${*:2}" "$ROOT/docs/troubleshooting.md" "$ROOT/docs/checks.md" && exit
+  say "${*:2} is not the code of a check or a status, and no page has this text; docs/checks.md and docs/statuses.md list all codes"
   exit 2
 fi
 if [[ -z $opens ]] || has_efa_adapter; then

@@ -1,5 +1,6 @@
 //! All checks: the table of them ([`rows`]), the functions that it names, and the workers that run them.
 
+pub(crate) mod copies;
 pub(crate) mod cuda;
 pub(crate) mod data;
 pub(crate) mod dev;
@@ -9,6 +10,7 @@ pub(crate) mod fabric;
 pub(crate) mod groups;
 pub(crate) mod library;
 pub(crate) mod measure;
+pub(crate) mod node;
 pub(crate) mod queues;
 pub(crate) mod rows;
 pub(crate) mod session;

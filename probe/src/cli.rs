@@ -135,8 +135,10 @@ pub(crate) enum Command {
     Decode(DecodeArgs),
     /// Explain the code of a check or the status of a completion: meaning, fix, and who can apply it
     Explain {
-        /// A code that `check` prints, STATUS-N, or N; without it, all codes are listed
-        code: Option<String>,
+        /// A code that `check` prints, STATUS-N, N, or text to search for, such as a part of an error; without it, all
+        /// codes are listed
+        #[arg(value_name = "CODE|TEXT")]
+        code: Vec<String>,
     },
     /// Run every check and pack the result for a bug report, without names, addresses and secrets
     Report(ReportArgs),

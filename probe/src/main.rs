@@ -212,7 +212,7 @@ fn run(cli: &Cli) -> Result<Exit, CommandError> {
         }
         Command::Explain { code } => {
             let width = terminal::width(&std::io::stdout());
-            let printed = match (command::explain::of(code.as_deref())?, common.json) {
+            let printed = match (command::explain::of(&code.join(" "))?, common.json) {
                 (explained, true) => print_json(&explained),
                 (explained, false) => print(&explained.text(width)),
             };

@@ -23,6 +23,7 @@ use crate::model::text::visible;
 use crate::model::{GpuChoice, StackName, Via};
 use crate::soft::Unready;
 use crate::system::adapters::Adapter;
+use crate::system::packages::Package;
 
 /// The machine, as this run may read it.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +46,8 @@ pub(crate) struct System {
     pub(crate) provider: Option<Result<PathBuf, Unready>>,
     /// All adapters, once they were read.
     pub(crate) found: OnceLock<Vec<Adapter>>,
+    /// The copies of NCCL and of its plugin, once their files were searched.
+    pub(crate) found_nccl: OnceLock<[Vec<Package>; 2]>,
 }
 
 impl System {

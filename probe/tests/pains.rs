@@ -69,10 +69,45 @@ const PAINS: &[Broken] = broken! {
         }, [];
     "a_plugin_without_gin_of_type_5_is_the_images" (Files) "image" "LIB-007",
         "aws-ofi-nccl 1.22 in the image instead of", "does not define ncclGinPlugin_v14":
-        |m| _ = gin_plugin(13).map(|plugin| _ = m.bytes(PLUGIN, plugin)), [];
+        |m| _ = gin_plugin(13, "/opt/amazon/efa/lib").map(|plugin| _ = m.bytes(PLUGIN, plugin)), [];
     "a_libfabric_before_the_operations_below_a_root" (Files) "image" "LIB-009", "libfabric 2.3", "1.17.0":
         |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.5\x001.17.0\0y"), [];
     "a_stale_device_node_is_the_pods" (Files) "pod" "DEV-006", "start the container again", "stale": stale, [];
+    "a_plugin_where_the_loader_does_not_look_is_the_images" (Files) "image" "LIB-010",
+        "put /opt/amazon/ofi-nccl/lib on LD_LIBRARY_PATH", "/opt/amazon/aws-ofi-nccl/lib, which does not exist":
+        |m| _ = m.file("/etc/ld.so.conf", "/opt/amazon/aws-ofi-nccl/lib\n"), [];
+    "a_second_nccl_is_the_images" (Files) "image" "LIB-011", "remove all but one NCCL", "2.28.9":
+        |m| _ = m.file("/usr/lib/libnccl.so.2", "NCCL version 2.32.3").file(NCCL, "NCCL version 2.28.9"), [];
+    "a_plugin_with_a_libfabric_of_its_own_is_the_images" (Files) "image" "LIB-012", "remove the other libfabric",
+        "the plugin names /opt/own/lib/libfabric.so.1":
+        |m| {
+            m.file("/opt/own/lib/libfabric.so.1", "x\0FABRIC_1.8\x002.3.1\0y");
+            _ = gin_plugin(14, "/opt/own/lib").map(|plugin| _ = m.bytes(PLUGIN, plugin));
+        }, [];
+    "no_device_of_gdrcopy_in_the_container_is_the_pods" (Files) "pod" "DEV-009", "docker --device /dev/gdrdrv",
+        "gdr_open error: Is gdrdrv driver installed and loaded?":
+        |m| _ = m.remove("/dev/gdrdrv"), [];
+    "closed_modules_without_peer_memory_are_the_hosts" (FilesAndGpu) "host" "DEV-010", "open kernel modules",
+        "p2p is NONE":
+        |m| {
+            let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build\n";
+            m.file("/proc/driver/nvidia/version", closed);
+        }, [];
+    "onboard_devices_beside_efa_are_the_jobs" (Files) "pod" "DEV-011", "NCCL_IB_HCA=rdmap",
+        "only 2 GIN GDAKI NICs have been created":
+        |m| _ = m.file("/sys/class/infiniband/ibp4s0/device/vendor", "0x15b3\n"), [];
+    "docker_s_shared_memory_is_the_pods" (Files) "pod" "ENV-009", "--shm-size=8g", "67108864":
+        |m| _ = m.file("/proc/self/mounts", "shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0\n"), [];
+    "a_kernel_without_a_driver_of_dkms_is_the_hosts" (Files) "host" "DEV-002", "dkms autoinstall", "for 6.8.0-1 only":
+        |m| {
+            m.remove("/sys/module/efa/version").file("/proc/sys/kernel/osrelease", "6.8.0-2\n");
+            m.file("/lib/modules/6.8.0-1/updates/dkms/efa.ko.zst", "").directory("/lib/modules/6.8.0-2/kernel");
+        }, [];
+    "another_network_plugin" (Files) "pod" "ENV-007", "unset NCCL_NET_PLUGIN", "NCCL_NET_PLUGIN=spcx":
+        |_| {}, [("NCCL_NET_PLUGIN", "spcx")];
+    "expandable_segments" (Files) "pod" "ENV-007", "leave expandable_segments out",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "Invalid argument":
+        |_| {}, [("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")];
     "a_gdrdrv_older_than_libgdrapi_is_the_hosts" (Files) "host" "LIB-008", "upgrade the module gdrdrv to 2.5":
         |m| _ = m.file("/sys/module/gdrdrv/version", "2.4\n"), [];
     "a_libgdrapi_before_2_5_is_the_images" (Files) "image" "LIB-008", "install libgdrapi of GDRCopy 2.5":
@@ -145,8 +180,9 @@ const PAINS: &[Broken] = broken! {
         |_| {}, [("FI_HMEM_P2P_DISABLED", "1")];
 };
 
-/// A plugin of a release that fits, with GIN of this version. None, with the skip recorded, without a C compiler.
-fn gin_plugin(version: u32) -> Option<Vec<u8>> {
+/// A plugin of a release that fits, with GIN of this version and this search path. None, with the skip recorded, without
+/// a C compiler.
+fn gin_plugin(version: u32, search: &str) -> Option<Vec<u8>> {
     let folder = TempDir::new("plugin");
     let (source, library) = (folder.path().join("plugin.c"), folder.path().join("plugin.so"));
     let text = format!(
@@ -155,6 +191,7 @@ fn gin_plugin(version: u32) -> Option<Vec<u8>> {
     std::fs::write(&source, text).expect("a source");
     let mut compiler = compile::c();
     compiler.args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(&library).arg(source);
+    compiler.arg(format!("-Wl,-rpath,{search}"));
     compile::compile(&mut compiler).then(|| std::fs::read(library).expect("the library"))
 }
 
@@ -305,7 +342,7 @@ fn variables_that_select_efa_gda_are_missed_only_where_nccl_could_take_it_or_is_
 #[test]
 fn a_plugin_with_gin_of_type_5_and_a_libgdrapi_in_a_plain_file_are_sound() {
     let machine = sound("plain-files");
-    if let Some(plugin) = gin_plugin(14) {
+    if let Some(plugin) = gin_plugin(14, "$ORIGIN") {
         machine.bytes(PLUGIN, plugin);
     }
     machine.remove("/usr/lib/libgdrapi.so.2").file("/usr/lib/libgdrapi.so.2", "");
@@ -357,6 +394,17 @@ fn a_node_is_not_judged_by_the_environment_of_jobs() {
     let (mut command, _folder) = command(Files, &machine, &["check", "--npd"]);
     let output = output(command.args(support::PATIENT));
     assert_eq!(support::status(&output), 0, "{output:?}");
+}
+
+#[test]
+fn the_readme_shows_a_report_of_this_version() {
+    let shown =
+        include_str!("../../README.md").split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let machine = sound("readme");
+    machine.nvidia("");
+    let (mut command, _folder) = command(FilesAndGpu, &machine, &["check"]);
+    let report = String::from_utf8(output(command.args(support::PATIENT)).stdout).expect("UTF-8");
+    assert!(report.contains(shown.expect("a block of text")), "{report}");
 }
 
 /// The verdict for one stack: runs, and the code that stops it.

@@ -49,6 +49,17 @@ pub(crate) fn pci(system: &mut System) -> Checked {
 pub(crate) fn driver(system: &mut System) -> Checked {
     let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
+        if system.exists("/sys/module/mlx_compat") {
+            return Outcome::fail(
+                "no /sys/module/efa, and mlx_compat is loaded: the RDMA stack is MLNX_OFED's",
+            )
+            .expects(required, "efa does not run on the ib_core of MLNX_OFED, which replaces the kernel's")
+            .fix(
+                "on the host: uninstall MLNX_OFED (ofed_uninstall.sh), and run the EFA installer again",
+                Party::Operator,
+            )
+            .into();
+        }
         return Outcome::fail("no /sys/module/efa: the module is not loaded")
             .expects(required, "the kernel driver creates queues and maps them")
             .fix(
@@ -60,6 +71,23 @@ pub(crate) fn driver(system: &mut System) -> Checked {
     let Some(version) = system.read("/sys/module/efa/version") else {
         let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_default();
         let observed = format!("the in-tree driver of Linux {kernel}");
+        let others = kernels_with_driver(system);
+        if !others.is_empty() && !others.contains(&kernel) {
+            return Outcome::warn(format!("{observed}; DKMS has efa for {} only", others.join(", ")))
+                .expects(
+                    required,
+                    "DKMS did not build the driver for the kernel that runs, and Linux loaded its own, which can lack \
+                     completion counters",
+                )
+                .fix(
+                    format!(
+                        "on the host: install the headers of Linux {kernel}, build the driver (dkms autoinstall), and \
+                         load it again or reboot"
+                    ),
+                    Party::Operator,
+                )
+                .into();
+        }
         return Outcome::Unknown(Some(observed), "the in-tree driver has no version".to_owned()).into();
     };
     let lacks = [
@@ -82,6 +110,17 @@ pub(crate) fn driver(system: &mut System) -> Checked {
             Party::Operator,
         )
         .into()
+}
+
+/// The kernels for which DKMS or the installer built the driver.
+fn kernels_with_driver(system: &System) -> Vec<String> {
+    let base = Path::new("/lib/modules");
+    let has = |kernel: &String| {
+        ["updates/dkms", "extra", "updates"].iter().any(|folder| {
+            system.list(base.join(kernel).join(folder)).iter().any(|name| name.starts_with("efa.ko"))
+        })
+    };
+    system.list(base).into_iter().filter(has).collect()
 }
 
 pub(crate) fn bound(system: &mut System) -> Checked {

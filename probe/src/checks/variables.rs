@@ -24,7 +24,21 @@ const SYMMETRIC_KERNELS: &str = "NCCL_SYM_GIN_KERNELS_ENABLE";
 const SELECT_EFA_GDA: &str =
     "set NCCL_GIN_TYPE=5 and NCCL_SYM_GIN_KERNELS_ENABLE=0 for the job, with NCCL 2.31.2 or newer";
 
-static MOVED: [Moved; 6] = [
+/// PyTorch's allocator with memory of cuMemCreate.
+const EXPANDABLE_SEGMENTS: Moved = Moved {
+    name: "PYTORCH_CUDA_ALLOC_CONF",
+    effect: |value| {
+        let value = value.to_ascii_lowercase().replace(' ', "");
+        value.contains("expandable_segments:true").then_some(
+            "tensors are memory of cuMemCreate: libraries that do not expect it get \"Invalid argument\" from \
+             registration, fi_write or fi_read",
+        )
+    },
+    right: "without expandable_segments:True",
+    fix: "leave expandable_segments out, or use a library that registers such memory (with the flag gpuDirectRDMACapable)",
+};
+
+static MOVED: [Moved; 9] = [
     Moved {
         name: GIN_TYPE,
         effect: |value| match value.trim() {
@@ -49,6 +63,20 @@ static MOVED: [Moved; 6] = [
         right: "unset",
         fix: "unset OFI_NCCL_GIN_GDAKI; NCCL_GIN_TYPE=5 with NCCL_SYM_GIN_KERNELS_ENABLE=0 selects EFA-GDA",
     },
+    Moved {
+        name: "NCCL_NET_PLUGIN",
+        effect: |value| {
+            let value = value.trim();
+            let is_efa = value.is_empty() || value.contains('/') || value.contains("ofi");
+            (!is_efa && value != "libnccl-net.so").then_some(
+                "this is not aws-ofi-nccl, through which NCCL reaches EFA: other plugins and none use sockets",
+            )
+        },
+        right: "unset, ofi or the path of the plugin",
+        fix: "unset NCCL_NET_PLUGIN, or set it to the path of libnccl-net-ofi.so",
+    },
+    EXPANDABLE_SEGMENTS,
+    Moved { name: "PYTORCH_ALLOC_CONF", ..EXPANDABLE_SEGMENTS },
     Moved {
         name: "NVSHMEM_DISABLE_CUDA_VMM",
         effect: |value| {

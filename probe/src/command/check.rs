@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::CommandError;
 use super::run::{Run, Work};
 use crate::checks::library::{self, Libraries};
-use crate::checks::rows::{self, is_of_machine, rows};
+use crate::checks::rows::{self, Row, is_of_machine, rows};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS};
 use crate::exit::Exit;
 use crate::model::{Document, EXPOSES, Finding, Gpu, Op, Pair, Put, Runs, StackVerdict, State, Via};
@@ -35,13 +35,13 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     let mut run = Run::new(common)?;
     // Commands that move bytes load what they are told to; this one judges the machine below the root.
     run.runner.policy.not_loaded = library::left_out(&run.system);
-    for row in rows().filter(|row| is_of_machine(row)) {
-        match row.run {
-            rows::Run::Nodes(_) if run.runner.blocked(&row.check, None).is_none() => {
-                run.group(Group::Nodes, PUT.into())?;
-            }
-            _ => run.machine(row),
-        }
+    let opens = |row: &&Row| matches!(row.run, rows::Run::Nodes(_));
+    for row in rows().filter(|row| is_of_machine(row) && !opens(row)) {
+        run.machine(row);
+    }
+    match rows().filter(opens).any(|row| run.runner.blocked(&row.check, None).is_none()) {
+        true => _ = run.group(Group::Nodes, PUT.into())?,
+        false => run.skip(|row| opens(&row)),
     }
     let host = run.queues(PUT.into())?;
     let exposes = |one: &Finding| one.code == EXPOSES && one.state == State::Pass;

@@ -1,5 +1,6 @@
 //! `gda-probe explain CODE`: prints the page of a check with its usual fix and who can apply it, or of a completion
-//! status (`docs/statuses.md`). Without a code, all of them.
+//! status (`docs/statuses.md`). Without a code, all of them; with other text, what has it: symptoms of
+//! `docs/troubleshooting.md`, and pages.
 
 use serde::Serialize;
 
@@ -12,16 +13,67 @@ use crate::terminal::wrapped_whole;
 /// The pages of statuses, each with a heading `### STATUS-N NAME`.
 const STATUSES: &str = include_str!("../../docs/statuses.md");
 
+/// Tables of symptoms.
+const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
+
 /// The page of `code`, in any case. A status can also be named by its name or its number.
-fn page(code: &str) -> Result<Page, CommandError> {
+fn page(code: &str) -> Option<Page> {
     let wanted = code.trim().to_ascii_uppercase();
     let wanted = wanted.parse::<u8>().map_or(wanted, |number| format!("STATUS-{number}"));
-    all().find(|page| page.code == wanted || (page.fix.is_none() && page.title == wanted)).ok_or_else(|| {
-        CommandError::Input(format!(
-            "{code:?} is not the code of a check or a status; the nearest are {}; gda-probe explain lists all codes",
-            nearest(&wanted).join(", ")
-        ))
+    all().find(|page| page.code == wanted || (page.fix.is_none() && page.title == wanted))
+}
+
+/// A row of the tables of symptoms.
+#[derive(Debug)]
+struct Symptom {
+    text: String,
+    helps: String,
+    /// The codes of the checks that report it; none for a fault of a program.
+    codes: Vec<&'static str>,
+}
+
+/// All rows of the tables of symptoms.
+fn symptoms() -> impl Iterator<Item = Symptom> {
+    let rows =
+        TROUBLESHOOTING.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| symptom"));
+    rows.filter_map(|line| {
+        let mut columns = line.trim_matches('|').split(" | ").map(str::trim);
+        let (text, helps) = (columns.next()?, columns.next()?);
+        let codes = columns.next().unwrap_or_default().split('[').filter_map(|link| link.split(']').next());
+        let codes = codes.filter_map(code_of).collect();
+        Some(Symptom { text: plain(text), helps: plain(helps), codes })
     })
+}
+
+/// The code of a check; None for other text.
+fn code_of(code: &str) -> Option<&'static str> {
+    checks().map(|check| check.code).find(|known| *known == code)
+}
+
+/// Markdown without the addresses of links and without marks of code.
+fn plain(text: &str) -> String {
+    let mut out = text.replace('`', "");
+    while let Some(end) = out.find("](") {
+        let close = out[end..].find(')').map_or(out.len() - 1, |at| end + at);
+        out.replace_range(end..=close, "");
+        if let Some(open) = out[..end].rfind('[') {
+            out.remove(open);
+        }
+    }
+    out
+}
+
+/// What has `text`, without regard to case and marks: symptoms, and the pages of checks and statuses, those of the
+/// symptoms first.
+fn search(text: &str) -> Option<Pages> {
+    let key = |text: &str| text.to_lowercase().replace('`', "");
+    let wanted = key(text);
+    let symptoms: Vec<_> = symptoms().filter(|one| key(&one.text).contains(&wanted)).collect();
+    let is_named = |page: &Page| symptoms.iter().any(|one| one.codes.contains(&page.code));
+    let has = |page: &Page| key(page.text).contains(&wanted) || key(page.title).contains(&wanted);
+    let (mut codes, others): (Vec<_>, Vec<_>) = all().partition(is_named);
+    codes.extend(others.into_iter().filter(has));
+    (!codes.is_empty() || !symptoms.is_empty()).then_some(Pages::Found { codes, symptoms })
 }
 
 /// The three codes nearest to `wanted`, nearest first: codes of its category, as far as it has them.
@@ -46,7 +98,14 @@ pub(crate) struct Explained {
 #[serde(untagged)]
 enum Pages {
     One(Page),
-    All { codes: Vec<Page> },
+    All {
+        codes: Vec<Page>,
+    },
+    Found {
+        codes: Vec<Page>,
+        #[serde(skip)]
+        symptoms: Vec<Symptom>,
+    },
 }
 
 /// A page: what a code means, and what is done about it.
@@ -105,19 +164,40 @@ impl Explained {
     pub(crate) fn text(&self, width: usize) -> String {
         match &self.pages {
             Pages::One(page) => page.text(width),
-            Pages::All { codes } => {
-                let line = |page: &Page| wrapped_whole(&format!("{:<10} ", page.code), 11, page.title, width);
-                codes.iter().map(line).collect()
+            Pages::All { codes } => list(codes, width),
+            Pages::Found { codes, symptoms } => {
+                let one = |symptom: &Symptom| {
+                    let checks = symptom.codes.join(", ");
+                    let by = if checks.is_empty() { String::new() } else { format!(" ({checks})") };
+                    wrapped_whole("", 2, &symptom.text, width)
+                        + &wrapped_whole("  helps  ", 9, &format!("{}{by}", symptom.helps), width)
+                        + "\n"
+                };
+                symptoms.iter().map(one).collect::<String>() + &list(codes, width)
             }
         }
     }
 }
 
-/// Explains `code`, or all codes.
-pub(crate) fn of(code: Option<&str>) -> Result<Explained, CommandError> {
-    let pages = match code {
-        Some(code) => Pages::One(page(code)?),
-        None => Pages::All { codes: all().collect() },
+/// Codes and titles, one page a line.
+fn list(pages: &[Page], width: usize) -> String {
+    let line = |page: &Page| wrapped_whole(&format!("{:<10} ", page.code), 11, page.title, width);
+    pages.iter().map(line).collect()
+}
+
+/// Explains a code, or what has the text; without text, all codes.
+pub(crate) fn of(text: &str) -> Result<Explained, CommandError> {
+    let unknown = || {
+        CommandError::Input(format!(
+            "{text:?} is not the code of a check or a status, and no page has this text; the nearest are {}; gda-probe \
+             explain lists all codes",
+            nearest(&text.to_ascii_uppercase()).join(", ")
+        ))
+    };
+    let pages = match page(text) {
+        _ if text.is_empty() => Pages::All { codes: all().collect() },
+        Some(page) => Pages::One(page),
+        None => search(text).ok_or_else(unknown)?,
     };
     Ok(Explained { schema: SCHEMA, command: "explain", pages })
 }
@@ -160,6 +240,27 @@ mod tests {
     #[test]
     fn every_status_page_has_a_status() {
         assert_eq!(statuses().count(), CompletionStatus::ALL.len());
+    }
+
+    #[test]
+    fn text_that_people_search_for_leads_to_symptoms_and_pages() {
+        for (text, code) in [
+            ("strong signals are required", "ENV-007"),
+            ("GDR_OPEN error", "DEV-009"),
+            ("peermappingoverride", "CUDA-002"),
+            ("fi_getinfo: -61", "FAB-001"),
+        ] {
+            let Some(Pages::Found { codes, .. }) = search(text) else { panic!("nothing has {text}") };
+            assert!(codes.iter().any(|page| page.code == code), "{text}: {codes:?}");
+        }
+        let of_program = search("Unexpected number of remote rails");
+        assert!(matches!(of_program, Some(Pages::Found { symptoms, .. }) if symptoms.len() == 1));
+        assert!(search("no page has this").is_none());
+    }
+
+    #[test]
+    fn links_and_marks_are_no_part_of_a_symptom() {
+        assert_eq!(plain("`a` ([b](c.md#d)), [e](f) [95]"), "a (b), e [95]");
     }
 
     /// A page is wrapped, which would join the lines of a table, a list or a block of code.

@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHT_DYNSYM, Sym64};
+use object::elf::{DT_RPATH, DT_RUNPATH, Dyn64, FileHeader64, SHT_DYNSYM, Sym64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, SectionHeader, Sym as _};
+use object::read::elf::{Dyn as _, FileHeader, SectionHeader, Sym as _};
 
 /// The release of a libfabric (PACKAGE_VERSION, as `fi_tostr` prints it): the only string of its file that
 /// is a version and nothing else. Returns None if there is no such string, or several different ones.
@@ -78,6 +78,24 @@ pub(crate) fn exports(file: &Path, name: &str) -> Option<bool> {
             && symbol.name(endian, symbols.strings()).is_ok_and(|found| found == name.as_bytes())
     };
     Some(symbols.iter().any(is_it))
+}
+
+/// The directories in which the library in `file` searches those that it needs (DT_RUNPATH, DT_RPATH). Returns None if
+/// the file is no 64-bit little-endian ELF or names none.
+pub(crate) fn run_path(file: &Path) -> Option<Vec<String>> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok()?;
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return None;
+    }
+    let file = &ReadCache::new(file);
+    let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, file).ok()?;
+    let (entries, strings) = sections.dynamic(endian, file).ok()??;
+    let strings = sections.strings(endian, file, strings).ok()?;
+    let is_path = |entry: &&Dyn64<LittleEndian>| [DT_RUNPATH, DT_RPATH].contains(&entry.d_tag(endian));
+    let text = entries.iter().find(is_path)?.string(endian, strings).ok()?;
+    Some(String::from_utf8_lossy(text).split(':').map(str::to_owned).collect())
 }
 
 /// The section `.rodata`. Returns None if the file is no 64-bit little-endian ELF.

@@ -43,6 +43,21 @@ impl Package {
 impl System {
     /// The copies of NCCL: those on the loader's path, then those of Python's packages.
     pub(crate) fn nccl(&self) -> Vec<Package> {
+        self.both()[0].clone()
+    }
+
+    /// The copies of NCCL's EFA plugin: the one that NCCL_NET_PLUGIN names, then those on the loader's path and in
+    /// the installer's directories.
+    pub(crate) fn nccl_plugins(&self) -> Vec<Package> {
+        self.both()[1].clone()
+    }
+
+    /// NCCL and its plugin. Their files are searched once: several checks ask for them.
+    fn both(&self) -> &[Vec<Package>; 2] {
+        self.found_nccl.get_or_init(|| [self.search_nccl(), self.search_plugins()])
+    }
+
+    fn search_nccl(&self) -> Vec<Package> {
         let mut directories = self.loader_directories();
         let of_environment = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| self.env(name));
         let prefixes = of_environment.map(PathBuf::from).chain(PYTHON_PREFIXES.map(PathBuf::from));
@@ -57,9 +72,7 @@ impl System {
         self.packages(&directories, &[NCCL], NCCL_MARKER)
     }
 
-    /// The copies of NCCL's EFA plugin: the one that NCCL_NET_PLUGIN names, then those on the loader's path and in
-    /// the installer's directories.
-    pub(crate) fn nccl_plugins(&self) -> Vec<Package> {
+    fn search_plugins(&self) -> Vec<Package> {
         let mut directories = self.loader_directories();
         directories.extend(PLUGIN_DIRECTORIES.map(PathBuf::from));
         let named = self.env("NCCL_NET_PLUGIN").map(|name| name.to_string_lossy().into_owned());

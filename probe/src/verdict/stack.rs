@@ -102,17 +102,20 @@ fn verdict(stack: StackName, findings: &[Finding], gpu: Option<GpuChoice>) -> St
     verdicts.min_by_key(|verdict| verdict.runs).unwrap_or_else(|| verdict_on(stack, findings, gpu))
 }
 
-/// The verdict, by the first need in the order of a report that does not hold.
+/// The verdict, by the first problem in the order of a report because of which a need does not hold.
 fn verdict_on(stack: StackName, findings: &[Finding], gpu: Option<GpuChoice>) -> StackVerdict {
     let mut open: Option<(String, String)> = None;
+    let mut stops: Vec<(String, String)> = Vec::new();
     for need in needs(stack) {
         match judge(need, findings, gpu) {
             Answer::Holds => {}
-            Answer::Stops(code, next) => {
-                return StackVerdict { stack, runs: Runs::No, stopped_by: Some(code), next };
-            }
+            Answer::Stops(code, next) => stops.push((code, next)),
             Answer::Open(code, why) => _ = open.get_or_insert((code, why)),
         }
+    }
+    let first = |(code, _): &(String, String)| rows().position(|row| row.check.code == code);
+    if let Some((code, next)) = stops.into_iter().min_by_key(first) {
+        return StackVerdict { stack, runs: Runs::No, stopped_by: Some(code), next };
     }
     match open {
         Some((code, next)) => StackVerdict { stack, runs: Runs::Unknown, stopped_by: Some(code), next },

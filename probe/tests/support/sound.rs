@@ -38,7 +38,14 @@ pub(crate) fn sound(name: &str) -> Machine {
         .file(NCCL_CONF, "# EFA-GDA\nNCCL_GIN_TYPE=5\nNCCL_SYM_GIN_KERNELS_ENABLE=0\n")
         .file("/usr/lib/libgdrapi.so.2.5", "")
         .link("/usr/lib/libgdrapi.so.2", "libgdrapi.so.2.5")
-        .file("/sys/module/gdrdrv/version", "2.5\n");
+        .file("/sys/module/gdrdrv/version", "2.5\n")
+        .file("/dev/gdrdrv", "")
+        .file("/etc/ld.so.conf", "/opt/amazon/ofi-nccl/lib\n")
+        .file("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,size=65906036k 0 0\n");
+    for number in 1..=8 {
+        let device = format!("/sys/class/infiniband/rdmap{number}s0/device/p2p");
+        machine.file(&device, "NONE\n");
+    }
     machine
 }
 

@@ -75,6 +75,14 @@ pub(crate) fn count(session: &mut Session) -> Checked {
         Err(Uncompared::NotOpened(error)) if error.kind() == ErrorKind::Unsupported => {
             Ok(not_opened(session, &error))
         }
+        // The adapter has 512.
+        Err(Uncompared::NotOpened(error)) if error.code() == Some(-libc::ENOMEM) => Ok(uncounted(
+            format!("{}: the adapter's counters are used up", without_hint(&error, error.hint())),
+            "end the processes that hold the adapter (DEV-012) and whose job has ended: ranks that a job left behind \
+             keep its counters"
+                .to_owned(),
+            Party::Job,
+        )),
         Err(Uncompared::NotOpened(error) | Uncompared::Refused(error)) => {
             Err(uncounted(error.what().to_owned(), error.hint().to_owned(), Party::Operator))
         }

@@ -1,7 +1,7 @@
 //! The rows of DEV: adapters and their kernel driver.
 
 use super::*;
-use crate::checks::dev;
+use crate::checks::{dev, node};
 
 pub(super) static ROWS: &[Row] = &[
     declared("DEV-001", "An EFA adapter is on the PCI bus", Run::Machine(dev::pci))
@@ -25,7 +25,9 @@ pub(super) static ROWS: &[Row] = &[
             "Reads `/sys/module/efa` and its version. Drivers before 3.3.0, which EFA installer 1.50.0 \
             contains, have no completion counters, which NCCL's EFA-GDA requires (warn). Drivers before \
             2.17 also refuse completion queues in external memory, such as a GPU's. The in-tree driver of \
-            Linux has no version: `unknown`.",
+            Linux has no version: `unknown`, or a warning if DKMS built the driver for another kernel only, as \
+            after an update of the kernel. A driver that is not loaded beside MLNX_OFED's `mlx_compat` cannot \
+            be: efa does not run on that RDMA stack.",
         ),
     declared("DEV-003", "The adapter has an RDMA device", Run::Machine(dev::bound))
         .needs(&["DEV-001"])
@@ -125,5 +127,62 @@ pub(super) static ROWS: &[Row] = &[
             after the boot, and an instance can be launched with fewer EFA interfaces. A GPU that is \
             missing on the PCI bus is a failure, and the node is taken out of service (`isolate`). \
             `unknown` for other types, and where DMI does not identify EC2.",
+        ),
+    proven("DEV-009", "GDRCopy's device node opens", Run::Nodes(node::gdrdrv))
+        .of(Hardware)
+        .stops(NCCL_PASSES)
+        .who(&[Pod, Operator])
+        .expects(
+            "/dev/gdrdrv opens for reading and writing",
+            "libgdrapi reports \"gdr_open error: Is gdrdrv driver installed and loaded?\", and NCCL's EFA plugin does \
+            without GIN",
+        )
+        .fix(
+            "give the container the device (docker --device /dev/gdrdrv; Kubernetes: a hostPath of it, with the right \
+            to open it); if the host lacks it, load gdrdrv again with GDRCopy's script, which makes the node",
+        )
+        .page(
+            "Opens `/dev/gdrdrv` in a worker process, apart from the release of the module (LIB-008): the \
+            module is the host's, and the node is the container's. `unknown` if the module is not loaded.",
+        ),
+    declared("DEV-010", "Something maps GPU memory for the adapter", Run::Machine(node::peer_to_peer))
+        .needs(&["DEV-003"])
+        .of(Hardware)
+        .each(Subject::Adapter)
+        .who(&[Operator])
+        .expects(
+            "a provider in /sys/class/infiniband/DEVICE/device/p2p, or NVIDIA's open kernel modules",
+            "memory of the GPU does not register: closed modules on a new kernel leave neither peer memory nor dmabufs",
+        )
+        .fix("on the host: install NVIDIA's open kernel modules, or load nvidia-peermem (efa_nv_peermem)")
+        .page(
+            "Reads which provider of peer memory the efa driver found. `NONE` is right with NVIDIA's open \
+            kernel modules, which export dmabufs; with closed ones nothing maps GPU memory (warn). NCCL then \
+            logs `NET/OFI Disabling shared memory failed: Protocol not available` or does without GPUDirect. \
+            `unknown` if the driver does not report it.",
+        ),
+    declared("DEV-011", "NCCL takes EFA among the RDMA devices", Run::Machine(node::other_devices))
+        .needs(&["DEV-003"])
+        .of(Hardware)
+        .who(&[Job])
+        .expects(
+            "no RDMA device beside EFA, or NCCL_IB_HCA",
+            "NCCL takes devices of other kinds for its own GIN, and reports \"only 2 GIN GDAKI NICs have been created\"",
+        )
+        .fix("set NCCL_IB_HCA=rdmap for jobs that use NCCL")
+        .page(
+            "Lists the devices in `/sys/class/infiniband` that are no EFA adapter, such as the two onboard \
+            `ibp*` of a p6-b300. Without `NCCL_IB_HCA` NCCL can take them (warn).",
+        ),
+    declared("DEV-012", "The processes that hold an adapter are known", Run::Machine(node::holders))
+        .needs(&["DEV-003"])
+        .of(Hardware)
+        .who(&[Job])
+        .fix("end the processes that the observed text names, if their job has ended")
+        .page(
+            "Lists the processes that have a device node of an adapter open, by `/proc/*/fd` of those that \
+            the user may examine. It always passes: jobs hold adapters. An adapter has 512 completion \
+            counters and 768 queue pairs; ranks that a job left behind use them up, and \
+            `cntr_open_ext failed: Cannot allocate memory` or an ENOMEM of `fi_enable` follows.",
         ),
 ];

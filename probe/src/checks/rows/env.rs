@@ -1,7 +1,7 @@
 //! The rows of ENV: environment.
 
 use super::*;
-use crate::checks::{env, variables};
+use crate::checks::{env, node, variables};
 
 pub(super) static ROWS: &[Row] = &[
     declared(SOFTWARE_ADAPTER, "The kind of adapter is determined", Run::Machine(env::adapter_kind))
@@ -135,5 +135,17 @@ pub(super) static ROWS: &[Row] = &[
             that starts with `FI_` and that the first libfabric on the loader's path does not read: a \
             misspelt name, with the nearest name, or a name of another release (`FI_EFA_USE_HW_CNTR` \
             before 2.6, `FI_EFA_ENABLE_HIGH_PPS` after it). Variables of other providers are not judged.",
+        ),
+    declared("ENV-009", "Shared memory is large enough", Run::Machine(node::shared_memory))
+        .of(Hardware)
+        .who(&[Pod])
+        .expects(
+            "at least 1 GiB of /dev/shm",
+            "NCCL and libfabric's fabric efa share memory between the ranks of a node, and fail or are slow without it",
+        )
+        .fix("docker: `--shm-size=8g`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm")
+        .page(
+            "Reads the size of `/dev/shm` from `/proc/self/mounts`. Docker's default of 64 MiB is too small \
+            for ranks that share memory (warn).",
         ),
 ];

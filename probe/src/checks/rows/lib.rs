@@ -1,7 +1,7 @@
 //! The rows of LIB: libraries.
 
 use super::*;
-use crate::checks::{fabric, library, stacks};
+use crate::checks::{copies, fabric, library, stacks};
 
 pub(super) static ROWS: &[Row] = &[
     declared(NOT_LOADED, "The libraries to load are determined", Run::Machine(library::choice))
@@ -138,4 +138,44 @@ pub(super) static ROWS: &[Row] = &[
         that system finds first is judged instead of GDA-001. `unknown` if that system has no libfabric, \
         or if its file states no release.",
     ),
+    declared("LIB-010", "Programs find NCCL's EFA plugin", Run::Machine(copies::plugin_is_found))
+        .of(Hardware)
+        .stops(NCCL_PASSES)
+        .who(&[Image])
+        .expects(
+            "the plugin's directory on the loader's path, or its path in NCCL_NET_PLUGIN",
+            "NCCL finds no plugin, and reaches other hosts through sockets: NET/Socket in its log",
+        )
+        .fix("put /opt/amazon/ofi-nccl/lib on LD_LIBRARY_PATH, or in a file of /etc/ld.so.conf.d")
+        .page(
+            "A plugin that is installed where the loader does not look is not used (warn). The observed \
+            text names directories of an older installer that the loader still searches. `unknown` without \
+            a plugin.",
+        ),
+    declared("LIB-011", "One release of each library of NCCL's stack is there", Run::Machine(copies::one_release))
+        .of(Hardware)
+        .each(Subject::File)
+        .who(&[Image])
+        .expects(
+            "one release of NCCL, of aws-ofi-nccl and of libibverbs",
+            "a program and its libraries can load different ones, which do not fit each other",
+        )
+        .fix("remove all but one from the image")
+        .page(
+            "Lists the copies of NCCL (also Python's), aws-ofi-nccl and libibverbs in the order of the \
+            loader's search, and warns of different releases. LIB-004 and LIB-006 do so for libfabric and \
+            libefa. `unknown` if none of them is there.",
+        ),
+    declared("LIB-012", "NCCL's plugin loads the libfabric of programs", Run::Machine(copies::one_libfabric))
+        .of(Hardware)
+        .who(&[Image])
+        .expects(
+            "one libfabric for the plugin and for programs",
+            "a process then has two libfabrics, which cannot share objects: transfers fail without an error",
+        )
+        .fix("remove the other libfabric from the image, or install a plugin that was built with the one in use")
+        .page(
+            "Compares the libfabric in the directories that the plugin's file names (RUNPATH) with the \
+            first on the loader's path. `unknown` without a plugin, or if its file names no directory.",
+        ),
 ];

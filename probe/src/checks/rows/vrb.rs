@@ -21,6 +21,7 @@ pub(super) static ROWS: &[Row] = &[
         ),
     declared("VRB-002", "rdma-core can expose queues", Run::Verbs(verbs::start::exposes))
         .needs(&["VRB-001"])
+        .follows(IfSameRole(&["LIB-005"]))
         .who(&[Image])
         .expects(
             "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
