@@ -77,7 +77,7 @@ pub(crate) fn count(session: &mut Session) -> Checked {
         }
         // The adapter has 512.
         Err(Uncompared::NotOpened(error)) if error.code() == Some(-libc::ENOMEM) => Ok(uncounted(
-            format!("{}: the adapter's counters are used up", without_hint(&error, error.hint())),
+            format!("{}: the adapter's counters are used up", error.what()),
             "end the processes that hold the adapter (DEV-012) and whose job has ended: ranks that a job left behind \
              keep its counters"
                 .to_owned(),
