@@ -408,7 +408,7 @@ fn close(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
     };
     let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
     let refused = match (seen.in_flight(), seen.unrung()) {
-        _ if seen.is_locked() => Some(Fault::abandoned()),
+        _ if seen.is_in_use() => Some(Fault::abandoned()),
         (requests @ 1.., _) => Some(Fault::in_flight(requests, poisoned)),
         (0, entries @ 1..) if !poisoned => Some(Fault::unrung(entries)),
         (0, _) => None,

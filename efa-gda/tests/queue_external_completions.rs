@@ -11,6 +11,7 @@ use std::time::Duration;
 use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{CloseError, MappedQueue, WorkError, WorkRequest};
+use efa_gda_sys::device::EFA_GDA_TURN_BITS;
 use support::side::{Blocks, Side, introduce};
 use support::{assert_no_violations, with_soft_adapter};
 
@@ -68,7 +69,10 @@ fn the_refusal_to_close_a_queue_that_the_host_cannot_poll_names_the_gpus_call() 
     with_soft_adapter(&[], |_| {
         let queue = with_completions_in_gpu_memory(&Side::open(&Query::new()));
         // SAFETY: no kernel uses the queue; the word says that one request was rung for.
-        unsafe { (*queue.as_ptr().as_ptr()).lock.doorbell_index = 1 };
+        unsafe {
+            let words = &mut *queue.as_ptr().as_ptr();
+            (words.reserve.word, words.turn.word) = (1, 1 << EFA_GDA_TURN_BITS);
+        }
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("wait for them with GpuQueue::quiet"), "{error}");
         let CloseError::Busy { queue, in_flight: 1 } = error else { panic!("{error}") };

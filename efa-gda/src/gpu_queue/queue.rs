@@ -19,7 +19,7 @@ use crate::gpu::{self, Gpu};
 use crate::leak;
 use crate::queue::WorkError;
 use crate::queue::inline::inline_bytes;
-use crate::queue::mapped::{is_locked, unrung_entries};
+use crate::queue::mapped::{is_in_use, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
@@ -170,9 +170,7 @@ impl GpuQueue {
     }
 
     /// Returns the bytes of the widest stores by which kernels may write entries, 8 or 16
-    /// ([`MappedQueue::with_store_width`]). This library's kernels obey it. A kernel of the caller has the width as a
-    /// template argument of its `Sender` (`EFA_GDA_STORE_BYTES`, 16 unless set), and a `Sender` with wider stores is
-    /// refused with `EFA_GDA_UNSUPPORTED`.
+    /// ([`MappedQueue::with_store_width`]). A `Sender` obeys it.
     pub fn store_bytes(&self) -> u32 {
         self.device.store_bytes
     }
@@ -367,7 +365,7 @@ impl GpuQueue {
             && self.launches() == 0
             && self.mapped.poison().is_none()
             && state.error.poison == EFA_GDA_OK
-            && !is_locked(&state)
+            && !is_in_use(&state)
             && let entries @ 1.. = unrung_entries(&state)
         {
             return Err(GpuCloseError::Unrung { queue: Box::new(self), entries });

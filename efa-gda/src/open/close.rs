@@ -39,7 +39,7 @@ impl Queue {
         let seen = self.snapshot()?;
         let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
         let why = match (seen.in_flight(), seen.unrung()) {
-            _ if seen.is_locked() => {
+            _ if seen.is_in_use() => {
                 "a kernel that owned it returned without closing its Sender, or failed while it had the lock of a shared \
                  queue, so that what it posted is not known: destroy the queue, which flushes its requests"
                     .to_owned()

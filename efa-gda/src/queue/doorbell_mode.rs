@@ -6,7 +6,7 @@ use std::sync::Arc;
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
-use super::mapped::unrung_entries;
+use super::mapped::{doorbell_index, unrung_entries};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
 use crate::status::DeviceError;
 
@@ -75,7 +75,8 @@ impl MappedQueue {
             // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell
             // stay mapped. The device code of this queue stores to neither if its struct, set below, names other
             // memory; on a GPU, `GpuQueue` waits for its kernels first.
-            let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
+            let registration =
+                unsafe { proxy.register(mode, queue, doorbell_index(before.turn.word), alarm) }?;
             registration.redirect(&mut device);
             self.detach_proxy().map_err(DoorbellError::Poisoned)?;
             self.registration = Some(Arc::new(registration));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_SQ_INLINE_WRITE, EFA_GDA_TURN_BITS, efa_gda_inbox, efa_gda_queue,
     efa_gda_requests, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
@@ -376,8 +376,8 @@ impl MappedQueue {
         Ok(key)
     }
 
-    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. The group
-    /// that owns the ticket lock stores its doorbell producer index when it passes the lock. So the number is too low
+    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. A group stores
+    /// its doorbell producer index when its turn ends, and an owner when it closes its `Sender`. So the number is too low
     /// while such a group has rung, and after a kernel that failed or did not close its `Sender`; it is 0 if more
     /// completed than the index shows as rung.
     pub fn in_flight(&self) -> u32 {
@@ -387,7 +387,7 @@ impl MappedQueue {
         // in flight.
         let (completed, doorbell_index) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
-            (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
+            (completed, doorbell_index((&raw const (*queue).turn.word).read_volatile()))
         };
         outstanding(doorbell_index, completed)
     }
@@ -404,10 +404,10 @@ impl MappedQueue {
     ///
     /// # Errors
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
-    /// await a doorbell) and [`CloseError::Abandoned`] (a group has the ticket lock, so neither is known).
+    /// await a doorbell) and [`CloseError::Abandoned`] (a group has a ticket, so neither is known).
     /// [`CloseError::Destroy`] if the endpoint could not be closed.
     pub fn close(self) -> Result<(), CloseError> {
-        if is_locked(&self.state()) {
+        if is_in_use(&self.state()) {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
         }
         let in_flight = self.in_flight();
@@ -459,12 +459,7 @@ impl MappedQueue {
 
     /// Changes where device code writes entries and rings.
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
-        let shared = self.shared.get_mut();
-        shared.sq = sq;
-        // No limit: how many slots are free depends on how the queue is rung. The value is 2^31 away from the next slot,
-        // so that no group places ahead before a writer stores a limit: perhaps an owner did not close the queue
-        // (limit_of_owned() in free_slots.h).
-        shared.reserve.free_limit = shared.reserve.word as u32 ^ 1 << 31;
+        self.shared.get_mut().sq = sq;
     }
 
     /// Makes device code use a request table.
@@ -494,7 +489,7 @@ impl MappedQueue {
     pub(crate) fn copy_engine_state(&mut self, state: &efa_gda_queue) {
         let shared = self.shared.get_mut();
         shared.reserve = state.reserve;
-        shared.lock = state.lock;
+        shared.turn = state.turn;
         shared.completion = state.completion;
         shared.error = state.error;
         shared.receive = state.receive;
@@ -543,24 +538,48 @@ pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     }
 }
 
-/// Whether a group owns the ticket lock. If one does although no kernel runs, an owner did not close its `Sender`, or a
-/// group of a poisoned queue failed with the lock or with a ticket.
-pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
-    state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
+/// The bits of a turn's word that count entries that are not rung for.
+const UNRUNG: u64 = (1 << EFA_GDA_TURN_BITS) - 1;
+
+/// Returns the producer index of reserved slots, modulo 2^32. While a group owns the queue, `reserve.word` is 2^31 away
+/// from it (`post.h`).
+pub fn reserved(state: &efa_gda_queue) -> u32 {
+    let (begun, reserved) = ((state.turn.word >> EFA_GDA_TURN_BITS) as u32, state.reserve.word as u32);
+    if reserved ^ 1 << 31 == begun { begun } else { reserved }
 }
 
-/// Returns the number of entries that have slots and whose doorbell was not rung. No group may own the ticket lock.
+/// Returns the producer index of the last doorbell that `turn.word` shows (`turns.h`), modulo 2^32.
+pub fn doorbell_index(turn: u64) -> u32 {
+    ((turn >> EFA_GDA_TURN_BITS) as u32).wrapping_sub((turn & UNRUNG) as u32)
+}
+
+/// Whether a group has a ticket whose turn has not ended, or owns the queue. If one does although no kernel runs, an
+/// owner did not close its `Sender`, or a group of a poisoned queue failed with a ticket.
+pub(crate) fn is_in_use(state: &efa_gda_queue) -> bool {
+    state.reserve.word << EFA_GDA_TURN_BITS != state.turn.word & !UNRUNG
+}
+
+/// Returns the number of entries that have slots and whose doorbell was not rung. The queue must not be in use.
 pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
-    outstanding(state.reserve.word as u32, state.lock.doorbell_index)
+    (state.turn.word & UNRUNG) as u32
 }
 
 #[cfg(test)]
 mod tests {
-    use super::outstanding;
+    use super::{doorbell_index, outstanding};
 
     #[test]
     fn requests_in_flight_are_counted_across_the_wrap() {
         assert_eq!((outstanding(3, u32::MAX), outstanding(7, 7), outstanding(9, 7)), (4, 0, 2));
+    }
+
+    #[test]
+    fn the_last_doorbell_is_as_many_entries_before_the_turns_slot_as_are_not_rung_for() {
+        let turn = |ticket: u64, unrung: u64| ticket << 12 | unrung;
+        assert_eq!(
+            (doorbell_index(turn(7 << 32 | 9, 4)), doorbell_index(turn(3, 4095))),
+            (5, (3 - 4095_i32) as u32)
+        );
     }
 
     #[test]

@@ -35,8 +35,8 @@
 //! errors, while other groups continue to post (`Sender::wait` in `post.h`).
 //!
 //! # When a job hangs
-//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the ticket lock, requests
-//! that await a doorbell, the last completions, and errors.
+//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the turn, requests that
+//! await a doorbell, the last completions, and errors.
 //!
 //! # When a wait times out
 //! The adapter may still read and write the memory of requests whose wait timed out. The queue is then *poisoned*: it
@@ -67,7 +67,7 @@ pub use backing::Region;
 pub use close_error::CloseError;
 pub use counters::CountersError;
 pub use doorbell_mode::DoorbellError;
-pub use mapped::{AbortFlag, MappedQueue, QueueLimits, outstanding};
+pub use mapped::{AbortFlag, MappedQueue, QueueLimits, doorbell_index, outstanding, reserved};
 pub use queue_error::QueueError;
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveError, ReceiveId, Received, Receives};
 pub use requests::RequestTableError;
