@@ -25,7 +25,7 @@
  * Ownership
  * - Functions that open or register return a handle that the caller owns and must close.
  * - The caller owns registered memory, and must keep it allocated until the region is closed.
- * - A wait of the send side (for requests, free slots or the ticket lock) that times out or is aborted poisons its
+ * - A wait of the send side (for requests, free slots or a turn) that times out or is aborted poisons its
  *   queue: the adapter may still access the memory of its requests. The queue retains the regions of the requests that
  *   it posted. Later posts and waits return EFA_GDA_ERROR_DEVICE. While requests are in flight, only
  *   efa_gda_mapped_destroy releases the queue.
@@ -393,8 +393,8 @@ struct efa_gda_mapped_info {
   uint32_t max_inline;
   uint64_t max_rdma_size;
   uint64_t max_msg_size;
-  /* Bytes of the widest stores by which kernels may write entries: 8 or 16. A Sender with wider stores
-   * (EFA_GDA_STORE_BYTES) is refused with EFA_GDA_UNSUPPORTED. */
+  /* Bytes of the widest stores by which kernels may write entries: 8 or 16. A Sender obeys
+   * it. */
   uint32_t store_bytes;
   /* The enum efa_gda_mapped_flags that the queue was opened with, and EFA_GDA_MAPPED_RELAYED. */
   uint32_t flags;
@@ -586,12 +586,12 @@ int efa_gda_mapped_wait(efa_gda_mapped *queue, uint64_t timeout_ns);
 struct efa_gda_progress {
   size_t size;
   /* Entries that were reserved, the doorbell producer index, and requests that completed, each modulo 2^32. A kernel's
-   * group that owns the queue or its ticket lock stores the first two when it closes its Sender or passes the lock. */
+   * group stores the first two when it closes the Sender by which it owns the queue, or when its turn ends. */
   uint32_t reserved;
   uint32_t doorbell_index;
   uint32_t completed;
   /* doorbell_index - completed, at least 0: requests whose doorbell was rung and that have not completed. It is too low
-   * while a group that has rung owns the queue or its ticket lock, and after one that failed with the lock. */
+   * while a group that has rung owns the queue or has the turn, and after one that failed with the turn. */
   uint32_t in_flight;
   /* The number of completions with an error; status (enum efa_io_comp_status) and request id of the first one. */
   uint32_t errors;

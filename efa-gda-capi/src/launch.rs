@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use efa_gda::queue::outstanding;
+use efa_gda::queue::{doorbell_index, outstanding, reserved};
 use efa_gda_sys::device::efa_gda_queue;
 
 use crate::queue::{QUEUES, begin_launch, with};
@@ -58,10 +58,10 @@ pub unsafe extern "C" fn efa_gda_mapped_poll(queue: Handle, progress: *mut Progr
     call(|| {
         let value = with(queue, |open, queue| {
             let state = queue.state()?;
-            let (doorbell_index, completed) = (state.lock.doorbell_index, state.completion.completed);
+            let (doorbell_index, completed) = (doorbell_index(state.turn.word), state.completion.completed);
             Ok(Progress {
                 size: 0,
-                reserved: state.reserve.word as u32,
+                reserved: reserved(&state),
                 doorbell_index,
                 completed,
                 in_flight: outstanding(doorbell_index, completed),

@@ -13,7 +13,7 @@ use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::fabric::Query;
 use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::status::DeviceError;
-use efa_gda_sys::device::efa_gda_queue;
+use efa_gda_sys::device::{EFA_GDA_TURN_BITS, efa_gda_queue};
 use efa_gda_test_support::assert_error;
 use support::load::{endless, stopped_during_traffic};
 use support::side::{Side, bytes_of, introduce, pattern};
@@ -179,7 +179,7 @@ fn one_proxy_rings_for_queues_in_both_host_modes_at_once() {
 fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
     // SAFETY: the record is a word that `Registration` owns and that is accessed only as an atomic.
     let record = unsafe { std::sync::atomic::AtomicU32::from_ptr(queue.sq.doorbell) };
-    record.store(change(queue.lock.doorbell_index), std::sync::atomic::Ordering::Release);
+    record.store(change((queue.turn.word >> EFA_GDA_TURN_BITS) as u32), std::sync::atomic::Ordering::Release);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::time::Duration;
 use efa_gda::fabric::{Query, Region};
 use efa_gda::queue::MappedQueue;
 use efa_gda_sys::device::{
-    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_OK,
-    EFA_GDA_TIMEOUT_COMPLETION, EFA_GDA_UNSUPPORTED, efa_gda_queue,
+    EFA_GDA_ABORTED, EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, EFA_GDA_TIMEOUT_COMPLETION,
+    EFA_GDA_TURN_BITS, EFA_GDA_UNSUPPORTED, efa_gda_queue,
 };
 use efa_gda_test_support::soft::with_soft_adapter_for;
 use kernels_support::{SECOND, kernels};
@@ -302,8 +302,7 @@ unsafe fn begin_at(queue: *mut efa_gda_queue, first: u32) {
     unsafe {
         let queue = &mut *queue;
         queue.reserve.word = first.into();
-        queue.lock.serving = u64::from(first) << EFA_GDA_LOCK_STATE_BITS;
-        (queue.lock.doorbell_index, queue.lock.confirmed_index) = (first, first);
+        queue.turn.word = u64::from(first) << EFA_GDA_TURN_BITS;
         (queue.completion.completed, queue.tracking.oldest) = (first, first);
         let table = &queue.requests;
         for index in first & (table.num_entries - 1)..table.num_entries {

@@ -218,8 +218,7 @@ fn a_wait_for_free_slots_times_out() {
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(128) };
     assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutSlots));
     assert_eq!(bench.doorbell(), 64, "entries written before the wait must be rung");
-    let stored = bench.queue.lock.doorbell_index;
-    assert_eq!(stored, 64, "the host learns from close() how many requests are in flight");
+    assert_eq!(bench.doorbell_index(), 64, "the host learns from close() how many requests are in flight");
 }
 
 /// A sender must read the counters before it assumes free slots, whatever their values are.
@@ -277,7 +276,7 @@ fn the_abort_flag_ends_a_wait() {
 }
 
 #[test]
-fn a_wait_for_an_abandoned_ticket_lock_times_out_and_poisons_the_queue() {
+fn a_wait_for_an_abandoned_turn_times_out_and_poisons_the_queue() {
     let mut bench = Bench::silent(Shape::default());
     // The state after a call that took a ticket and died.
     bench.queue.reserve.word += 1 << 32;
@@ -346,7 +345,7 @@ fn a_queue_without_a_batch_window_is_refused() {
     assert_eq!(load(&mut bench, shared(32, 1, 1), 1, 32), [Err(DeviceError::BadArgument)]);
 }
 
-/// Entries of kernels of the caller, which do not set hints, posted directly and published.
+/// Entries of kernels of the caller, which do not set hints.
 #[test]
 fn every_entry_carries_the_hints_of_the_queue() {
     for entry_size in [64, 128] {

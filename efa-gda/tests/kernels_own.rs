@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_FLIGHT, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN,
-    EFA_GDA_OK, EFA_GDA_OP_WRITE, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_put_args,
+    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
+    EFA_GDA_OP_WRITE, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_put_args,
     efa_gda_put_result, efa_gda_queue,
 };
 use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
@@ -79,7 +79,7 @@ fn requests(bench: Bench) -> usize {
 fn close_rings_for_deferred_entries() {
     let mut bench = Bench::new(Shape::default());
     assert_eq!(handles(&mut bench, 0, 3, 0), [[EFA_GDA_OK; 4]; 3]);
-    assert_eq!(bench.queue.lock.doorbell_index, 24);
+    assert_eq!(bench.doorbell_index(), 24);
     assert_eq!(requests(bench), 24);
 }
 
@@ -142,53 +142,17 @@ fn a_request_of_an_owner_is_not_mistaken_for_one_of_a_sharing_group() {
 }
 
 #[test]
-fn a_published_call_that_receives_the_lock_makes_each_entry_once() {
+fn a_group_writes_its_entries_before_its_turn_and_makes_each_once() {
     for seed in 1..20 {
         let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
         assert_eq!(
-            handles(&mut bench, 7, 2, seed)[0],
-            [EFA_GDA_OK, 32],
-            "seed {seed}: status and entries made"
+            handles(&mut bench, 7, 2, seed),
+            [[EFA_GDA_OK, 16].to_vec(), [0].to_vec()],
+            "seed {seed}: status and entries made; the doorbell meanwhile"
         );
         let record = bench.finish();
         assert_eq!(record.violations, [""; 0], "seed {seed}");
-        assert_eq!(remotes(&record), (0..32).collect::<Vec<u64>>(), "seed {seed}");
-    }
-}
-
-/// While another group owns the lock, a group places what fits the batch window (16) in the ring itself, and only
-/// publishes the rest. The lock owner rings for both.
-fn places_ahead(scenario: u32) {
-    for seed in 1..20 {
-        let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
-        let statuses = handles(&mut bench, scenario, 2, seed);
-        let (ahead, published) = (EFA_GDA_OK, EFA_GDA_IN_FLIGHT);
-        assert_eq!(statuses, [[EFA_GDA_OK; 3], [ahead, published, EFA_GDA_OK]], "seed {seed}");
-        assert_eq!(bench.queue.reserve.free_limit, 64, "seed {seed}");
-        let record = bench.finish();
-        assert_eq!(record.violations, [""; 0], "seed {seed}");
-        assert_eq!(remotes(&record), (0..12).chain(0..6).collect::<Vec<u64>>(), "seed {seed}");
-    }
-}
-
-#[test]
-fn a_group_that_waits_places_its_entries_ahead_if_the_batch_window_has_room() {
-    places_ahead(10);
-}
-
-/// The lock owner has not polled yet. The group that waits finds the free slots, and stores their limit.
-#[test]
-fn a_group_that_waits_looks_for_free_slots() {
-    places_ahead(11);
-}
-
-/// On a queue with a request table the table limits the free slots too, whose count a look does not know.
-#[test]
-fn a_flush_that_combines_leaves_the_limit_of_a_request_table() {
-    for (requests, limit) in [(0, 64), (256, 0)] {
-        let mut bench = Bench::new(Shape { depth: 64, requests, ..Shape::default() });
-        assert_eq!(handles(&mut bench, 12, 1, 0), [[EFA_GDA_OK; 2]]);
-        assert_eq!(bench.queue.reserve.free_limit, limit, "{requests} words");
+        assert_eq!(remotes(&record), (0..16).collect::<Vec<u64>>(), "seed {seed}");
     }
 }
 
@@ -201,14 +165,14 @@ fn a_group_with_lanes_that_have_left_is_refused_and_posts_nothing() {
 }
 
 #[test]
-fn a_group_waits_for_a_lock_that_moves_however_long_that_takes() {
+fn a_group_waits_for_a_turn_that_moves_however_long_that_takes() {
     let mut bench = Bench::silent(Shape::default());
     let statuses = handles_within(&mut bench, 9, 2, 0, SECOND / 4);
     assert_eq!(statuses, [[EFA_GDA_OK], [EFA_GDA_OK]]);
     assert_eq!(bench.queue.error.poison, EFA_GDA_OK);
 }
 
-/// The next owner of the lock rings for deferred entries. The bench counts fences of the order that fence_system() has.
+/// The next call rings for deferred entries. The bench counts fences of the order that fence_system() has.
 #[test]
 fn deferred_entries_are_passed_on_after_a_system_fence() {
     let fences = kernels(&["tests/kernels_own/fences.cu"]);
@@ -216,9 +180,9 @@ fn deferred_entries_are_passed_on_after_a_system_fence() {
     // SAFETY: the type is the function's in fences.cu, and the queue outlives the call.
     unsafe {
         let run = fences.get::<unsafe extern "C" fn(*mut efa_gda_queue) -> u32>(b"fences_of_a_deferred_post");
-        assert_eq!(run.unwrap()(&raw mut *bench.queue), 32, "one for each lane");
+        assert_eq!(run.unwrap()(&raw mut *bench.queue), 1, "the leader's");
     }
-    assert_eq!((bench.doorbell(), bench.queue.lock.doorbell_index), (0, 0));
+    assert_eq!((bench.doorbell(), bench.doorbell_index()), (0, 0));
 }
 
 #[test]

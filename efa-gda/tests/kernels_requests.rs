@@ -188,27 +188,12 @@ fn a_wait_for_no_requests_returns_no_error() {
 #[test]
 fn requests_are_posted_only_as_far_ahead_of_the_oldest_as_the_table_remembers() {
     for (group, owned) in [(1, 0), (32, 0), (0, 0), (1, 1), (32, 1), (0, 1)] {
-        // All but the first request complete. Of the table's 256 entries, as many as there are publication slots are
-        // reserved for calls that are published before they are placed.
+        // All but the first request complete.
         let mut bench = Bench::new(Shape { depth: 16, withhold: Some(0), ..tracked() });
         let load = Waits { owned, timeout_ns: 2 * SECOND, ..calls(group, 400, 1, NEVER) };
         let results = run(&mut bench, load, 1, group.max(1), 0);
         assert_eq!(results[0].status, EFA_GDA_TIMEOUT_SLOTS, "groups of {group}, owned {owned}");
-        assert_eq!(bench.doorbell(), 256 - 64, "groups of {group}, owned {owned}");
-    }
-}
-
-/// The host executor has no publication slots, so that all of the table may be ahead of the oldest request when a GPU
-/// takes the queue.
-#[test]
-fn a_queue_that_posted_a_whole_table_without_publication_slots_has_free_slots_with_them() {
-    for owned in [0, 1] {
-        let mut bench = Bench::new(tracked());
-        let load = Waits { owned, ..calls(1, 64, 4, EACH_CALL) };
-        assert_eq!(run(&mut bench, load, 1, 1, 0), [GOOD], "owned {owned}");
-        bench.queue.tracking.oldest = Shape::default().start;
-        assert_eq!(run(&mut bench, load, 1, 1, 0), [GOOD], "the next calls, owned {owned}");
-        assert_eq!(bench.doorbell(), 512);
+        assert_eq!(bench.doorbell(), 256, "groups of {group}, owned {owned}");
     }
 }
 

@@ -82,9 +82,9 @@ fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds
         assert!(status.iter().all(Result::is_ok), "seed {seed}: {status:?}");
         let queue = &*bench.queue;
         assert_eq!(
-            queue.lock.serving,
-            queue.reserve.word << EFA_GDA_LOCK_STATE_BITS,
-            "seed {seed}: the ticket lock must be free"
+            queue.turn.word,
+            queue.reserve.word << EFA_GDA_TURN_BITS,
+            "seed {seed}: all turns must have ended, and all entries be rung for"
         );
         assert_eq!(record.violations.first(), None, "seed {seed}, of {}", record.violations.len());
         let mut got = remotes(&record);
@@ -122,7 +122,7 @@ fn threads_share_a_queue_in_many_orders() {
     interleave_and_check(tight, shared(1, 12, 1), 4, 1..1500);
     interleave_and_check(tight, shared(1, 6, 3), 7, 1..1000);
     interleave_and_check(Shape::default(), shared(1, 60, 2), 5, 1..300);
-    // The smallest load in which the order of closing can go wrong.
+    // The smallest loads in which a doorbell can be left to another call.
     interleave_and_check(tight, shared(1, 3, 1), 3, 1..8000);
 }
 
@@ -138,25 +138,27 @@ fn warps_share_a_queue_in_many_orders() {
 }
 
 #[test]
-fn groups_publish_wide_request_ids_in_many_orders() {
+fn groups_share_wide_request_ids_in_many_orders() {
     let wide = Shape { start: 0x1_2345, wide_ids: true, ..Shape::default() };
     interleave_and_check(wide, shared(1, 12, 1), 4, 1..300);
     interleave_and_check(wide, shared(32, 6, 13), 96, 1..8);
 }
 
-/// Each call has more entries than a lock owner reads from the publication slots of one call.
+/// Each call has several chunks.
 #[test]
 fn long_calls_share_a_queue_in_many_orders() {
-    let shape = Shape { depth: 256, max_batch: 60, publication_slots: 256, ..Shape::default() };
+    let shape = Shape { depth: 256, max_batch: 60, ..Shape::default() };
     interleave_and_check(shape, shared(1, 4, 33), 5, 1..40);
-    interleave_and_check(shape, shared(1, 4, 40), 4, 1..40);
-    interleave_and_check(Shape { publication_slots: 64, ..shape }, shared(1, 3, 100), 4, 1..20);
-    interleave_and_check(
-        Shape { depth: 2048, publication_slots: 2048, ..shape },
-        shared(32, 2, 600),
-        64,
-        1..3,
-    );
+    interleave_and_check(shape, shared(1, 3, 100), 4, 1..40);
+    interleave_and_check(Shape { depth: 64, max_batch: 64, ..shape }, shared(1, 3, 100), 4, 1..40);
+    interleave_and_check(Shape { depth: 2048, ..shape }, shared(32, 2, 600), 64, 1..3);
+}
+
+/// The window is at most 4,096 entries, whatever the adapter takes.
+#[test]
+fn a_window_longer_than_a_turn_can_count_is_shared() {
+    let shape = Shape { depth: 16384, max_batch: 65_535, ..Shape::default() };
+    load_and_check(shape, efa_gda_load_args { ring_every: 9, ..shared(32, 9, 1500) }, 2, 64);
 }
 
 #[test]
@@ -225,8 +227,8 @@ fn blocks_warps_and_threads_share_a_queue() {
     let shape = Shape { depth: 128, max_batch: 30, ..Shape::default() };
     mix_and_check(shape, shared(0, 8, 7), 0..3);
     mix_and_check(shape, efa_gda_load_args { ring_every: 3, ..shared(0, 8, 7) }, 0..2);
-    mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 6, 40), 0..3);
-    mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 3, 70), 0..2);
+    mix_and_check(Shape { depth: 1024, ..shape }, shared(0, 6, 40), 0..3);
+    mix_and_check(Shape { depth: 1024, ..shape }, shared(0, 3, 70), 0..2);
 }
 
 #[test]
@@ -252,13 +254,13 @@ fn a_last_warp_of_fewer_than_32_threads_is_refused_and_posts_nothing() {
 }
 
 #[test]
-fn sharing_needs_no_publication_slots() {
-    load_and_check(Shape { publication_slots: 0, ..Shape::default() }, shared(32, 40, 32), 3, 32);
+fn sharing_works_with_a_batch_of_the_whole_ring() {
+    load_and_check(Shape { depth: 512, max_batch: 512, ..Shape::default() }, shared(32, 60, 32), 3, 64);
 }
 
 #[test]
-fn sharing_works_with_fewer_publication_slots_than_ring_slots() {
-    load_and_check(Shape { depth: 512, max_batch: 512, ..Shape::default() }, shared(32, 60, 32), 3, 64);
+fn sharing_works_with_a_batch_of_one() {
+    load_and_check(Shape { max_batch: 1, ..Shape::default() }, shared(32, 20, 13), 3, 64);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use efa_gda::ErrorKind;
 use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{MappedQueue, WorkRequest};
+use efa_gda_sys::device::EFA_GDA_TURN_BITS;
 use efa_gda_test_support::assert_error;
 use support::side::{Blocks, Side, introduce};
 use support::{assert_no_violations, with_soft_adapter};
@@ -70,7 +71,10 @@ fn a_busy_queue_that_the_host_cannot_poll_is_handed_back_and_quiet_names_the_gpu
     with_soft_adapter(&[], |_| {
         let queue = with_completions_in_gpu_memory(&Side::open(&Query::new()));
         // SAFETY: no kernel uses the queue; the word says that one request was rung for.
-        unsafe { (*queue.as_ptr().as_ptr()).lock.doorbell_index = 1 };
+        unsafe {
+            let words = &mut *queue.as_ptr().as_ptr();
+            (words.reserve.word, words.turn.word) = (1, 1 << EFA_GDA_TURN_BITS);
+        }
         let refused = queue.close().unwrap_err();
         assert_error!(
             refused.error,

@@ -252,8 +252,7 @@ fn put_signal(kind: Kind, receiver_bound: u64) -> ([u32; WARPS], [u32; WARPS], [
     });
     let (from, to) = (bytes_of(&source), bytes_of(&target));
     let signalled = to[signals..].iter().filter(|byte| **byte == 1).count();
-    // SAFETY: the blocks that used the queue have ended.
-    let posted = unsafe { queue.as_ptr().as_ref() }.lock.doorbell_index as usize;
+    let posted = queue.snapshot().doorbell_index() as usize;
     assert_eq!(posted, WARPS * PIECES + signalled, "each piece and each signal must be posted once");
     let arrived = std::array::from_fn(|warp| from[warp * part..][..part] == to[warp * part..][..part]);
     let values = |words: [AtomicU32; WARPS]| words.map(AtomicU32::into_inner);

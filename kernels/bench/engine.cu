@@ -28,11 +28,21 @@ struct Load {
   int calls;
 };
 
-/* The most entries by which calls that returned early are ahead of a shared ring: 32 for each thread of a warp. */
+/* More than the entries by which calls that have returned are ahead of a shared ring. */
 constexpr uint64_t kMostAhead = 1024;
 /* Completions are counted by so many at once, since a store for each call would lengthen the fences. */
 constexpr uint64_t kCountedAtOnce = 512;
 
+template <Sharing S, class Group, int StoreBytes>
+struct SenderOf {
+#ifdef EFA_GDA_TURN_BITS
+  using Type = efa_gda::Sender<S, Group>;
+#else
+  using Type = efa_gda::Sender<S, Group, StoreBytes>;
+#endif
+};
+
+/* StoreBytes: of revisions that choose the width when they are compiled. */
 template <Sharing S, class Group, int StoreBytes>
 __global__ void EFA_GDA_BENCH_BOUNDS post_kernel(Load load) {
   Group group;
@@ -41,7 +51,7 @@ __global__ void EFA_GDA_BENCH_BOUNDS post_kernel(Load load) {
   if (load.completed != nullptr && group.rank() == 0) {
     completed = (unsigned long long *)load.completed + blockIdx.x % load.queue_count;
   }
-  efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
+  typename SenderOf<S, Group, StoreBytes>::Type sender(load.queues + blockIdx.x % load.queue_count);
   efa_gda_status status = sender.status();
   /* Forces `index` into a register. Without this the compiler computes it again for each entry. */
   asm volatile("" : "+r"(index));
@@ -62,14 +72,11 @@ __global__ void EFA_GDA_BENCH_BOUNDS post_kernel(Load load) {
   if (group.rank() == 0 && status != EFA_GDA_OK) efa_gda::store_relaxed(load.status, (uint32_t)status);
 }
 
-/* Publication slots and the words whose names changed after 6808c31. */
+/* The words of shared queues: turns, or the publication slots and lock of revisions before. */
 void set_sharing(const Rig &rig, int index, uint32_t start, efa_gda_queue &q) {
 #ifdef EFA_GDA_TURN_BITS
-  q.stage.entries = rig.published_entries + (size_t)index * kDepth * kEntry;
-  q.stage.ready = rig.published_flags + (size_t)index * kDepth;
-  q.stage.num_entries = kDepth;
-  q.turn.turn = (uint64_t)start << EFA_GDA_TURN_BITS;
-  q.turn.rung = q.turn.seen = start;
+  (void)rig, (void)index;
+  q.turn.word = (uint64_t)start << EFA_GDA_TURN_BITS;
 #else
   q.publication.entries = rig.published_entries + (size_t)index * kDepth * kEntry;
   q.publication.flags = rig.published_flags + (size_t)index * kDepth;
@@ -90,6 +97,7 @@ void reset(const Rig &rig, const Fresh &fresh) {
     q.sq.entry_size = kEntry;
     q.sq.num_entries = kDepth;
     q.sq.max_batch = fresh.max_batch;
+    q.sq.flags = fresh.flags;
     q.counters.success = fresh.completed + i;
     q.max_rdma_size = 1 << 30;
     q.reserve.word = fresh.start;

@@ -142,10 +142,11 @@ void reset(int count, uint32_t start = 0) {
   CHECK_CUDA(cudaMemset(g_rig.published_flags, 0, (size_t)count * kDepth * 8));
 }
 
-void reset(const Engine &engine, int count, uint32_t max_batch, FreeSlots free_slots, uint32_t start = 0) {
+void reset(const Engine &engine, int count, uint32_t max_batch, FreeSlots free_slots, uint32_t start = 0,
+           uint32_t flags = 0) {
   reset(count, start);
   bool host = free_slots == FreeSlots::HostAdapter;
-  engine.reset(g_rig, Fresh{count, max_batch, start, host ? g_rig.host_completed_gpu : g_rig.completed});
+  engine.reset(g_rig, Fresh{count, max_batch, start, flags, host ? g_rig.host_completed_gpu : g_rig.completed});
 }
 
 const Shape kThreadOwned = {"1 thread owns its queue", Poster::Thread, true, 1, 1, 1};
@@ -256,9 +257,10 @@ class Contest {
 uint32_t adapter_pause(int queues) { return 3000 + 170 * (uint32_t)queues; }
 
 Entrant of_engine(const char *name, const Engine &engine, const Shape &shape, uint32_t max_batch, int calls,
-                  int store_bytes = 16, FreeSlots free_slots = FreeSlots::Unlimited) {
+                  int store_bytes = 16, FreeSlots free_slots = FreeSlots::Unlimited, uint32_t flags = 0) {
+  if (store_bytes == 8) flags |= EFA_GDA_SQ_STORES_OF_8;
   auto fresh = [=, &engine] {
-    reset(engine, shape.queues, max_batch, free_slots);
+    reset(engine, shape.queues, max_batch, free_slots, 0, flags);
     if (free_slots == FreeSlots::GpuAdapter) {
       adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, shape.queues, g_stop_gpu,
                                                    adapter_pause(shape.queues));
@@ -309,6 +311,8 @@ void bench_row(const Shape &shape, uint32_t m, int calls) {
     contest.add(of_peer("nccl drop-in, 16-byte stores", Peer::DropIn16, shape, m, few, 1));
   }
   contest.add(of_engine("after, 8-byte stores", engine_after, shape, m, calls, 8));
+  contest.add(of_engine("after, 64-bit ids", engine_after, shape, m, calls, 16, FreeSlots::Unlimited,
+                        EFA_GDA_SQ_REQ_ID_64));
   contest.add(of_engine("after, backpressure", engine_after, shape, m, calls, 16, FreeSlots::GpuAdapter));
   /* As many entries for each fence as the batch window allows: docs/benchmarks.md, "What bounds it". */
   if (&shape == &kBlockOwned && m == 64) contest.add(of_bare("bare", 1, 64, true));

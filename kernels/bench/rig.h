@@ -41,7 +41,7 @@ struct Rig {
   uint8_t *doorbells_gpu;
   uint64_t *host_completed_gpu;
   /* GPU memory: a completion counter for each queue, the queues' structs one after the other, the first status other
-   * than EFA_GDA_OK, and publication slots. */
+   * than EFA_GDA_OK, and publication slots of earlier revisions. */
   uint64_t *completed;
   uint8_t *queues;
   uint32_t *status;
@@ -69,6 +69,7 @@ struct Fresh {
   int count;
   uint32_t max_batch;
   uint32_t start; /* producer indices and completion counters begin here */
+  uint32_t flags; /* enum efa_gda_sq_flags */
   const uint64_t *completed;
 };
 
@@ -82,7 +83,7 @@ struct Engine {
                  cudaStream_t stream);
 };
 extern const Engine engine_after;
-/* Revision 6808c31 or another, if the benchmark was built with --before. */
+/* Another revision, if the benchmark was built with --before. */
 extern const Engine engine_before;
 
 /* NCCL's EFA-GDA post path; efa_gda/nccl_gin.h in its place, with stores of 8 or 16 bytes; or efa-dp-direct as its

@@ -52,10 +52,7 @@ bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes) {
 }
 
 #ifdef EFA_GDA_TEST_UTILS
-/* efa_gda_put_kernel as it is with EFA_GDA_STORE_BYTES 8, for the pretended CUDA driver. */
-bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes) {
-  return run_block(0, 1, lanes, [=] { efa_gda::put_block<8>(*args); });
-}
+bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes) { return efa_gda_host_put(args, lanes); }
 
 bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const void *src, size_t n,
                            uint32_t lkey, uint32_t rkey, uint32_t lanes) {

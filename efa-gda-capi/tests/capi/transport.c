@@ -249,13 +249,13 @@ static void busy(void) {
   CHECK(efa_gda_mapped_end_launch(first) == EFA_GDA_ERROR_ARGUMENT);
   /* The state after a kernel that posted one entry and deferred its doorbell. */
   uint64_t before = device->reserve.word;
-  device->reserve.word += ((uint64_t)1 << 32) + 1;
-  device->lock.serving = device->reserve.word << EFA_GDA_LOCK_STATE_BITS;
+  device->reserve.word += 1;
+  device->turn.word = device->reserve.word << EFA_GDA_TURN_BITS | 1;
   CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
   CHECK(strstr(efa_gda_last_error(), "never rung for (1)") != NULL);
   CHECK(strstr(efa_gda_last_error(), "efa_gda_mapped_wait") != NULL);
   device->reserve.word = before;
-  device->lock.serving = before << EFA_GDA_LOCK_STATE_BITS;
+  device->turn.word = before << EFA_GDA_TURN_BITS;
   close_all();
 }
 

@@ -2,7 +2,7 @@
 
 pub const EFA_GDA_LINE: u32 = 128;
 pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
-pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
+pub const EFA_GDA_TURN_BITS: u32 = 12;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_OK: efa_gda_status = 0;
 /** The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
@@ -10,7 +10,7 @@ pub const EFA_GDA_OK: efa_gda_status = 0;
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /// The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
-/** The bound of a wait for the ticket lock, for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
+/** The bound of a wait for a turn (turns.h), for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
  GIN (gin_post.h) ran out.*/
 pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 /** A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
@@ -53,9 +53,9 @@ pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
  access the buffers of its requests until the endpoint is destroyed. error.poison holds the first reason.
 
  The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
- reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
- what counts as progress there; for the wait of quiet() for an idle shared queue nothing does, post.h.) So a slow
- adapter ends a wait only if nothing completes for as long as the bound.*/
+ reads: a request that completed and, for a turn, also a change of turn.word. (rq.h and signal.h state what counts as
+ progress there.) So a slow adapter ends a wait only if nothing completes for as long as the bound. Time in which the
+ waiting thread did not run does not count (Deadline in platform.h).*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -176,16 +176,12 @@ impl Default for efa_gda_counters {
         }
     }
 }
-/** Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
- (ticket_lock.h). Optional: without them each waiting group must acquire the lock itself.*/
+/// Not used: earlier engines published entries here. It stays for the layout, and for programs that set it.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_publication {
-    /// num_entries * entry_size bytes of the send queue's entries, 16-byte aligned.
     pub entries: *mut u8,
-    /// num_entries flags, initially zero: each names the ticket and entry that its slot holds.
     pub flags: *mut u64,
-    /// A power of two, at least 64, and at most the larger of 64 and sq.num_entries; 0: no publication slots.
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -229,9 +225,9 @@ pub struct efa_gda_requests {
     pub done: *mut u16,
     /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
     pub posters: *mut u16,
-    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. LIMIT in
- requests.h relies on this and on the most slots of efa_gda_publication. All words start at zero, which is right
- only if the first request has index 0. So the host refuses a table once the queue has posted.*/
+    /** R: a power of two, at least 4 and sq.num_entries, at most 32768; 0: no table. LIMIT in requests.h relies on this.
+ All words start at zero, which is right only if the first request has index 0. So the host refuses a table once the
+ queue has posted.*/
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -244,40 +240,27 @@ impl Default for efa_gda_requests {
         }
     }
 }
-/** Engine: the reserve word, and what the ticket lock's owner passes on besides efa_gda_lock_words. Alignment and order
- are fixed: device code loads all words in one instruction.*/
+/// Engine: the reserve word.
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_reserve_words {
-    /** 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
- queue's present owner are missing: its close() adds them (post.h).*/
+    /** 2^32 * (calls that ring) + entries so far: one atomic add hands out a ticket, whose low half is the first slot of a
+ range (turns.h). While a group owns the queue, the low half is 2^31 away from the queue's next slot; the owner's
+ close() adds the owner's entries (post.h).*/
     pub word: u64,
-    /** Free slots: the producer index up to which entries may be placed, as a writer or a group that waits last learnt it
- (free_slots.h). Used only if it is from the next entry's index to num_entries past that. While a group owns the
- queue, a value that is about 2^31 away from that.*/
-    pub free_limit: u32,
-    /// 0; device code loads and stores it with free_limit.
-    pub reserved: u32,
+    pub reserved: u64,
 }
-/** Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
- all stores and loads of the two indices by device code are of 64 bits, as one word.*/
+/// Engine: the turn (turns.h).
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct efa_gda_lock_words {
-    /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
- state; 0 or 2: the lock is passed to this ticket, whose group owns it once it has read that (exceptions: STATES in
- ticket_lock.h).*/
-    pub serving: u64,
-    /** Doorbell producer index: the value of the last doorbell before the lock was last passed, or an earlier one (A1).
- The writer keeps the present value in registers. So this word is behind while a group is the writer; it stays
- behind if that group fails or ends without passing the lock.*/
-    pub doorbell_index: u32,
-    /** Confirmed producer index, of the same moment: a doorbell value that reaches the adapter before everything stored
- after the fence that confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD.*/
-    pub confirmed_index: u32,
+pub struct efa_gda_turn_words {
+    /** The low 52 bits of the ticket whose turn it is: all entries before its slot are in the ring. Low bits: how many of
+ these are not rung for. The adapter receives the last doorbell before all that is stored after a load of this word.
+ While a group owns the queue, the word is that of the moment at which it began.*/
+    pub word: u64,
+    pub reserved: u64,
 }
 /// Engine: errors of the queue.
 #[repr(C)]
@@ -352,13 +335,12 @@ pub struct efa_gda_queue {
     pub publication: efa_gda_publication,
     /** Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: a value from 2 to 14
  with the enum efa_gda_status of that value, and any other with EFA_GDA_ABORTED. A wait of a GPU's kernel reads it
- first in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if
- lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it
- only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag each.
- The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1. When it detaches,
- it stores none to the flag of the struct in host memory, so that the queue can change its doorbell mode; when a
- queue out of service is unmapped from the GPU, the host stores the proxy's status to that flag. The first status
- stays.*/
+ first in its ninth poll, and about one wait in 16 in the first; a wait for a turn some 100 us later. test(), and
+ wait() and wait_own() with timeout 0, read it only while they ring for deferred entries. The structs in host memory
+ and in a GPU's memory have one flag each. The host changes a flag between 0 and 1, by CAS. The proxy stores a
+ status over 0 or 1. When it detaches, it stores none to the flag of the struct in host memory, so that the queue
+ can change its doorbell mode; when a queue out of service is unmapped from the GPU, the host stores the proxy's
+ status to that flag. The first status stays.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
@@ -371,16 +353,17 @@ pub struct efa_gda_queue {
     pub inbox: efa_gda_inbox,
     pub requests: efa_gda_requests,
     pub __bindgen_padding_0: [u64; 6usize],
-    /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
- and of the receive queue are on separate lines.*/
+    /** Engine. Reserve word and turn are on lines of their own, because L2 executes the atomic operations on one line one
+ after the other.*/
     pub reserve: efa_gda_reserve_words,
-    pub lock: efa_gda_lock_words,
-    pub error: efa_gda_error_words,
-    pub __bindgen_padding_1: [u32; 14usize],
+    pub __bindgen_padding_1: [u64; 14usize],
+    pub turn: efa_gda_turn_words,
+    pub __bindgen_padding_2: [u32; 28usize],
     pub completion: efa_gda_completion_words,
     pub tracking: efa_gda_request_words,
-    pub __bindgen_padding_2: [u32; 24usize],
+    pub __bindgen_padding_3: [u32; 24usize],
     pub receive: efa_gda_receive_words,
+    pub error: efa_gda_error_words,
 }
 impl Default for efa_gda_queue {
     fn default() -> Self {

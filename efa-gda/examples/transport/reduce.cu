@@ -34,7 +34,7 @@ EFA_GDA_KERNEL reduce(struct reduce_args a) {
   uint64_t sends = 3 * tensor + 8 * index, awaits = 3 * tensor + 8 * (a.warps + index);
   uint64_t local = (uint64_t)a.memory;
   /* Stores of 8 bytes, which every adapter takes. */
-  Sender<Sharing::Device, WarpGroup, 8> sender(a.queue, a.timeout_ns);
+  Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
 
   uint32_t signal = 0;
   efa_gda_status status = put_signal(

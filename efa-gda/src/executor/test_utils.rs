@@ -79,8 +79,8 @@ pub unsafe fn load(
 ) -> Result<Vec<Result<(), DeviceError>>> {
     /// The arguments that all blocks read.
     struct Shared(efa_gda_load_args);
-    // SAFETY: the device code accesses what the pointers lead to with atomics, or while it owns the queue's ticket
-    // lock.
+    // SAFETY: the device code accesses what the pointers lead to with atomics, or in the slots of its
+    // tickets (turns.h).
     unsafe impl Sync for Shared {}
 
     let groups = match args.group {

@@ -31,8 +31,7 @@ macro_rules! header {
 
 /// The device library. The caller's kernels include its headers with the directory; the headers include each other
 /// without it.
-const HEADERS: [([&str; 2], &str); 26] = [
-    header!("combine.h"),
+const HEADERS: [([&str; 2], &str); 23] = [
     header!("completion.h"),
     header!("cq.h"),
     header!("free_slots.h"),
@@ -46,16 +45,14 @@ const HEADERS: [([&str; 2], &str); 26] = [
     header!("ibgda_state.h"),
     header!("platform.h"),
     header!("post.h"),
-    header!("publication.h"),
     header!("put.h"),
     header!("queue.h"),
     header!("requests.h"),
     header!("round.h"),
     header!("rq.h"),
-    header!("shared_call.h"),
     header!("signal.h"),
     header!("sq.h"),
-    header!("ticket_lock.h"),
+    header!("turns.h"),
     header!("waits.h"),
     header!("wqe.h"),
 ];

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
-    EFA_GDA_NOT_RUN, EFA_GDA_SQ_STORES_OF_8, efa_gda_publication, efa_gda_put_args, efa_gda_put_result,
-    efa_gda_queue, efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
+    EFA_GDA_NOT_RUN, EFA_GDA_SQ_STORES_OF_8, efa_gda_put_args, efa_gda_put_result, efa_gda_queue,
+    efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
 };
 
 use super::mapped_parts::MappedParts;
@@ -40,8 +40,6 @@ pub(super) struct DeviceState {
     pub(super) abort: AbortFlag,
     /// None if the queue has no request table.
     pub(super) requests: Option<HostCopy>,
-    /// Publication slots and their flags, to which the struct points.
-    _publication: (CudaSlice<u8>, CudaSlice<u64>),
 }
 
 /// Memory that the device library uses on the host until the queue is mapped into a GPU, and in the GPU's memory from
@@ -133,34 +131,12 @@ impl DeviceState {
             state.requests.posters = (address + words) as *mut u16;
         }
         state.abort = abort.word().as_ptr();
-        let slots = state.sq.num_entries.max(64);
-        let failed = in_call("cuMemAllocAsync");
-        let bytes = slots as usize * state.sq.entry_size as usize;
-        let entries = stream.alloc_zeros::<u8>(bytes).map_err(&failed)?;
-        let flags = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
-        state.publication = efa_gda_publication {
-            entries: entries.device_ptr(&stream).0 as *mut u8,
-            flags: flags.device_ptr(&stream).0 as *mut u64,
-            num_entries: slots,
-            reserved: 0,
-        };
         let queue = InGpu::new(&stream, &state)?;
         let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
         let cq = state.cq.num_entries as usize * state.cq.entry_size as usize;
         let side_copy = SideCopy::new(gpu.context(), cq.max(size_of::<efa_gda_queue>()))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        Ok(Self {
-            registration,
-            store_bytes,
-            stream,
-            queue,
-            result,
-            inbox,
-            side_copy,
-            abort,
-            requests,
-            _publication: (entries, flags),
-        })
+        Ok(Self { registration, store_bytes, stream, queue, result, inbox, side_copy, abort, requests })
     }
 
     /// Launches the put kernel and waits for its end. The kernel ends, because each of its waits has a bound.

@@ -17,7 +17,7 @@ use crate::gpu::Gpu;
 use crate::gpu::memory::Relaxed;
 use crate::leak;
 use crate::queue::inline::inline_bytes;
-use crate::queue::mapped::{is_locked, refuse_unfinished, unrung_entries};
+use crate::queue::mapped::{is_in_use, refuse_unfinished, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::work_error::report;
 use crate::queue::work_request::requested;
@@ -170,9 +170,7 @@ impl GpuQueue {
     }
 
     /// Returns the bytes of the widest stores by which kernels may write entries, 8 or 16
-    /// ([`MappedQueue::with_store_width`]). This library's kernels obey it. A kernel of the caller has the width as a
-    /// template argument of its `Sender` (`EFA_GDA_STORE_BYTES`, 16 unless set), and a `Sender` with wider stores is
-    /// refused with `EFA_GDA_UNSUPPORTED`.
+    /// ([`MappedQueue::with_store_width`]). A `Sender` obeys it.
     pub fn store_bytes(&self) -> u32 {
         self.device.store_bytes
     }
@@ -401,7 +399,7 @@ impl GpuQueue {
         };
         let poisoned = self.mapped.poison().is_some() || state.error.poison != EFA_GDA_OK;
         match unrung_entries(&state) {
-            entries @ 1.. if !poisoned && !is_locked(&state) => Err(Error::busy(format!(
+            entries @ 1.. if !poisoned && !is_in_use(&state) => Err(Error::busy(format!(
                 "the queue was not unmapped, because it has entries that were posted and never rung for ({entries})"
             ))
             .with_hint("quiet (in C: efa_gda_mapped_wait) rings for them and waits; destroying the queue drops them")),

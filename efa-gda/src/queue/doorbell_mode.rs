@@ -6,7 +6,7 @@ use std::sync::Arc;
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
-use super::mapped::unrung_entries;
+use super::mapped::{doorbell_index, unrung_entries};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, End, Ring, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::status::DeviceError;
@@ -74,7 +74,7 @@ impl MappedQueue {
         // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell stay
         // mapped. The device code of this queue stores to neither if its struct, set below, names other memory; on a
         // GPU, `GpuQueue` waits for its kernels first.
-        let registration = unsafe { proxy.register(ring, before.lock.doorbell_index) }?;
+        let registration = unsafe { proxy.register(ring, doorbell_index(before.turn.word)) }?;
         let flag = self.abort_flag();
         // A queue detaches itself when no device code uses it on the host, and a proxy or the device then rings for it in
         // another mode.

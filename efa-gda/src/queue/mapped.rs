@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_SQ_INLINE_WRITE, EFA_GDA_TURN_BITS, efa_gda_inbox, efa_gda_queue,
     efa_gda_requests, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, QueuePairNumber};
@@ -333,8 +333,8 @@ impl MappedQueue {
         Ok(key)
     }
 
-    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. The group
-    /// that owns the ticket lock stores its doorbell producer index when it passes the lock. So the number is too low
+    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. A group stores
+    /// its doorbell producer index when its turn ends, and an owner when it closes its `Sender`. So the number is too low
     /// while such a group has rung, and after a kernel that failed or did not close its `Sender`; it is 0 if more
     /// completed than the index shows as rung.
     pub fn in_flight(&self) -> u32 {
@@ -344,7 +344,7 @@ impl MappedQueue {
         // in flight.
         let (completed, doorbell_index) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
-            (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
+            (completed, doorbell_index((&raw const (*queue).turn.word).read_volatile()))
         };
         outstanding(doorbell_index, completed)
     }
@@ -361,7 +361,7 @@ impl MappedQueue {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy), with the queue: requests are in flight, entries await a doorbell, or a
-    /// group has the ticket lock, so that neither is known. Other errors if the endpoint could not be closed.
+    /// group has a ticket, so that neither is known. Other errors if the endpoint could not be closed.
     pub fn close(self) -> Result<(), Refused<Self>> {
         match refuse_unfinished(&self.state(), self.poison().is_some()) {
             Ok(()) => self.destroy().map_err(Refused::gone),
@@ -407,12 +407,7 @@ impl MappedQueue {
 
     /// Changes where device code writes entries and rings.
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
-        let shared = self.shared.get_mut();
-        shared.sq = sq;
-        // No limit: how many slots are free depends on how the queue is rung. The value is 2^31 away from the next slot,
-        // so that no group places ahead before a writer stores a limit: perhaps an owner did not close the queue
-        // (limit_of_owned() in free_slots.h).
-        shared.reserve.free_limit = shared.reserve.word as u32 ^ 1 << 31;
+        self.shared.get_mut().sq = sq;
     }
 
     /// Makes device code use a request table.
@@ -442,7 +437,7 @@ impl MappedQueue {
     pub(crate) fn copy_engine_state(&mut self, state: &efa_gda_queue) {
         let shared = self.shared.get_mut();
         shared.reserve = state.reserve;
-        shared.lock = state.lock;
+        shared.turn = state.turn;
         shared.completion = state.completion;
         shared.error = state.error;
         shared.receive = state.receive;
@@ -491,23 +486,38 @@ pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     }
 }
 
-/// Whether a group owns the ticket lock. If one does although no kernel runs, an owner did not close its `Sender`, or a
-/// group of a poisoned queue failed with the lock or with a ticket.
-pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
-    state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
+/// The bits of a turn's word that count entries that are not rung for.
+const UNRUNG: u64 = (1 << EFA_GDA_TURN_BITS) - 1;
+
+/// Returns the producer index of reserved slots, modulo 2^32. While a group owns the queue, `reserve.word` is 2^31 away
+/// from it (`post.h`).
+pub fn reserved(state: &efa_gda_queue) -> u32 {
+    let (begun, reserved) = ((state.turn.word >> EFA_GDA_TURN_BITS) as u32, state.reserve.word as u32);
+    if reserved ^ 1 << 31 == begun { begun } else { reserved }
 }
 
-/// Returns the number of entries that have slots and whose doorbell was not rung. No group may own the ticket lock.
+/// Returns the producer index of the last doorbell that `turn.word` shows (`turns.h`), modulo 2^32.
+pub fn doorbell_index(turn: u64) -> u32 {
+    ((turn >> EFA_GDA_TURN_BITS) as u32).wrapping_sub((turn & UNRUNG) as u32)
+}
+
+/// Whether a group has a ticket whose turn has not ended, or owns the queue. If one does although no kernel runs, an
+/// owner did not close its `Sender`, or a group of a poisoned queue failed with a ticket.
+pub(crate) fn is_in_use(state: &efa_gda_queue) -> bool {
+    state.reserve.word << EFA_GDA_TURN_BITS != state.turn.word & !UNRUNG
+}
+
+/// Returns the number of entries that have slots and whose doorbell was not rung. The queue must not be in use.
 pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
-    outstanding(state.reserve.word as u32, state.lock.doorbell_index)
+    (state.turn.word & UNRUNG) as u32
 }
 
 /// Refuses to close a queue of this state whose requests are not all known to be done.
 pub(crate) fn refuse_unfinished(state: &efa_gda_queue, poisoned: bool) -> Result<()> {
-    let in_flight = outstanding(state.lock.doorbell_index, state.completion.completed);
-    let (why, hint) = if is_locked(state) {
-        let why = "a kernel that owned it returned without closing its Sender, or failed while it had the lock of a \
-                   shared queue, so that what it posted is not known";
+    let in_flight = outstanding(doorbell_index(state.turn.word), state.completion.completed);
+    let (why, hint) = if is_in_use(state) {
+        let why = "a kernel that owned it returned without closing its Sender, or a group of a shared \
+                   queue failed in its turn, so that what it posted is not known";
         (why.to_owned(), "destroy the queue (in C: efa_gda_mapped_destroy), which flushes its requests")
     } else if in_flight != 0 {
         let why = format!("{in_flight} request(s) of it were rung and have not completed");
@@ -534,11 +544,20 @@ pub(crate) fn refuse_unfinished(state: &efa_gda_queue, poisoned: bool) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::outstanding;
+    use super::{doorbell_index, outstanding};
 
     #[test]
     fn requests_in_flight_are_counted_across_the_wrap() {
         assert_eq!((outstanding(3, u32::MAX), outstanding(7, 7), outstanding(9, 7)), (4, 0, 2));
+    }
+
+    #[test]
+    fn the_last_doorbell_is_as_many_entries_before_the_turns_slot_as_are_not_rung_for() {
+        let turn = |ticket: u64, unrung: u64| ticket << 12 | unrung;
+        assert_eq!(
+            (doorbell_index(turn(7 << 32 | 9, 4)), doorbell_index(turn(3, 4095))),
+            (5, (3 - 4095_i32) as u32)
+        );
     }
 
     #[test]

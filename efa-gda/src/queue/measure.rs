@@ -8,6 +8,7 @@ use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
 };
 
+use super::mapped::doorbell_index;
 use super::work_error::not_possible;
 use super::work_error::{Requested, report};
 use super::{MappedQueue, WorkRequest};
@@ -235,7 +236,7 @@ pub(crate) fn check_status<'a>(
         status: Err(error),
         completion_status: state.error.completion_status,
         request_id: state.error.request_id,
-        posted: state.lock.doorbell_index.into(),
+        posted: doorbell_index(state.turn.word).into(),
         completed: state.completion.completed.into(),
     };
     report(outcome, *in_flight, Requested::default()).map(drop)

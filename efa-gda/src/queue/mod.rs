@@ -35,8 +35,8 @@
 //! errors, while other groups continue to post (`Sender::wait` in `post.h`).
 //!
 //! # When a job hangs
-//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the ticket lock, requests
-//! that await a doorbell, the last completions, and errors.
+//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the turn, requests that
+//! await a doorbell, the last completions, and errors.
 //!
 //! # When a wait times out
 //! The adapter may still read and write the memory of requests whose wait timed out. The queue is then *poisoned*: it
@@ -65,7 +65,7 @@ pub(crate) mod work_request;
 pub use crate::error::Limit;
 pub use crate::memory::Region;
 pub use abort::AbortFlag;
-pub use mapped::{MappedQueue, QueueLimits, outstanding};
+pub use mapped::{MappedQueue, QueueLimits, doorbell_index, outstanding, reserved};
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;

@@ -10,8 +10,8 @@ use super::{MappedQueue, WorkReport};
 use crate::Result;
 use crate::executor::host;
 
-/// The arguments of a work request without requests: the put kernel then takes the ticket lock, rings for entries that
-/// await a doorbell, and waits for all completions.
+/// The arguments of a work request without requests: the put kernel then owns the queue, rings for entries that await a
+/// doorbell, and waits for all completions.
 pub(crate) fn no_requests(timeout: Duration) -> efa_gda_put_args {
     efa_gda_put_args { op: EFA_GDA_OP_SEND, timeout_ns: nanoseconds(timeout), ..Default::default() }
 }

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// The longest table. A request id of 16 bits then determines the slot and one more bit: the parity of the lap.
 const LONGEST: u32 = 32768;
-/// The shortest table. It has room for the publication slots of the shallowest queue.
+/// The shortest table.
 const SHORTEST: u32 = 256;
 /// Entries of the table for each entry of the send queue. While the oldest request is in flight, about this many times
 /// the send queue's entries can be posted after it; then posts wait for it.
@@ -70,7 +70,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn a_table_holds_the_ring_and_as_many_publication_slots() {
+    fn a_table_holds_more_than_the_ring() {
         for requests in (0..=14).map(|shift| 1 << shift) {
             let table = entries(requests).unwrap();
             assert!(table.is_power_of_two() && table <= 32768, "{requests}: {table}");

@@ -12,7 +12,7 @@ use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
-use super::mapped::{is_locked, unrung_entries};
+use super::mapped::{doorbell_index, is_in_use, reserved, unrung_entries};
 use super::{MappedQueue, outstanding};
 use crate::exposure::Exposure;
 use crate::smaps;
@@ -78,14 +78,14 @@ impl Snapshot {
     /// Returns the producer index of reserved slots, modulo 2^32. A group that owns the queue adds its entries when it
     /// closes its `Sender`.
     pub fn reserved(&self) -> u32 {
-        self.state.reserve.word as u32
+        reserved(&self.state)
     }
 
-    /// Returns the producer index of the last doorbell before the ticket lock was last passed, modulo 2^32. The group
-    /// that owns the lock ([`Snapshot::is_locked`]) has perhaps rung since; it stores the index when it passes the
-    /// lock. The doorbell itself carries the low 16 bits.
+    /// Returns the producer index of the last doorbell before the last turn ended, modulo 2^32. The group whose turn it
+    /// is, or that owns the queue ([`Snapshot::is_in_use`]), has perhaps rung since; it stores the index when its turn
+    /// ends. The doorbell itself carries the low 16 bits.
     pub fn doorbell_index(&self) -> u32 {
-        self.state.lock.doorbell_index
+        doorbell_index(self.state.turn.word)
     }
 
     /// Returns the number of completed requests, modulo 2^32.
@@ -93,20 +93,20 @@ impl Snapshot {
         self.state.completion.completed
     }
 
-    /// Returns the number of entries that were posted and whose doorbell was not rung. No group may own the ticket lock.
+    /// Returns the number of entries that were posted and whose doorbell was not rung. The queue must not be in use.
     pub fn unrung(&self) -> u32 {
         unrung_entries(&self.state)
     }
 
     /// Returns the number of requests in flight at [`Snapshot::doorbell_index`]. It is too low while a group that has
-    /// rung owns the ticket lock, and 0 if more completed than that index shows as rung.
+    /// rung has not ended its turn, and 0 if more completed than that index shows as rung.
     pub fn in_flight(&self) -> u32 {
         outstanding(self.doorbell_index(), self.completed())
     }
 
-    /// Whether a group owns the ticket lock, and so is posting.
-    pub fn is_locked(&self) -> bool {
-        is_locked(&self.state)
+    /// Whether a group is posting, or owns the queue.
+    pub fn is_in_use(&self) -> bool {
+        is_in_use(&self.state)
     }
 
     /// Returns the error that poisoned the queue.
@@ -210,7 +210,7 @@ fn pending_requests(
     let Ok(ring) = Ring::new(sq.num_entries) else {
         return Contents::Unreadable("the number of its entries is not a power of two".into());
     };
-    let (doorbell_index, reserved) = (state.lock.doorbell_index, state.reserve.word as u32);
+    let (doorbell_index, reserved) = (doorbell_index(state.turn.word), reserved(state));
     // Calls that wait for free slots may have reserved more slots than the ring has.
     let count = reserved.wrapping_sub(doorbell_index).min(sq.num_entries);
     let one = |index| {
@@ -291,11 +291,7 @@ impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { state, .. } = self;
         let (sq, completion) = (&state.sq, &state.completion);
-        // With a doorbell record the device library confirms no index.
-        let (rung_by, confirmed) = match sq.flags & EFA_GDA_SQ_RECORD {
-            0 => ("", format!("{} confirmed, ", state.lock.confirmed_index)),
-            _ => (", rung by the host", String::new()),
-        };
+        let rung_by = if sq.flags & EFA_GDA_SQ_RECORD == 0 { "" } else { ", rung by the host" };
         writeln!(
             f,
             "queue pair {}: {} entries of {} bytes, batch {}{rung_by}",
@@ -303,16 +299,16 @@ impl fmt::Display for Snapshot {
         )?;
         writeln!(
             f,
-            "requests: {} reserved, {} rung (doorbell {}), {confirmed}{} completed, {} in flight",
+            "requests: {} reserved, {} rung (doorbell {}), {} completed, {} in flight",
             self.reserved(),
             self.doorbell_index(),
             self.doorbell_index() & 0xffff,
             self.completed(),
             self.in_flight()
         )?;
-        let lock = if self.is_locked() { "owned by a poster, which may have rung since" } else { "free" };
+        let turn = if self.is_in_use() { "of a group that posts, and may have rung since" } else { "free" };
         let poller = if completion.lock != 0 { "a thread polls" } else { "no thread polls" };
-        writeln!(f, "ticket lock: {lock}; completions: {} read, {poller}", completion.consumed)?;
+        writeln!(f, "turn: {turn}; completions: {} read, {poller}", completion.consumed)?;
         match &self.counters {
             Some(Ok([successes, errors])) => writeln!(f, "counters: successes {successes}, errors {errors}")?,
             Some(Err(why)) => writeln!(f, "counters: not readable: {why}")?,

@@ -3,7 +3,6 @@
 #include <stdint.h>
 
 static uint32_t fences;
-/* Also fence_device_ordered(), which a group that finds the lock free does not execute. */
 #define __atomic_thread_fence(order) (fences += (order) == __ATOMIC_SEQ_CST, __atomic_thread_fence(order))
 
 #include "efa_gda/post.h"

@@ -79,16 +79,14 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 3: {
-      /* A group posts to the queue while another group owns it. The ring has free slots, as the last writer found it. The
-       * owner rings for its entries when the other group has published its own. */
+      /* A group posts to the queue while another group owns it. */
       efa_gda_queue *q = a.queue;
       if (warp == 0) {
-        if (WarpGroup().rank() == 0) efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)q->sq.num_entries);
-        WarpGroup().sync();
         Sender<Sharing::Warp> sender(q, a.timeout_ns);
+        uint64_t owned = efa_gda::load_relaxed(&q->reserve.word);
         log.add(post(a, sender, 4, kPostDefer));
         block.sync();
-        if (WarpGroup().rank() == 0) await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[3]) != 0; });
+        if (WarpGroup().rank() == 0) await(a, [&] { return efa_gda::load_relaxed(&q->reserve.word) != owned; });
         WarpGroup().sync();
         log.add(sender.quiet());
         log.add(sender.close());
@@ -126,8 +124,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         return;
       }
       efa_gda_queue *q = a.queue;
-      /* Two calls are served: the post, and the flush of quiet(). */
-      await(a, [&] { return efa_gda::load_acquire(&q->lock.serving) >> (32 + EFA_GDA_LOCK_STATE_BITS) == 2; });
+      /* The post has had its turn. */
+      await(a, [&] { return efa_gda::load_acquire(&q->turn.word) >> EFA_GDA_TURN_BITS == efa_gda::kOneCall + 1; });
       Sender<Sharing::Warp> sender(q, a.timeout_ns);
       log.add(post(a, sender, 1));
       if (WarpGroup().rank() == 0) {
@@ -139,11 +137,10 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 7: {
-      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call. Warp 0 also logs
-       * how often it made an entry. */
+      /* Warp 1 keeps the turn until warp 0 has written its entries, and logs the doorbell that is rung until then. Warp 0
+       * also logs how often it made an entry. */
       efa_gda_queue *q = a.queue;
-      constexpr uint32_t kCount = 32;
-      constexpr uint64_t kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
+      constexpr uint32_t kCount = 16;
       if (warp == 0) {
         uint32_t *makes = a.status + 1;
         if (WarpGroup().rank() == 0) efa_gda::store_relaxed(makes, 0u);
@@ -155,71 +152,14 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         }));
         return;
       }
-      if (WarpGroup().rank() == 0) {
-        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
-        efa_gda::store_relaxed(&q->lock.serving, kTicket | efa_gda::kClosing);
-      }
+      if (WarpGroup().rank() == 0) efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
       block.sync();
       if (WarpGroup().rank() != 0) return;
-      await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[kCount - 1]) != 0; });
-      efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustCombine);
-      return;
-    }
-    case 10:
-    case 11: {
-      /* Warp 1 acts as a lock owner with free slots, of which it knows in case 10. Warp 0 publishes two calls, one that
-       * fits the batch window and one that does not, and returns early. Warp 1 logs whether each is in the ring, and
-       * combines them. */
-      efa_gda_queue *q = a.queue;
-      constexpr uint32_t kCounts[2] = {12, 6};
-      if (warp == 0) {
-        block.sync();
-        Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
-        log.add(post(a, sender, kCounts[0]));
-        log.add(post(a, sender, kCounts[1]));
-        log.add(sender.close());
-        return;
-      }
-      bool leads = WarpGroup().rank() == 0;
-      uint64_t ticket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
-      if (leads) {
-        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
-        efa_gda::store_relaxed(efa_gda::limit_word(q), (uint64_t)(a.scenario == 10 ? q->sq.num_entries : 0));
-        efa_gda::store_relaxed(&q->lock.serving, ticket | efa_gda::kOpen);
-      }
-      block.sync();
-      for (uint32_t slot = 0, call = 0; call < 2; call++) {
-        slot += kCounts[call];
-        uint64_t flag = 0;
-        if (leads) await(a, [&] { return (flag = efa_gda::load_acquire(&q->publication.flags[slot - 1])) != 0; });
-        const uint64_t *entry = reinterpret_cast<const uint64_t *>(q->sq.buffer + (slot - 1) * q->sq.entry_size);
-        bool in_ring = leads && efa_gda::load_relaxed(entry) != 0;
-        bool is_ahead = (flag & efa_gda::kPlacedAhead) != 0;
-        log.add(in_ring == is_ahead ? is_ahead ? EFA_GDA_OK : EFA_GDA_IN_FLIGHT : EFA_GDA_BAD_ARGUMENT);
-      }
-      if (!leads) return;
-      efa_gda::SharedCall call;
-      call.timeout_ns = a.timeout_ns;
-      efa_gda::Ring<efa_gda::Shared<efa_gda::ThreadGroup>> ring(q, efa_gda::Shared<efa_gda::ThreadGroup>());
-      ring.inherit(0, q->sq.num_entries);
-      ring.resume(0);
-      call.combining.ring = ring.state();
-      call.combining.publication = efa_gda::PublicationSlots(q);
-      call.combining.serving = ticket;
-      log.add(efa_gda::combine_as<efa_gda::Shared<efa_gda::ThreadGroup>, EFA_GDA_STORE_BYTES>(q, &call));
-      return;
-    }
-    case 12: {
-      /* A flush receives the lock and must combine. */
-      efa_gda_queue *q = a.queue;
-      if (WarpGroup().rank() == 0) {
-        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
-        uint64_t next = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
-        efa_gda::store_relaxed(&q->lock.serving, next | efa_gda::kPassedMustCombine);
-      }
-      Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
-      log.add(sender.flush());
-      log.add(sender.close());
+      const uint64_t *last = reinterpret_cast<const uint64_t *>(q->sq.buffer + (kCount - 1) * q->sq.entry_size);
+      await(a, [&] { return efa_gda::load_acquire(last) != 0; });
+      log.add((efa_gda_status)efa_gda::load_system(q->sq.doorbell));
+      efa_gda::fence_release_device();
+      efa_gda::exchange_relaxed(&q->turn.word, efa_gda::kOneCall << EFA_GDA_TURN_BITS);
       return;
     }
     case 8: {
@@ -236,8 +176,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 9: {
-      /* Warp 0 waits for the lock for ten times its bound. Meanwhile warp 1 acts as lock owners: requests of one
-       * complete, slowly, and then other calls are served. */
+      /* Warp 0 waits for its turn for ten times its bound. Meanwhile warp 1 acts as groups whose turns come before:
+       * requests complete, slowly, and then turns end. */
       efa_gda_queue *q = a.queue;
       if (warp == 1) {
         if (WarpGroup().rank() != 0) return;
@@ -249,7 +189,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
           if (step <= 20) {
             efa_gda::fetch_add_relaxed(&q->completion.completed, 1u);
           } else {
-            efa_gda::store_release(&q->lock.serving, (step * efa_gda::kOneCall + 20) << EFA_GDA_LOCK_STATE_BITS);
+            efa_gda::fence_release_device();
+            efa_gda::exchange_relaxed(&q->turn.word, (step * efa_gda::kOneCall + 20) << EFA_GDA_TURN_BITS);
           }
         }
         return;

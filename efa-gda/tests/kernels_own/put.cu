@@ -11,7 +11,7 @@ void step(void *context) {
   if (*q.sq.doorbell == 1) {
     __atomic_store_n(reinterpret_cast<uint64_t *>(const_cast<uint8_t *>(q.cq.buffer)), failed, __ATOMIC_RELEASE);
   }
-  if (q.reserve.word != 0 && q.lock.serving == q.reserve.word << EFA_GDA_LOCK_STATE_BITS) {
+  if (q.reserve.word != 0 && q.turn.word == q.reserve.word << EFA_GDA_TURN_BITS) {
     __atomic_store_n(&q.error.put_request_id, (uint64_t)99, __ATOMIC_RELAXED);
     __atomic_store_n(&q.error.put_status, 9u, __ATOMIC_RELAXED);
     __atomic_store_n(&q.completion.completed, 2u, __ATOMIC_RELAXED);

@@ -16,7 +16,7 @@ use efa_gda::executor::host;
 use efa_gda::status::DeviceError;
 use efa_gda::wire::{DecodedRequest, Operation, Request, RequestIdWidth};
 use efa_gda_sys::device::{
-    EFA_GDA_LOAD_SHARED, EFA_GDA_LOCK_STATE_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_LOAD_SHARED, EFA_GDA_TURN_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
 };
 use efa_gda_test_support::compile::host_kernels;
 use libloading::Library;
@@ -32,8 +32,6 @@ pub(crate) struct Shape {
     pub(crate) max_batch: u32,
     pub(crate) entry_size: u32,
     pub(crate) wide_ids: bool,
-    /// The number of publication slots; 0 for none.
-    pub(crate) publication_slots: u32,
     /// Entries of the request table; 0 for none.
     pub(crate) requests: u32,
     /// The counters' initial value, with which tests reach the wraps.
@@ -53,7 +51,6 @@ impl Default for Shape {
             max_batch: 16,
             entry_size: 64,
             wide_ids: false,
-            publication_slots: 64,
             requests: 0,
             start: 0,
             fail: None,
@@ -69,8 +66,6 @@ struct Memory {
     sq: Vec<AtomicU64>,
     doorbell: AtomicU32,
     cq: Vec<AtomicU64>,
-    publication_slots: Vec<AtomicU64>,
-    publication_flags: Vec<AtomicU64>,
     done: Vec<AtomicU16>,
     posters: Vec<AtomicU16>,
     /// By producer index modulo 65536: the index + 1, stored before the request's completion.
@@ -127,8 +122,6 @@ impl Bench {
             sq: words((shape.depth * shape.entry_size / 8) as usize),
             doorbell: AtomicU32::new(shape.start & 0xffff),
             cq: words((shape.depth * 4) as usize),
-            publication_slots: words((shape.publication_slots * shape.entry_size / 8) as usize),
-            publication_flags: words(shape.publication_slots as usize),
             done: last_lap(shape),
             posters: last_lap(shape),
             ended: (0..1 << 16).map(|_| AtomicU32::new(shape.start)).collect(),
@@ -146,9 +139,6 @@ impl Bench {
         queue.cq.buffer = memory.cq.as_ptr() as *mut u8;
         queue.cq.entry_size = 32;
         queue.cq.num_entries = shape.depth;
-        queue.publication.entries = memory.publication_slots.as_ptr() as *mut u8;
-        queue.publication.flags = memory.publication_flags.as_ptr() as *mut u64;
-        queue.publication.num_entries = shape.publication_slots;
         queue.requests.done = memory.done.as_ptr() as *mut u16;
         queue.requests.posters = memory.posters.as_ptr() as *mut u16;
         queue.requests.num_entries = shape.requests;
@@ -160,10 +150,7 @@ impl Bench {
         queue.qpn = QPN;
         // The state after `start` requests that all completed.
         queue.reserve.word = u64::from(shape.start);
-        queue.reserve.free_limit = shape.start;
-        queue.lock.serving = u64::from(shape.start) << EFA_GDA_LOCK_STATE_BITS;
-        queue.lock.doorbell_index = shape.start;
-        queue.lock.confirmed_index = shape.start;
+        queue.turn.word = u64::from(shape.start) << EFA_GDA_TURN_BITS;
         queue.completion.completed = shape.start;
         Self { queue, memory, adapter: None }
     }
@@ -187,6 +174,12 @@ impl Bench {
 
     pub(crate) fn doorbell(&self) -> u32 {
         self.memory.doorbell.load(Ordering::Acquire)
+    }
+
+    /// The producer index of the last doorbell that the queue's words show.
+    pub(crate) fn doorbell_index(&self) -> u32 {
+        let turn = self.queue.turn.word;
+        ((turn >> EFA_GDA_TURN_BITS) as u32).wrapping_sub(turn as u32 % (1 << EFA_GDA_TURN_BITS))
     }
 
     /// Raises the queue's abort flag.

@@ -1,17 +1,17 @@
 //! The ordering of the device library, checked by machine against the memory model of PTX.
 //!
-//! Each test of lock.rs and pairs.rs is a litmus test: the accesses that matter for one property, by a few threads.
+//! Each test of pairs.rs and turns.rs is a litmus test: the accesses that matter for one property, by a few threads.
 //! Each fence, acquire, release and barrier of the device library has a name there; an access without one is relaxed or
 //! weak. The adapter's accesses are ordered as it orders them. The search looks at every execution that the axioms
 //! allow. None may break the property, and without any one of the named elements some execution must. So a test fails
 //! if an element is missing, and also if an element is not needed. docs/fidelity.md states what this does not
 //! show.
 
-mod lock;
 mod pairs;
 mod program;
 mod ptx;
 mod shapes;
+mod turns;
 
 use program::{Notes, Program};
 use ptx::Graph;

@@ -11,58 +11,28 @@ macro_rules! never {
 }
 
 never! {
-    /// Groups of several lanes: the flag of another lane than the leader; a scan by another lane than the leader.
-    early_return_by_groups_of_several_lanes:
-        "owner's leader:   st.relaxed serving 1; fence.sc @ F2; bar @ sync after F2
-         owner's lane 1:   bar @ sync after F2; ld.relaxed flag 0
-         poster's lane 1:  st.relaxed flag 1; bar @ sync before F1
-         poster's leader:  bar @ sync before F1; fence.sc @ F1; ld.relaxed serving 0";
+    /// Another lane than the leader has written an entry, and the group has left the doorbell to a later call.
+    t1_a_doorbell_covers_the_entries_of_the_calls_before:
+        "poster's lane 1:  st.weak slot 7; bar @ sync before the fence
+         poster's leader:  bar @ sync before the fence; fence.release.sys @ fence of step 3; cas.relaxed turn 0 1
+         next leader:      ld.acquire turn 1 @ acquire of the turn; fence.release.sys @ second fence of step 4; \
+                           st.relaxed.sys doorbell 2
+         adapter:          ld.acquire.sys doorbell 2; ld.weak slot 0";
 
-    /// Deferred entries. The next owner found the lock passed to it when it took its ticket.
-    a1_the_next_owners_doorbell_covers_deferred_entries:
-        "owner:       st.weak slot 7; st.release serving 1 @ release of serving
-         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; \
-                      fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 2
-         adapter:     ld.acquire.sys doorbell 2; ld.weak slot 0";
+    /// The group between has fenced before it had the turn, and left the doorbell as well. Its exchange passes the first
+    /// release on.
+    t1_a_doorbell_covers_entries_of_turns_that_ended_without_a_fence_of_their_own:
+        "first:    st.weak slot 7; fence.release.sys @ fence of step 3; cas.relaxed turn 0 1
+         second:   cas.relaxed turn 1 2
+         third:    ld.acquire turn 2 @ acquire of the turn; fence.release.sys @ second fence of step 4; \
+                   st.relaxed.sys doorbell 3
+         adapter:  ld.acquire.sys doorbell 3; ld.weak slot 0";
 
-    a1_doorbells_ascend_past_an_owner_that_does_not_ring:
-        "owner:    st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
-         second:   ld.relaxed serving 1; fence.acquire @ acquire before the rest of a call; \
-                   st.release serving 2 @ release of serving
-         third:    ld.acquire serving 2 @ acquire of serving; st.relaxed.sys doorbell 3
+    t3_doorbells_ascend:
+        "first:    st.relaxed.sys doorbell 1; fence.release.sys @ fence after the doorbell; cas.relaxed turn 0 1
+         second:   cas.relaxed turn 1 2
+         third:    ld.acquire turn 2 @ acquire of the turn; st.relaxed.sys doorbell 3
          adapter:  ld.relaxed.sys doorbell 3; ld.relaxed.sys doorbell 1";
-
-    /// The poster acquires the Open of an owner that has not rung yet, and publishes where an earlier owner copied.
-    a1_a_new_owners_open_passes_on_what_earlier_owners_read:
-        "owner:       ld.weak entry 7; st.release serving 1 @ release of serving
-         next owner:  ld.relaxed serving 1; fence.acq_rel @ fence of acquire(); st.relaxed serving 2
-         poster:      ld.acquire serving 2 @ acquire of serving; st.weak entry 7";
-
-    a2_a_published_entry_is_whole:
-        "poster's leader:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 1
-         poster's lane 1:  st.weak entry 7; bar @ sync before the flags
-         owner's leader:   ld.relaxed flag 1; fence.acquire @ fence after the scan; bar @ sync after the scan
-         owner's lane 1:   bar @ sync after the scan; ld.weak entry 0";
-
-    /// An entry that a waiting group placed ahead in the ring, as another lane than the one that stores the flag.
-    a2_an_entry_placed_ahead_arrives_before_the_owners_doorbell:
-        "poster's lane 1:  st.weak slot 7; bar @ sync before the flags
-         poster's leader:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 1
-         owner:            ld.relaxed flag 1; fence.acquire @ fence after the scan; \
-                           fence.release.sys @ fence of the ring; st.relaxed.sys doorbell 1
-         adapter:          ld.acquire.sys doorbell 1; ld.weak slot 0";
-
-    a3_a_publication_slot_is_written_after_it_was_read:
-        "owner's lane 1:   ld.weak entry 7; bar @ sync of the ring
-         owner's leader:   bar @ sync of the ring; fence.release.sys @ fence of the ring; st.relaxed serving 2
-         poster's leader:  ld.acquire serving 2 @ acquire of serving; bar @ sync after the load of serving
-         poster's lane 1:  bar @ sync after the load of serving; st.weak entry 7";
-
-    /// A group that publishes by what it loaded with its ticket, without an acquire.
-    a3_a_flag_is_stored_after_earlier_scans_have_read_it:
-        "owner:            ld.relaxed flag 9; fence.acquire @ fence after the scan; st.relaxed serving 2
-         poster's leader:  ld.relaxed serving 2; bar @ sync before the flags
-         poster's lane 1:  bar @ sync before the flags; fence.release @ fence before the flag; st.relaxed flag 9";
 
     the_adapter_receives_an_entry_before_its_doorbell:
         "lane 1:   st.weak slot 7; bar @ sync of the ring
@@ -88,13 +58,11 @@ never! {
          group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
          group's lane 1:  bar @ sync after the wait; st.weak slot 2";
 
-    /// A reader of one thread. The next owner, or a group that places ahead, takes over the limit on free slots of an
-    /// earlier writer.
-    b2_the_adapter_has_read_a_slot_that_an_earlier_writer_found_free:
-        "adapter:      ld.weak slot 2; st.release.sys head 1
-         reader:       ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
-         writer:       ld.acquire completed 1 @ acquire of completed; st.release serving 1 @ release of serving
-         next writer:  ld.acquire serving 1 @ acquire of serving; st.weak slot 2";
+    /// A reader of one thread.
+    b2_the_adapter_has_read_a_slot_whose_completion_one_thread_read:
+        "adapter:  ld.weak slot 2; st.release.sys head 1
+         reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+         group:    ld.acquire completed 1 @ acquire of completed; st.weak slot 2";
 
     /// Counters that never wrap: `completed` is not used, and quiet() itself fences (post.h).
     b2_the_adapters_data_is_visible_after_quiet_on_counters_that_never_wrap:
@@ -146,17 +114,17 @@ never! {
 
     /// A group finds its poster word overwritten by the next lap, and must then find its request before oldest.
     r2_oldest_is_not_older_than_the_next_laps_poster_word:
-        "writer:  st.relaxed oldest 1; st.release serving 1 @ release of serving
-         leader:  ld.relaxed serving 1; fence.acquire @ acquire before poster words; bar @ sync before poster words
+        "poster:  cas.relaxed oldest 0 1
+         leader:  ld.relaxed oldest 1; bar @ sync before poster words
          lane 1:  bar @ sync before poster words; fence.release @ fence before poster words; st.relaxed poster 2
          waiter:  ld.acquire poster 2 @ acquire of the poster word; ld.relaxed oldest 0";
 
-    /// The done word of the request stands for the adapter, the reader and the writer's scan. The next lap's word is
-    /// stored after the first lap's, and so stays.
-    r3_a_published_poster_word_is_stored_before_its_request_is_done:
-        "poster:       st.relaxed poster 1; fence.release @ fence after the poster word; st.relaxed flag 1
-         owner:        ld.relaxed flag 1; fence.acquire @ fence after the scan; \
-                       fence.release.sys @ fence of the ring; st.relaxed done 1
+    /// The done word of the request stands for the adapter, the reader and a poster's scan. The next lap's word is stored
+    /// after the first lap's, and so stays.
+    r3_a_poster_word_is_stored_before_its_request_is_done:
+        "poster:       st.relaxed poster 1; fence.release.sys @ fence of step 3; cas.relaxed turn 0 1
+         next leader:  ld.acquire turn 1 @ acquire of the turn; fence.release.sys @ second fence of step 4; \
+                       st.relaxed done 1
          next poster:  ld.acquire done 1 @ acquire of done; ld.relaxed poster 0";
 
     r3_the_adapters_data_is_visible_once_oldest_has_passed_a_request:
@@ -165,16 +133,11 @@ never! {
          waiter:  ld.acquire oldest 1 @ acquire of oldest; ld.weak buffer 0
          adapter: st.weak buffer 7; st.release.sys head 1";
 
-    /// The words of requests i - 2 R and i - R, which have different phases; the first has that of request i. The next
-    /// writer found the lock passed to it when it took its ticket.
-    r3_the_next_writers_scan_sees_the_done_words_of_earlier_scans:
+    /// The words of requests i - 2 R and i - R, which have different phases; the first has that of request i.
+    r3_the_next_posters_scan_sees_the_done_words_of_earlier_scans:
         "reader:       st.relaxed done 1; st.relaxed done 2
-         writer:       ld.relaxed done 2; st.release serving 1 @ release of serving
-         next writer:  ld.relaxed serving 1; fence.acquire @ acquire before the scan; ld.relaxed done 1";
-
-    r3_the_next_writer_does_not_move_oldest_back:
-        "writer:       st.relaxed oldest 1; st.release serving 1 @ release of serving
-         next writer:  ld.relaxed serving 1; fence.acquire @ acquire before the scan; ld.relaxed oldest 0";
+         poster:       ld.relaxed done 2; fence.release @ fence before oldest; cas.relaxed oldest 0 1
+         next poster:  ld.acquire oldest 1 @ acquire of oldest; ld.relaxed done 1";
 
     a_group_that_sees_a_signal_sees_its_data:
         "adapter:  st.weak data 7; st.release.sys word 1
@@ -196,24 +159,13 @@ fn batch_window_an_entry_arrives_after_the_confirmed_doorbell() {
     );
 }
 
-/// The next owner loads confirmed_index relaxed. The axioms of PTX do not order a store after a branch; see
-/// `Graph::arrives`.
+/// The entry is of a group that shares the queue, past the window of an earlier doorbell.
 #[test]
-fn batch_window_an_entry_of_the_next_owner_arrives_after_the_confirmed_doorbell() {
+fn batch_window_an_entry_of_the_next_group_arrives_after_the_confirmed_doorbell() {
     never_of_shape(
-        "owner:       st.relaxed.sys doorbell 1; fence.release.sys @ fence that confirms; st.relaxed confirmed_index 1
-         next owner:  ld.relaxed confirmed_index 1; branch @ branch on confirmed_index; st.relaxed.sys slot 7",
-        the_entry_overtakes,
-    );
-}
-
-/// The next owner has found the lock passed to it when it took its ticket, and confirms the doorbell of the owner before.
-#[test]
-fn batch_window_the_next_owner_confirms_the_doorbell_before() {
-    never_of_shape(
-        "owner:       st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
-         next owner:  ld.relaxed serving 1; fence.acquire @ acquire before the ring; \
-                      fence.release.sys @ fence that confirms; st.relaxed.sys slot 7",
+        "first:   st.relaxed.sys doorbell 1; fence.release.sys @ fence after the doorbell; cas.relaxed turn 0 1
+         leader:  ld.acquire turn 1 @ acquire of the turn; bar @ sync before the stores
+         lane 1:  bar @ sync before the stores; st.relaxed.sys slot 7",
         the_entry_overtakes,
     );
 }

@@ -90,23 +90,22 @@ impl Thread<'_> {
         let value = if values.is_empty() { 0 } else { values[self.choose(values.len())] };
         self.push(Kind::Read, word, value, order, scope).value
     }
+    /// A load that without the element `name` is relaxed.
+    pub(crate) fn load_acquire(&mut self, name: &str, word: &str, scope: Scope) -> u64 {
+        let order = if self.has(name) { Order::Acquire } else { Order::Relaxed };
+        self.load_as(word, order, scope)
+    }
     pub(crate) fn load_weak(&mut self, word: &str) -> u64 {
         self.load_as(word, Order::Weak, Scope::Gpu)
     }
     pub(crate) fn load_relaxed(&mut self, word: &str) -> u64 {
         self.load_as(word, Order::Relaxed, Scope::Gpu)
     }
-    /// Loads the last value in coherence order: the end of a loop that would otherwise not end.
-    pub(crate) fn load_last(&mut self, word: &str) -> u64 {
-        let value = self.load_relaxed(word);
-        self.events.last_mut().expect("the load").last = true;
-        value
-    }
     pub(crate) fn store_weak(&mut self, word: &str, value: u64) {
         self.push(Kind::Write, word, value, Order::Weak, Scope::Gpu);
     }
-    pub(crate) fn store_relaxed(&mut self, word: &str, value: u64) {
-        self.push(Kind::Write, word, value, Order::Relaxed, Scope::Gpu);
+    pub(crate) fn store_relaxed(&mut self, word: &str, value: u64, scope: Scope) {
+        self.push(Kind::Write, word, value, Order::Relaxed, scope);
     }
     /// Replaces `old` by `new` in one atomic operation. Ends the run if the word holds another value.
     pub(crate) fn replace(&mut self, word: &str, order: Order, old: u64, new: u64) -> Option<()> {

@@ -63,8 +63,6 @@ pub(crate) struct Event {
     pub(crate) value: u64,
     pub(crate) order: Order,
     pub(crate) scope: Scope,
-    /// A read that returns the last value in coherence order.
-    pub(crate) last: bool,
     /// The write half of an atomic operation, whose read is the event before.
     pub(crate) atomic: bool,
     /// How many events of its thread, from the first on, a write depends on.
@@ -288,7 +286,7 @@ impl Graph {
             let half = r + 1;
             let splits = half < at.len() && at[half] == at[r] + 1 && self.events[at[half]].atomic;
             let splits = splits && strong(r, w) && strong(w, half) && coherence.has(w, half);
-            !from_read.has(r, w) || !(cause.has(at[w], at[r]) || self.events[at[r]].last || splits)
+            !from_read.has(r, w) || !(cause.has(at[w], at[r]) || splits)
         };
         let communicates = |i, j| source(j) == Some(i) || coherence.has(i, j) || from_read.has(i, j);
         (0..at.len()).all(|r| (0..at.len()).all(|w| is_allowed(r, w)))

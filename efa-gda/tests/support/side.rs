@@ -187,8 +187,10 @@ pub(crate) unsafe fn post_without_doorbell(queue: *mut efa_gda_queue, args: &efa
         copy.sq.doorbell = &raw mut doorbell;
         let args = efa_gda_put_args { queue: &mut *copy, flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..*args };
         host::put(&args, 1).unwrap().status.unwrap();
+        let entries = copy.reserve.word.wrapping_sub((*queue).reserve.word) & 0xffff_ffff;
         (*queue).reserve = copy.reserve;
-        (*queue).lock.serving = copy.lock.serving;
+        // The low bits count entries that are not rung for.
+        (*queue).turn.word = copy.turn.word | entries;
     }
 }
 

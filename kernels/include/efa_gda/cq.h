@@ -5,7 +5,7 @@
  * receive; its status is only in the inbox.) This file does not know which group posted a request: it only marks the
  * request as done in the queue's request table, if there is one (requests.h).
  *
- * TERMS. Group, call, writer, producer index, quiet, abort flag: see sq.h.
+ * TERMS. Group, call, owner, producer index, quiet, abort flag: see sq.h.
  *   request  of this queue's send queue, whatever its operation. (Names in the code call its completion a send.)
  *   receive  a message, or a write with immediate, that a peer sent to this queue pair. It is unsolicited if it used no
  *            posted receive: some queues need none for a write with immediate.
@@ -15,7 +15,7 @@
  *   receiver a thread in take_received() (rq.h).
  *   poster of receives: a thread in post_receives() (rq.h).
  *   poller   the threads that poll together (CompletionReader): of a group that waits for free slots or completions, or
- *            tests, the lanes of Group::Poller (group.h; one that waits for the ticket lock does not poll); or a
+ *            tests, the lanes of Group::Poller (group.h; one that waits for a turn does not poll); or a
  *            receiver or a poster of receives.
  *   reader   the poller that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *            Each of its lanes loads a part of the completions; its leader does everything else, but for the done words
@@ -71,9 +71,9 @@
  *       other completions than those of successful requests executes fence_system() once more, before it adds to
  *       `received` and `completed`. With counters and wrap not 0: the poller executes fence_system() after it has
  *       loaded the counters, and then advances `completed`.
- *       A writer that reuses slots, or a group that places ahead, first loads `completed` with an acquire, or takes
- *       over the limit of a group that did (A1 in ticket_lock.h). A group that reuses buffers after a quiet() first
- *       loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in requests.h).
+ *       A group that reuses slots first loads `completed` with an acquire. A group that reuses buffers after a quiet()
+ *       first loads `completed` with an acquire; wait(), wait_own() and test() load done words instead (R1 in
+ *       requests.h).
  *       post_receives() loads `received` with an acquire before it reuses receive slots.
  *       Visible: that the adapter no longer reads or writes the slots, nor the buffers, of what was counted.
  *   B3  The reader executes fence_acquire_system() after it has loaded a completion's head, copies the completion to

@@ -100,6 +100,14 @@
 namespace efa_gda {
 namespace gin {
 
+/* A group as it makes and stores entries. In a full warp the lanes exchange quads for stores of 16 bytes, so that each
+ * store of the warp covers whole lines. Stores of 8 bytes reach the ring one by one in any case. */
+template <class Group, int StoreBytes>
+struct StoringGroup : Group {
+  EFA_GDA_FN explicit StoringGroup(const Group &group) : Group(group) {}
+  EFA_GDA_FN bool in_full_warp() const { return StoreBytes == 16 && Group::in_full_warp(); }
+};
+
 /* The counter's wrap. */
 constexpr uint32_t kCounterMask = 0x7fffffff;
 
@@ -261,10 +269,13 @@ struct Ring {
                         uint32_t slot) const {
     uint32_t mask = mask_and_wide & ~kWide, shift = (mask_and_wide & kWide) != 0 ? 7 : 6;
     Quad with_slots[4] = {quads[0], quads[1], quads[2], quads[3]};
-    store_quads_of_lap(group, with_slots, first, count, slot, (slot & (mask + 1)) != 0, buffer, mask, shift,
-                       [&](uint8_t *to, const Quad &quad) {
-                         store_to_ring(to, quad);
-                         if (shift == 7) store_to_ring(to + 64, Quad{0, 0, 0, 0});
+    store_quads_of_lap(group, with_slots, first, count, slot, (slot & (mask + 1)) != 0, false, buffer, mask, shift,
+                       [&](const bool (&conditions)[4], uint8_t *const (&to)[4], const Quad (&all)[4]) {
+                         EFA_GDA_UNROLL for (int k = 0; k < 4; k++) {
+                           if (!conditions[k]) continue;
+                           store_to_ring(to[k], all[k]);
+                           if (shift == 7) store_to_ring(to[k] + 64, Quad{0, 0, 0, 0});
+                         }
                        });
   }
   EFA_GDA_FN uint32_t slots_to_end(uint32_t slot) const {

@@ -17,7 +17,6 @@
  *   in_full_warp()    whether all 32 lanes of the calling thread's warp belong to the group.
  *   transpose(q)      rearranges the quads of a full warp (Transpose). All lanes of a full warp call it, and no others.
  *   kSingleThread     the group is one thread.
- *   kCombines         all threads of the group combine (ticket_lock.h), which needs vote(); otherwise the leader alone.
  *   kAllThreadsFence  all threads of the group execute the system fences of its Ring (sq.h); otherwise the leader does.
  *                     The fences of functions that the leader alone calls are the leader's.
  *   Poller            the group of the threads that poll the completion queue for the group (cq.h): the thread, the
@@ -65,7 +64,6 @@ struct Transpose {
 
 struct ThreadGroup {
   static constexpr bool kSingleThread = true;
-  static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = ThreadGroup;
   EFA_GDA_FN bool polls() const { return true; }
@@ -133,7 +131,6 @@ EFA_GDA_FN void transpose_full_warp(uint32_t lane, Part (&q)[4]) {
  * step, which takes longer than the step. */
 struct WarpGroup {
   static constexpr bool kSingleThread = false;
-  static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = WarpGroup;
   EFA_GDA_FN bool polls() const { return true; }
@@ -162,7 +159,6 @@ struct FirstWarp : WarpGroup {
 
 struct BlockGroup {
   static constexpr bool kSingleThread = false;
-  static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
   using Poller = FirstWarp;
   EFA_GDA_FN bool polls() const { return rank_ < 32; }
@@ -213,7 +209,6 @@ inline void transpose_full_warp(uint32_t lane, Part (&q)[4]) {
 
 struct WarpGroup {
   static constexpr bool kSingleThread = false;
-  static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   using Poller = WarpGroup;
   bool polls() const { return true; }
@@ -242,7 +237,6 @@ struct FirstWarp : WarpGroup {
 
 struct BlockGroup {
   static constexpr bool kSingleThread = false;
-  static constexpr bool kCombines = false;
   static constexpr bool kAllThreadsFence = false;
   using Poller = FirstWarp;
   bool polls() const { return host::lane() < 32; }
@@ -266,42 +260,8 @@ struct BlockGroup {
 
 #endif
 
-/* `Base` on a shared queue: the group of the Ring and the Ticket of a shared Sender. Posts to a shared queue have many
- * paths, and kernels have few registers: 64 for blocks of 1,024 threads. So the rare paths of these posts are functions
- * that are not inlined (shared_call.h). */
-template <class Base>
-struct Shared : Base {};
-template <class Group>
-constexpr bool kIsShared = false;
-template <class Base>
-constexpr bool kIsShared<Shared<Base>> = true;
-
-#if EFA_GDA_ON_GPU
-template <auto kFunction>
-__constant__ decltype(kFunction) constant_pointer = kFunction;
-#endif
-
-/* `kFunction`, marked EFA_GDA_COLD, for a call; in code of a Shared group as a pointer that is loaded from constant
- * memory. If ptxas knows which function a kernel calls, it reserves registers for that function in all of the kernel's
- * code; so a kernel for blocks of 1,024 threads, which has 64 registers, spills. ptxas does not know the value of such
- * a pointer, because the host may change constants. So the function saves the registers that it uses.
- *   Not with -rdc=true: nvlink counts each function of the program that has the same type as called, and refuses to
- * link a kernel that has fewer registers than one of them. */
-template <class Group, auto kFunction>
-EFA_GDA_FN auto cold_function() {
-#if EFA_GDA_ON_GPU && !defined(__CUDACC_RDC__)
-  if constexpr (kIsShared<Group>) {
-    return constant_pointer<kFunction>;
-  } else {
-    return kFunction;
-  }
-#else
-  return kFunction;
-#endif
-}
-
-/* A pointer to `object`, which must be in the thread's memory, for a call of a cold function. Without this, ptxas
- * computes the generic address of the kernel's stack frame once, and keeps it in two registers. */
+/* A pointer to `object`, which must be in the thread's memory, for a call of a function that is not inlined. Without
+ * this, ptxas computes the generic address of the kernel's stack frame once, and keeps it in two registers. */
 template <class T>
 EFA_GDA_FN T *local_pointer(T *object) {
 #if EFA_GDA_ON_GPU

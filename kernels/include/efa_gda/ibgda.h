@@ -139,14 +139,13 @@ EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
   }
 }
 
-/* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. Entries are stored by 8 bytes,
- * which every queue allows. */
+/* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. */
 EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue, IbgdaWrite *write) {
   uint32_t most = (uint32_t)max_entry_bytes(*queue->queue, true);
   if (most == 0) return EFA_GDA_UNSUPPORTED;
   uint64_t entries = entries_per_transfer(write->bytes, most);
   if (entries > kMaxEntriesPerCall) return EFA_GDA_BAD_ARGUMENT;
-  Sender<Sharing::Thread, ThreadGroup, 8> sender(queue->queue, s->timeout_ns);
+  Sender<Sharing::Thread> sender(queue->queue, s->timeout_ns);
   sender.post(
       (uint32_t)entries,
       [&](uint32_t i) {

@@ -43,7 +43,7 @@
 namespace efa_gda {
 
 /* Fails where a compiler ignores the alignment and lays the queue out differently from the host's. */
-static_assert(sizeof(efa_gda_queue) == 5 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
+static_assert(sizeof(efa_gda_queue) == 6 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
               "one layout for all compilers");
 
 /* Sixteen bytes of an entry, which a GPU stores at once or as two times eight. */
@@ -71,6 +71,11 @@ EFA_GDA_FN SendQueueGeometry load_geometry(const efa_gda_queue *queue) {
   out.buffer = reinterpret_cast<uint8_t *>(buffer);
   out.doorbell = reinterpret_cast<volatile uint32_t *>(doorbell);
   return out;
+}
+EFA_GDA_FN volatile uint32_t *load_doorbell(const efa_gda_queue *queue) {
+  uint64_t doorbell;
+  asm volatile("ld.global.u64 %0, [%1];" : "=l"(doorbell) : "l"(&queue->sq.doorbell));
+  return reinterpret_cast<volatile uint32_t *>(doorbell);
 }
 EFA_GDA_FN uint32_t load_relaxed(const uint32_t *p) {
   uint32_t v;
@@ -110,13 +115,6 @@ EFA_GDA_FN uint64_t load_relaxed_four(const uint16_t *p) {
                : "l"(p)
                : "memory");
   return a | (uint32_t)b << 16 | (uint64_t)(c | (uint32_t)d << 16) << 32;
-}
-/* Two neighbouring words in one access. Each is whole, but `b` may be older than `a`. */
-EFA_GDA_FN void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
-}
-EFA_GDA_FN void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
 }
 EFA_GDA_FN void store_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -166,11 +164,16 @@ EFA_GDA_FN uint32_t zero_by_thread() {
   asm volatile("mov.u32 %0, %%tid.y;" : "=r"(v));
   return v;
 }
-/* The same in blocks of any dimensions, by one more instruction. */
+/* The same in blocks of any dimensions; ptxas may see through it. */
 EFA_GDA_FN uint32_t zero_by_lane() {
   uint32_t v;
   asm volatile("mov.u32 %0, %%laneid;\n\tshr.u32 %0, %0, 5;" : "=r"(v));
   return v;
+}
+EFA_GDA_FN uint64_t exchange_relaxed(uint64_t *p, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.exch.relaxed.gpu.global.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+  return old;
 }
 EFA_GDA_FN uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
   uint64_t old;
@@ -206,15 +209,13 @@ EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
 }
 /* Fences that are a release, an acquire, or both. A release orders all that this thread has done or acquired before the
  * stores that it makes afterwards; an acquire orders its earlier loads before all that it does afterwards. None orders
- * a store before a later load; fence_device_ordered() does that. _system: for every observer, the adapter included;
+ * a store before a later load. _system: for every observer, the adapter included;
  * _device: among the threads of this GPU. A release waits until what it orders is performed. An acquire waits for no
  * store, but empties L1. nvcc and NVRTC have fences of one kind for sm_90 and newer GPUs, from CUDA 12.8 on; without
  * them each is both. */
 #if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
-#define EFA_GDA_HAS_ONE_WAY_FENCES 1
 #define EFA_GDA_FENCE(kind, scope) asm volatile("fence." #kind "." #scope ";" ::: "memory")
 #else
-#define EFA_GDA_HAS_ONE_WAY_FENCES 0
 #define EFA_GDA_FENCE(kind, scope) asm volatile("fence.acq_rel." #scope ";" ::: "memory")
 #endif
 EFA_GDA_FN void fence_system() { EFA_GDA_FENCE(acq_rel, sys); }
@@ -224,16 +225,6 @@ EFA_GDA_FN void fence_device() { EFA_GDA_FENCE(acq_rel, gpu); }
 EFA_GDA_FN void fence_release_device() { EFA_GDA_FENCE(release, gpu); }
 EFA_GDA_FN void fence_acquire_device() { EFA_GDA_FENCE(acquire, gpu); }
 #undef EFA_GDA_FENCE
-/* load_acquire_pair() in two steps, between which the load is in flight if the compiler has fences of one kind. */
-EFA_GDA_FN void begin_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  EFA_GDA_HAS_ONE_WAY_FENCES ? load_relaxed_pair(p, a, b) : load_acquire_pair(p, a, b);
-}
-EFA_GDA_FN void end_acquire() {
-  if (EFA_GDA_HAS_ONE_WAY_FENCES) fence_acquire_device();
-}
-/* fence_device() that is sequentially consistent: all such fences have one order. Of two threads that each write a
- * word, fence and read the other's word, at least one sees the other's write. */
-EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
 /* Stores to a doorbell, the adapter's or a doorbell record. The access is never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -259,25 +250,9 @@ EFA_GDA_FN void store_quad_by_eight(uint8_t *p, const Quad &v) {
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(lo) : "memory");
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p + 8), "l"(hi) : "memory");
 }
-/* Stores 16 bytes to memory through which threads of this GPU exchange data. A flag orders the accesses (A2, A3 in
- * ticket_lock.h). */
-EFA_GDA_FN void store_quad_local(uint8_t *p, const Quad &v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
-EFA_GDA_FN Quad load_quad_local(const uint8_t *p) {
-  Quad v;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
 EFA_GDA_FN uint32_t bits_in(uint32_t v) { return (uint32_t)__popc((int)v); }
 /* Number of ones below the lowest zero; 32 without a zero. */
 EFA_GDA_FN uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__ffs((int)~v) - 1; }
-/* One more than the number of the highest one; 0 without a one. */
-EFA_GDA_FN uint32_t bit_width(uint32_t v) { return 32 - (uint32_t)__clz((int)v); }
 /* Number of zeroes below the lowest one; 64 without a one. */
 EFA_GDA_FN uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__ffsll((long long)v) - 1; }
 EFA_GDA_FN uint64_t clock_ns() {
@@ -293,6 +268,7 @@ inline SendQueueGeometry load_geometry(const efa_gda_queue *queue) {
   const efa_gda_sq &sq = queue->sq;
   return {sq.buffer, sq.doorbell, sq.entry_size, sq.num_entries, sq.max_batch, sq.flags};
 }
+inline volatile uint32_t *load_doorbell(const efa_gda_queue *queue) { return queue->sq.doorbell; }
 #define EFA_GDA_HOST_ACCESS(T)                                                                                 \
   inline T load_relaxed(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); } \
   inline T load_acquire(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_ACQUIRE); } \
@@ -310,19 +286,14 @@ inline uint64_t load_relaxed_four(const uint16_t *p) {
   for (int i = 0; i < 4; i++) v |= (uint64_t)load_relaxed(p + i) << (16 * i);
   return v;
 }
-inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  host::interleave_point();
-  a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
-  b = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
-}
-inline void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
-inline void begin_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
-inline void end_acquire() {}
 inline void keep(uint32_t &) {}
 inline uint32_t zero_by_thread() { return 0; }
 inline uint32_t zero_by_lane() { return 0; }
 inline uint64_t fetch_or_acquire(uint64_t *p, uint64_t v) {
   return host::interleave_point(), __atomic_fetch_or(p, v, __ATOMIC_ACQUIRE);
+}
+inline uint64_t exchange_relaxed(uint64_t *p, uint64_t v) {
+  return host::interleave_point(), __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
 }
 inline uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
   host::interleave_point();
@@ -371,7 +342,6 @@ inline void fence_acquire_system() { fence_system(); }
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline void fence_release_device() { fence_device(); }
 inline void fence_acquire_device() { fence_device(); }
-inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 /* A release, although a fence precedes it: a software adapter may be another thread of this program, and a race
  * detector recognises the order by the release. */
 inline void store_doorbell(volatile uint32_t *p, uint32_t v) {
@@ -388,16 +358,9 @@ inline void store_quad(uint8_t *p, const Quad &v) {
   __atomic_store_n(w + 1, v.z | (uint64_t)v.w << 32, __ATOMIC_RELAXED);
 }
 inline void store_quad_by_eight(uint8_t *p, const Quad &v) { store_quad(p, v); }
-inline void store_quad_local(uint8_t *p, const Quad &v) { store_quad(p, v); }
-inline Quad load_quad_local(const uint8_t *p) {
-  host::interleave_point();
-  const uint64_t *w = reinterpret_cast<const uint64_t *>(p);
-  uint64_t lo = __atomic_load_n(w, __ATOMIC_RELAXED), hi = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
-  return Quad{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)};
-}
+
 inline uint32_t bits_in(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
 inline uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__builtin_ctz(~v); }
-inline uint32_t bit_width(uint32_t v) { return v == 0 ? 0 : 32 - (uint32_t)__builtin_clz(v); }
 inline uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__builtin_ctzll(v); }
 inline uint64_t clock_ns() { return host::clock_ns(); }
 inline void pause() { host::yield(); }
@@ -410,12 +373,16 @@ EFA_GDA_FN uint32_t low_bits(uint32_t n) { return n < 32 ? (1u << n) - 1 : ~0u; 
 /* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
  * restart(). A Deadline also ends the wait when the queue is poisoned, or when the abort flag is raised.
  *
+ * Only the time in which the waiting thread runs counts: between two looks at the clock at most a sixteenth of the
+ * bound. So if a debugger, a checkpoint or another process suspends all threads for longer than the bound, none of them
+ * ends a wait because of it when they go on.
+ *
  * The ninth call of expired(), each 32nd call after it and, when the bound is over, the next call read poison, clock
  * and `*progress`: most waits end before that. So that a kernel of short waits ends too, on a GPU about one wait in 16,
  * and on the host each wait, does so in the first call already. The abort flag is in host memory, and reading it delays
  * the fences of all groups: these calls read it first when the clock is at State's `first_abort_poll`, then every
- * kAbortPollNs, and when the bound is over. Waits for the ticket lock pass a time that is kAbortPollNs away: many
- * groups wait there, and they see the poison that the lock owner leaves when it is aborted. All other waits pass 0. */
+ * kAbortPollNs, and when the bound is over. Waits for a turn pass a time that is kAbortPollNs away: many groups wait
+ * there, and they see the poison that the group with the turn leaves when it is aborted. All other waits pass 0. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
@@ -423,12 +390,12 @@ class Deadline {
   /* The part of a Deadline that few calls need. It is in the thread's memory, to which an access is slow after each
    * acquire; so the Deadline itself is another object. */
   struct State {
-    uint64_t bound_ns, start, next_abort_poll;
+    uint64_t bound_ns, waited, last, next_abort_poll;
     uint32_t seen;
     bool is_over;
 
     EFA_GDA_FN explicit State(uint64_t bound, uint64_t first_abort_poll = 0)
-        : bound_ns(bound), start(0), next_abort_poll(first_abort_poll), seen(0), is_over(false) {}
+        : bound_ns(bound), waited(0), last(0), next_abort_poll(first_abort_poll), seen(0), is_over(false) {}
   };
 
   /* `progress`: a word of the queue, or null. */
@@ -450,7 +417,7 @@ class Deadline {
   }
 
   /* The caller has seen progress: the bound counts from the next time that the clock is read. */
-  EFA_GDA_FN void restart() { state_->start = 0; }
+  EFA_GDA_FN void restart() { state_->last = 0; }
 
  private:
   /* What look() returns if the bound is over, and was not in the look before. It is not a status. */
@@ -470,9 +437,11 @@ class Deadline {
     uint64_t now = clock_ns();
     const uint8_t *bytes = reinterpret_cast<const uint8_t *>(queue);
     uint32_t seen = progress != 0 ? load_relaxed(reinterpret_cast<const uint32_t *>(bytes + progress)) : 0;
-    if (s->start == 0 || seen != s->seen) s->start = now;
+    uint64_t most = s->bound_ns / 16 + 1, since = now - s->last;
+    s->waited = s->last == 0 || seen != s->seen ? 0 : s->waited + (since < most ? since : most);
+    s->last = now;
     s->seen = seen;
-    bool was_over = s->is_over, is_over = now - s->start >= s->bound_ns;
+    bool was_over = s->is_over, is_over = s->waited >= s->bound_ns;
     s->is_over = is_over;
     if ((is_over || now >= s->next_abort_poll) && queue->abort != nullptr) {
       s->next_abort_poll = now + kAbortPollNs;

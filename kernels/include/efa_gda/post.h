@@ -13,19 +13,13 @@
  * `make` and pointers to results, which may be the thread's own. All receive the same status. Each path out of the
  * kernel must close the handle, once. kernels/examples/put_signal.cu has two complete kernels.
  *
- * TERMS. Group, leader, ticket, owner, writer, call, entry, round, place, ring, publish, done, quiet, poison, abort
- * flag: see sq.h. Ticket lock, lock owner, free (of the lock), Passed, combine, return early: see ticket_lock.h. To
- * post is to place entries, or to publish them for a lock owner, which rings for them. post() also rings, or leaves
- * that to the lock owner or, with kPostDefer, to a later call. The handle's status is status(), its timeout the
- * constructor's `timeout_ns`.
- *
- * A kernel that shares a queue can be compiled for 64 registers, as many as blocks of 1,024 threads have, with few
- * spills: the rare paths of its posts are functions that are not inlined (shared_call.h).
+ * TERMS. Group, leader, owner, call, entry, place, ring, done, quiet, poison, abort flag: see sq.h. Ticket, turn: see
+ * turns.h. To post is to place entries; post() also rings, or leaves that to a later call (turns.h; kPostDefer). The
+ * handle's status is status(), its timeout the constructor's `timeout_ns`.
  *
  * MAKE. The group's thread of rank (i modulo size) calls make(i) to make entry i, at most once, so a thread can post
- * what it has in registers. make(i) may be called although post() then fails. On a shared queue it runs after the call
- * has its ticket, perhaps while the group owns the lock. So it must not use the queue, wait for a group that does, or
- * synchronise its group. post() does not use `make` after it returns.
+ * what it has in registers. On a shared queue it runs after the call has its ticket. So it must not use the queue, wait
+ * for a group that does, or synchronise its group. post() does not use `make` after it returns.
  *
  * STATUS. If a call returns a status other than EFA_GDA_OK, that is the handle's status from then on: each later call
  * returns it and does nothing, except that an owner's close() releases the queue. Only these statuses leave the
@@ -37,42 +31,39 @@
  * close() closes the handle whatever it returns. If the handle's status was EFA_GDA_OK, later calls return
  * EFA_GDA_BAD_ARGUMENT, also if close() returned EFA_GDA_IN_USE.
  *
- * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor makes the group the queue's owner, if the lock is
- * free: the leader loads lock.serving with an acquire (A1 in ticket_lock.h), and takes a ticket for no entries by a CAS
- * of reserve.word, which fails if another group has taken a ticket meanwhile. Until close(), lock.serving stays Passed
- * at this ticket, but the lock is not free, because reserve.word is one ticket further. The owner's post() takes no
- * ticket; close() adds the number of the owner's entries to reserve.word, by CAS, and passes the lock with a release.
- * Before the CAS the leader sets reserve.free_limit to a value that is no limit (limit_of_owned() in free_slots.h), so
- * that no other group looks or places ahead: a group that wrongly takes a ticket would write the owner's slots.
- *   If the lock is not free, because another group owns it or has a ticket, the constructor fails with EFA_GDA_IN_USE.
- * If another group took a ticket while this group owned the queue, close() fails with EFA_GDA_IN_USE. It then also
- * poisons the queue and does not pass the lock, because that ticket reserves slots that the owner has used.
+ * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor makes the group the queue's owner, if it is the
+ * turn of a call that no group has made: the leader loads turn.word with an acquire, and takes the ticket by a CAS of
+ * reserve.word, which fails if another group has taken it meanwhile. The owner's post() takes no ticket; close() adds
+ * the number of the owner's entries to reserve.word, by CAS, and ends the turn as turns.h states. Meanwhile the low
+ * half of reserve.word is 2^31 away from the queue's next slot (ticket_of_owned()): a group that wrongly takes a ticket
+ * finds no room, and writes nothing.
+ *   If it is not the turn of such a call, because another group owns the queue or has a ticket, the constructor fails
+ * with EFA_GDA_IN_USE. If another group took a ticket while this group owned the queue, close() fails with
+ * EFA_GDA_IN_USE. It then also poisons the queue and does not end the turn, because that ticket's slots are no slots of
+ * the ring.
  *
  * WAITS THAT RUN OUT. A call may have several of these waits, one after another. The bound of each is the handle's
  * timeout, and begins again with each progress:
  *   wait                                       | progress                        | at its bound
- *   for the lock (ticket_lock.h)               | a change of lock.serving; a     | EFA_GDA_TIMEOUT_LOCK
+ *   for a turn (turns.h)                       | a change of turn.word; a        | EFA_GDA_TIMEOUT_LOCK
  *                                              |   request of the queue completed|
  *   for free slots (free_slots.h)              | a request of the queue completed| EFA_GDA_TIMEOUT_SLOTS
- *   for completions, in quiet()                | the same                        | EFA_GDA_TIMEOUT_COMPLETION
- *   for requests, in wait() and wait_own()     | the same                        | EFA_GDA_TIMEOUT_COMPLETION
+ *   for completions, in quiet()                | the same; on a shared queue     | EFA_GDA_TIMEOUT_COMPLETION
+ *                                              |   without a request table:      |
+ *                                              |   wait_until_idle() in turns.h  |
+ *   for requests, in wait() and wait_own()     | a request of the queue completed| EFA_GDA_TIMEOUT_COMPLETION
  *   (requests.h)                               |                                 |
  * A wait that fails ends the call. The call returns one of these statuses, and its leader poisons the queue with it (a
  * queue keeps its first poison):
  *   - the status of the table, at the bound,
  *   - the abort flag's status (EFA_GDA_ABORTED for 1), if that flag is raised. Deadline (platform.h) states when a
- *     wait reads it; the wait for the lock does so later than the others,
- *   - EFA_GDA_BAD_COMPLETION: in a wait for free slots, and in quiet() as the writer, if more requests completed than
+ *     wait reads it; the wait for a turn does so later than the others,
+ *   - EFA_GDA_BAD_COMPLETION: in a wait for free slots, and in quiet() of an owner, if more requests completed than
  *     were posted, or more are in flight than the ring holds.
  * If the wait finds the queue poisoned, the call returns EFA_GDA_POISONED. (A poller that reads a completion of another
- * queue pair poisons the queue with EFA_GDA_BAD_COMPLETION.) Two waits have another bound, at which they poison
- * nothing:
- *   - With timeout 0, wait() and wait_own() do as test() does: they look at the requests; if some are in flight, they
- *     poll once and look again, and return EFA_GDA_IN_FLIGHT if some still are. These looks do not read the abort flag,
- *     and EFA_GDA_IN_FLIGHT does not poison the queue.
- *   - quiet() on a shared queue rings as flush() does, and then waits, for at most kIdleWaitNs, until nothing is in
- *     flight and the lock is free. This bound does not begin again. At it quiet() poisons nothing, and acquires the
- *     lock.
+ * queue pair poisons the queue with EFA_GDA_BAD_COMPLETION.) With timeout 0, wait() and wait_own() do as test() does:
+ * they look at the requests; if some are in flight, they poll once and look again, and return EFA_GDA_IN_FLIGHT if some
+ * still are. These looks do not read the abort flag, and EFA_GDA_IN_FLIGHT does not poison the queue.
  *   A call that need not wait does not read the abort flag, and reads the poison only if it takes a ticket. A call that
  * finds all of its requests done, or its slots free, need not wait. So an owner's post(), quiet() and wait() in that
  * case, and its flush() and close(), succeed on a poisoned queue. test(), and wait() and wait_own() with timeout 0,
@@ -81,7 +72,8 @@
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
 
-#include "shared_call.h"
+#include "sq.h"
+#include "turns.h"
 
 namespace efa_gda {
 
@@ -103,25 +95,18 @@ struct GroupOf<Sharing::Block> {
   using Type = BlockGroup;
 };
 
-/* The group of a Sender's Ring. */
-template <Sharing S, class Group>
-struct GroupOfRing {
-  using Type = Group;
-};
-template <class Group>
-struct GroupOfRing<Sharing::Device, Group> {
-  using Type = Shared<Group>;
-};
-
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
   /* Do not ring. Each of these later calls rings for the entries: a post() of at least one entry without this flag, a
    * flush() or a quiet(), of any group on this queue; and of this handle close() and, on a queue with a request table,
-   * wait(), wait_own() and test(). The entries are rung for earlier if the batch window or the free slots require it,
-   * or if this group or another combines. */
+   * wait(), wait_own() and test(). The entries are rung for earlier if the batch window or the free slots require it.
+   * */
   kPostDefer = 1
 };
+
+/* What an owner that takes `ticket` stores in reserve.word (OWNED QUEUES). */
+EFA_GDA_FN uint64_t ticket_of_owned(uint64_t ticket) { return (ticket + kOneCall) ^ 0x80000000u; }
 
 /* Returns the leader's status to all threads, and synchronises the group. */
 template <class Group>
@@ -133,32 +118,33 @@ EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
 
 constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 
-template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
+template <Sharing S, class Group = typename GroupOf<S>::Type>
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
    * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above). Every
-   * other wait with this bound poisons the queue almost at once, also the wait for the lock in wait(), wait_own() and
+   * other wait with this bound poisons the queue almost at once, also the wait for a turn in wait(), wait_own() and
    * test() after a post that deferred its doorbell.
    *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
    * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads have no unique index; threads of
    * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
    * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call that takes a ticket or
-   * has to wait. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and
-   * StoreBytes is 16. */
+   * has to wait. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
-      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, RingGroup{group}) {
+      : queue_(queue), ring_(queue, group), timeout_ns_(timeout_ns) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
       ring_.set_status(EFA_GDA_BAD_ARGUMENT);
       return;
     }
-    if (StoreBytes > 8 && (queue->sq.flags & EFA_GDA_SQ_STORES_OF_8) != 0) {
-      ring_.set_status(EFA_GDA_UNSUPPORTED);
-      return;
-    }
     if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
     if (queue->requests.num_entries != 0) take_poster_number();
-    if constexpr (S != Sharing::Device) acquire_queue();
+    if constexpr (S == Sharing::Device) {
+      /* A limit that is not too high, and that is near: this handle may be older than 2^31 entries of others. */
+      ring_.set_free_limit(load_relaxed(&queue->completion.completed));
+      ring_.set_window(window_of(queue->sq.num_entries, queue->sq.max_batch, ring_.has(RingOf::kRecord)));
+    } else {
+      acquire_queue();
+    }
   }
 
   EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
@@ -167,7 +153,8 @@ class Sender {
    * none and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. Otherwise, if `first` is not null and the handle had
    * not failed before, `*first` becomes the producer index of entry 0, all 32 bits of it, also if this post fails.
    * Entry i has the producer index `*first` + i, from which its request id follows (sq.h). With Sharing::Device post()
-   * may return before the doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
+   * may return before the doorbell: a later call of another group then rings for the entries, unless the queue is
+   * poisoned first. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
@@ -192,14 +179,12 @@ class Sender {
     }
     efa_gda_status status;
     if constexpr (S == Sharing::Device) {
-      ring_.set(RingOf::kDeferred, !rings);
+      if (!rings) ring_.set(RingOf::kDeferred, true);
       status = post_shared(count, make, rings, first);
     } else {
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
-      volatile uint32_t upper[16];
-      EntryShare share(upper);
-      status = ring_.place_entries(share, count, make, timeout_ns_);
+      status = ring_.place_entries(count, make, timeout_ns_);
       if (EFA_GDA_LIKELY(status == EFA_GDA_OK && rings)) ring_.ring();
     }
     if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) ring_.set_status(status);
@@ -211,28 +196,39 @@ class Sender {
     if (status() != EFA_GDA_OK) return status();
     if constexpr (S == Sharing::Device) {
       ring_.set(RingOf::kDeferred, false);
-      ring_.set_status(empty_call(false));
+      uint32_t result = ring_.is_leader() ? flush_in_turn(queue_, timeout_ns_) : EFA_GDA_OK;
+      ring_.set_status(for_all(ring_.group(), result));
     } else if (ring_.next() != ring_.doorbell_index()) {
       ring_.ring();
     }
     return status();
   }
 
-  /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
-   * queue that wait has at most kIdleWaitNs, and ends when nothing is in flight and the lock is free. At its bound the
-   * call acquires the lock again, as flush() did to ring, so that no other group's entries are placed meanwhile (posts
-   * of other groups may return early and are placed afterwards), and waits for all requests in flight.
+  /* Rings, then waits until every request is done that any group posted to the queue before this call. Other groups may
+   * post meanwhile. On a shared queue without a request table they are kept from ringing now and then for a short time
+   * (wait_until_idle() in turns.h).
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
    * opened. efa_gda_queue::error has the first error of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     efa_gda_status status = flush();
     if (status != EFA_GDA_OK) return status;
-    constexpr bool kShared = S == Sharing::Device;
-    uint64_t bound_ns = kShared ? kIdleWaitNs : timeout_ns_;
-    status = wait_until_done(kShared ? WaitFor::Idle : WaitFor::Done, ring_.next(), bound_ns);
-    if constexpr (kShared) {
-      if (status == kNotIdle) status = empty_call(true);
+    if constexpr (S == Sharing::Device) {
+      uint32_t result = EFA_GDA_OK;
+      if (ring_.group().polls()) {
+        if (queue_->requests.num_entries != 0) {
+          result = wait_for_all_before<Poller>(queue_, timeout_ns_);
+        } else {
+          result = wait_until_idle<Group>(queue_, timeout_ns_);
+        }
+      }
+      status = for_all(ring_.group(), result);
+    } else {
+      uint64_t result = 0;
+      if (ring_.group().polls()) {
+        result = wait_polling<Group>(queue_, WaitFor::Done, ring_.next(), 0, timeout_ns_);
+      }
+      status = ring_.end_wait(result);
     }
     if (status == EFA_GDA_OK) return has_new_errors() ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
     ring_.set_status(status);
@@ -271,7 +267,7 @@ class Sender {
 
   /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. As wait() does, it
    * first rings for entries that are not rung for; with Sharing::Device only if the handle's last post deferred its
-   * doorbell, and then it may wait for the lock. On a poisoned queue it returns EFA_GDA_POISONED if requests are in
+   * doorbell, and then it may wait for its turn. On a poisoned queue it returns EFA_GDA_POISONED if requests are in
    * flight, or if it takes a ticket to ring. */
   EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, 0, failed);
@@ -290,23 +286,22 @@ class Sender {
   }
 
  private:
-  using RingGroup = typename GroupOfRing<S, Group>::Type;
-  using RingOf = Ring<RingGroup, StoreBytes>;
-  using Poller = typename RingGroup::Poller;
+  using RingOf = Ring<Group>;
+  using Poller = typename Group::Poller;
 
   EFA_GDA_FN void take_poster_number() {
     uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
     ring_.set_poster(ring_.group().from_leader(handles) % kMaxPoster + 1);
   }
 
-  /* Whether place_usual() may place a post of `count` entries, for the writer. If so, has stored their poster words,
-   * and an owner's handle has noted them for wait_own(). */
+  /* Whether place_usual() may place an owner's post of `count` entries. If so, has stored their poster words, and noted
+   * them for wait_own(). */
   EFA_GDA_FN bool get_ready(uint32_t count) {
     if (!ring_.is_usual_round(count)) return false;
     ring_.look_for_slots(count);
     if (!ring_.has_slots(count)) return false;
-    ring_.mark_posted(0, count, ring_.next());
-    if (S != Sharing::Device && ring_.poster() != 0) add_own(ring_.next(), count);
+    ring_.mark_posted(0, count, ring_.next(), false);
+    if (ring_.poster() != 0) add_own(ring_.next(), count);
     return true;
   }
 
@@ -331,7 +326,7 @@ class Sender {
       RequestWait wait(first, count, poster, reported_errors_, bound_ns);
       wait.of_owner = S != Sharing::Device;
       wait.posted = ring_.next();
-      result = cold_function<RingGroup, wait_for_requests<Poller>>()(queue_, local_pointer(&wait));
+      result = wait_for_requests<Poller>(queue_, local_pointer(&wait));
       result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
     }
     result = ring_.group().from_leader(result);
@@ -346,50 +341,45 @@ class Sender {
     return status;
   }
 
-  /* Makes the group the queue's owner, if the lock is free (OWNED QUEUES above). The leader decides for the group. */
+  /* Makes the group the queue's owner, if no other group has a ticket (OWNED QUEUES above). The leader decides for the
+   * group. */
   EFA_GDA_FN void acquire_queue() {
-    uint64_t serving = 0, indices = 0;
-    uint32_t free_limit = 0, status = EFA_GDA_OK;
+    uint64_t turn = 0;
+    uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
-      serving = load_acquire(&queue_->lock.serving);
-      indices = load_relaxed(lock_indices(queue_));
-      free_limit = (uint32_t)load_relaxed(limit_word(queue_));
+      turn = load_acquire(&queue_->turn.word);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
-        bool free = word << EFA_GDA_LOCK_STATE_BITS == serving;
-        /* If the CAS fails, groups place nothing ahead until a writer stores a limit. */
-        if (free) store_relaxed(limit_word(queue_), (uint64_t)limit_of_owned((uint32_t)word));
-        if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
+        bool free = is_turn_of(turn, word);
+        if (!free || compare_swap(&queue_->reserve.word, word, ticket_of_owned(word)) != word) status = EFA_GDA_IN_USE;
       }
     }
-    RingGroup group = ring_.group();
-    serving = group.from_leader(serving);
-    indices = group.from_leader(indices);
-    ring_.inherit(indices, group.from_leader(free_limit));
+    Group group = ring_.group();
+    turn = group.from_leader(turn);
     ring_.set_status((efa_gda_status)group.from_leader(status));
     ring_.set(RingOf::kOwnsQueue, this->status() == EFA_GDA_OK);
     group.sync();
-    ring_.resume((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS));
-    /* R2 (requests.h): before the poster words that the limit allows. */
-    if (ring_.poster() != 0) fence_release_device();
+    uint32_t next = (uint32_t)(turn >> EFA_GDA_TURN_BITS);
+    ring_.resume(next, next - unrung_of(turn));
   }
 
-  /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
-   * has taken a ticket. It does so after a failure too, because the host learns from these words how many requests are
-   * in flight; the poison then keeps later groups from placing entries (Ticket::collect, acquire_queue). Called by the
-   * owner, once. */
+  /* Adds the number of the owner's entries to reserve.word and ends the turn, if no other group has taken a ticket. It
+   * does so after a failure too, because the host learns from these words how many requests are in flight; the poison
+   * then keeps later groups from placing entries. Called by the owner, once. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = this->status();
     if (ring_.is_leader()) {
-      /* The low half of `word` is the producer index with which the owner began. */
-      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + (ring_.next() - (uint32_t)word);
-      bool alone = (word - kOneCall) << EFA_GDA_LOCK_STATE_BITS == load_relaxed(&queue_->lock.serving);
+      uint64_t word = load_relaxed(&queue_->reserve.word), begun = (word ^ 0x80000000u) - kOneCall;
+      bool alone = is_turn_of(load_relaxed(&queue_->turn.word), begun);
+      uint64_t after = begun + kOneCall + (ring_.next() - (uint32_t)begun);
+      uint32_t unrung = ring_.next() - ring_.doorbell_index();
+      /* T2 in turns.h, for the last doorbell. */
+      fence_release_system();
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
-        store_indices(queue_, ring_);
-        store_release(&queue_->lock.serving, after << EFA_GDA_LOCK_STATE_BITS);
+        exchange_relaxed(&queue_->turn.word, after << EFA_GDA_TURN_BITS | (unrung < kMaxWindow ? unrung : kMaxWindow - 1));
       } else {
         status = EFA_GDA_IN_USE;
         poison(queue_, EFA_GDA_IN_USE);
@@ -406,120 +396,80 @@ class Sender {
     return more != 0;
   }
 
-  /* How a post on a shared queue goes on. Ready: the group owns the lock, and place_usual() may place the entries.
-   * Placed: it owns the lock, and has placed them ahead. Ended: the call is served, or may return early. */
-  enum class Next { Ready, Placed, Ended, Slow };
-
-  /* The part of a post() on a shared queue that is not ready at once: publishes a usual round, and waits a short time
-   * until the call has ended or the group owns the lock. */
-  EFA_GDA_FN Next proceed(Ticket<RingGroup, StoreBytes> &ticket, Quad (&quads)[4], uint32_t count, bool rings) {
-    if (ring_.poster() != 0) add_own(ticket.first_slot(), count);
-    if (!ticket.owns_lock() && ring_.is_usual_round(count)) {
-      if (ticket.publish_usual(PublicationSlots(queue_), quads) && ticket.has_ended()) return Next::Ended;
-      ticket.acquire_if_passed();
-    }
-    if (!ticket.owns_lock() || !rings) return Next::Slow;
-    if (ticket.has_placed_ahead()) return Next::Placed;
-    /* R2 (requests.h). */
-    if (ring_.poster() != 0) ticket.complete_acquire_for_all();
-    return get_ready(count) ? Next::Ready : Next::Slow;
-  }
-
-  /* post() on a shared queue. `rings`: does not defer. */
+  /* post() on a shared queue (A POST in turns.h). `rings`: does not defer. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
-    ring_.forget();
-    Ticket<RingGroup, StoreBytes> ticket(queue_, ring_, count);
-    SharedCall calls[1];
-    SharedCall &call = calls[0];
-    EntryShare share(call.upper);
-    ring_.make(share, 0, ring_.end_of_round(0, count), make);
-    ticket.collect();
-    if (first != nullptr) *first = ticket.first_slot();
-    uint32_t is_placed = 0;
-    bool owns_lock = ticket.acquire_if_passed();
-    bool is_ready = owns_lock & rings & ring_.is_plain_round(count) & ring_.has_slots(count);
-    if (!EFA_GDA_LIKELY(is_ready)) {
-      Next next = proceed(ticket, share.quads, count, rings);
-      if (next == Next::Ended) return EFA_GDA_OK;
-      if (next == Next::Slow) return post_slowly(ticket, share, call, count, make, rings);
-      is_placed = next == Next::Placed;
-      keep(is_placed);
+    Group group = ring_.group();
+    const bool leads = ring_.is_leader(), record = ring_.has(RingOf::kRecord);
+    Turn turn = {queue_, 0, 0, 0};
+    uint32_t status = EFA_GDA_OK;
+    if (leads) {
+      uint64_t adds = (rings ? kOneCall : 0) + count;
+      turn.ticket = fetch_add_relaxed(&queue_->reserve.word, adds + zero_by_thread());
+      status = load_relaxed(&queue_->error.poison) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
+      turn.word = load_acquire(&queue_->turn.word);
     }
-    const bool fits = ring_.fits_batch_window(count);
-    /* place_usual() then rings or confirms a doorbell. */
-    if (!EFA_GDA_LIKELY(fits)) ticket.complete_acquire();
-    if (EFA_GDA_LIKELY(is_placed == 0)) ring_.place_usual(share.quads, count);
-    if (EFA_GDA_LIKELY(fits)) ticket.complete_acquire();
-    ring_.ring();
-    if (EFA_GDA_LIKELY(!ticket.must_combine())) {
-      ticket.pass();
-      return EFA_GDA_OK;
+    const uint32_t window = ring_.window(), half = (ring_.num_entries() + 1) / 2, most = window < half ? window : half;
+    const Slots slots = ring_.slots();
+    const uint32_t begin = group.from_leader(turn.begin());
+    if (first != nullptr) *first = begin;
+    if (ring_.poster() != 0) add_own(begin, count);
+    /* Entries [from, from + n) are written at once, by the threads of the ranks from first_rank on. No entry is in
+     * registers during a wait. */
+    uint32_t chunk = 0, first_rank = 0;
+    EFA_GDA_NO_UNROLL for (uint32_t from = 0; from != count;) {
+      const bool begins = from == chunk;
+      if (begins) chunk = count - from < most ? count : from + most;
+      uint32_t n = group.size() - first_rank < chunk - from ? group.size() - first_rank : chunk - from;
+      status = wait_to_write(turn, begin + from, begin + from + n, begins, begin + chunk, status);
+      if (!EFA_GDA_LIKELY(status == EFA_GDA_OK)) return (efa_gda_status)status;
+      ring_.mark_posted(first_rank, n, begin + from, true);
+      const uint32_t mine = group.rank() - first_rank;
+      if (mine < n) {
+        Entry entry = make(from + mine);
+        set_hints(entry, ring_.hints());
+        slots.set_slot(entry, begin + from + mine);
+        slots.store(entry, begin + from + mine);
+      }
+      from += n;
+      first_rank = first_rank + n == group.size() ? 0 : first_rank + n;
+      if (from != chunk) continue;
+      group.sync();
+      if (leads) status = take_turn(turn, record, window, begin + chunk, chunk == count, rings, timeout_ns_);
     }
-    call.combining.ring = ring_.state();
-    call.combining.publication = PublicationSlots(queue_);
-    call.combining.serving = ticket.next_ticket();
-    call.timeout_ns = timeout_ns_;
-    return cold_function<RingGroup, combine_as<RingGroup, StoreBytes>>()(queue_, local_pointer(&call));
+    return for_all(group, status);
   }
 
-  /* The rest of a post() on a shared queue that is not Ready, Placed or Ended. */
-  template <class Make>
-  EFA_GDA_FN efa_gda_status post_slowly(const Ticket<RingGroup, StoreBytes> &ticket, EntryShare &share,
-                                        SharedCall &call, uint32_t count, Make make, bool rings) {
-    ticket.complete_acquire_for_all();
-    call.combining.ring = ring_.state();
-    call.combining.publication = PublicationSlots(queue_);
-    call.ticket = ticket.state();
-    call.timeout_ns = timeout_ns_;
-    call.holds = false;
-    call.rings = rings;
-    for (;;) {
-      call.set_round(share);
-      if (ticket.has_placed_ahead()) call.begin = call.end;
-      efa_gda_status status = run(&call);
-      if (status != kMoreRounds) return status;
-      ring_.make(share, share.end, ring_.end_of_round(share.end, count), make);
+  /* Step 2 for the slots [begin, end) and, if a chunk `begins` with them that ends at chunk_end, for the window.
+   * `status` is the leader's. */
+  EFA_GDA_FN uint32_t wait_to_write(Turn &turn, uint32_t begin, uint32_t end, bool begins, uint32_t chunk_end,
+                                    uint32_t status) {
+    Group group = ring_.group();
+    const bool leads = ring_.is_leader();
+    uint32_t has_slots = status == EFA_GDA_OK && ring_.free_limit() - end <= ring_.num_entries();
+    if (!EFA_GDA_LIKELY(group.from_leader(has_slots))) {
+      uint64_t result = 0;
+      status = group.from_leader(status);
+      if (status == EFA_GDA_OK && group.polls()) {
+        result = wait_for_slots<Group>(queue_, turn.ticket, begin, end, timeout_ns_);
+        status = (uint32_t)(result >> 32);
+      }
+      ring_.set_free_limit(begin + (uint32_t)result);
+      if (leads) turn.load();
     }
-  }
-
-  /* A call without entries on a shared queue, which rings. `waits`: as the lock owner, it then waits until every
-   * request is done. No other group can serve this call, because it has nothing to publish. */
-  EFA_GDA_FN efa_gda_status empty_call(bool waits) {
-    SharedCall calls[1];
-    SharedCall &call = calls[0];
-    call.holds = waits;
-    call.timeout_ns = timeout_ns_;
-    cold_function<RingGroup, begin_empty_call<RingGroup, StoreBytes>>()(queue_, local_pointer(&call));
-    efa_gda_status status = run(&call);
-    if (status == kHoldsLock) {
-      status = wait_until_done(WaitFor::Done, call.combining.ring.next_, timeout_ns_);
-      call.holds = false;
-      if (status == EFA_GDA_OK) status = run(&call);
+    if (begins && leads && status == EFA_GDA_OK) {
+      status = wait_for_window(turn, ring_.has(RingOf::kRecord), ring_.window(), chunk_end, timeout_ns_);
     }
+    status = group.from_leader(status);
+    /* Orders the leader's loads before all threads' stores to the slots. */
+    group.sync();
     return status;
   }
 
-  EFA_GDA_FN efa_gda_status run(SharedCall *call) {
-    return cold_function<RingGroup, run_call<RingGroup, StoreBytes>>()(queue_, local_pointer(call));
-  }
-
-  /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
-  static constexpr uint64_t kIdleWaitNs = 100 * 1000;
-
-  /* A wait of quiet(), for `what`: Idle on a shared queue, or Done as the writer. See wait_polling(). */
-  EFA_GDA_FN efa_gda_status wait_until_done(WaitFor what, uint32_t next, uint64_t bound_ns) {
-    uint64_t result = 0;
-    auto wait = cold_function<RingGroup, wait_polling<RingGroup>>();
-    if (ring_.group().polls()) result = wait(queue_, what, next, 0, bound_ns);
-    if constexpr (S != Sharing::Device) return ring_.end_wait(result);
-    return for_all(ring_.group(), (uint32_t)(result >> 32));
-  }
-
   efa_gda_queue *queue_;
-  uint64_t timeout_ns_;
   RingOf ring_;
-  /* The next three are rarely used: volatile, so that they are in the thread's memory. */
+  /* The next four are rarely used: volatile, so that they are in the thread's memory. */
+  volatile uint64_t timeout_ns_;
   /* With a request table: the requests that wait_own() waits for are among [own_first_, own_end_). */
   volatile uint32_t own_first_ = 0, own_end_ = 0;
   /* error.count when the handle was opened or its quiet() last looked for errors; the leader's. */

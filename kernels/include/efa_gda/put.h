@@ -78,7 +78,6 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t transfer, uint64_
 }
 
 /* Executes a put. All threads of the block must call it. */
-template <int StoreBytes = EFA_GDA_STORE_BYTES>
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   /* After each post of this many entries the block stops if a request of the queue has failed since it began, so that
    * it does not post a million requests with a wrong key. */
@@ -90,7 +89,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   uint32_t completed = 0, failure = 0;
   uint64_t request_id = 0;
   if (status == EFA_GDA_OK) {
-    Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
+    Sender<Sharing::Block> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
     uint64_t max_bytes = max_entry_bytes(*a.queue, rdma);
     uint64_t entries = entries_per_transfer(a.bytes, max_bytes), total = a.count * entries;

@@ -8,11 +8,10 @@
  * members marked "Geometry". These are constant while device code can use the queue. The members marked "Engine" start
  * at zero. While device code can use the queue, only the device library writes them, as its headers state, and the host
  * may read them at any time: a snapshot of a hung queue is a copy of this struct. When a queue moves between host and
- * GPU, the host copies the "Engine" members and the contents of inbox and request table; publication slots start anew,
- * zeroed. If the GPU's copy of the "Engine" members is lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the
- * contents of the inbox are lost, it adds completion.inboxed - receive.taken to completion.lost and sets receive.taken
- * to completion.inboxed. If the contents of the request table are lost, it zeroes the member `requests`: the queue then
- * has no table.
+ * GPU, the host copies the "Engine" members and the contents of inbox and request table. If the GPU's copy of the
+ * "Engine" members is lost, the host sets error.poison to EFA_GDA_NOT_RUN. If the contents of the inbox are lost, it
+ * adds completion.inboxed - receive.taken to completion.lost and sets receive.taken to completion.inboxed. If the
+ * contents of the request table are lost, it zeroes the member `requests`: the queue then has no table.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
@@ -44,9 +43,9 @@ typedef long long int64_t;
  * access the buffers of its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
  * The bound of a wait counts from the first time that the wait reads the clock, and again from each progress that it
- * reads: a request that completed and, for the ticket lock, also a change of lock.serving. (rq.h and signal.h state
- * what counts as progress there; for the wait of quiet() for an idle shared queue nothing does, post.h.) So a slow
- * adapter ends a wait only if nothing completes for as long as the bound. */
+ * reads: a request that completed and, for a turn, also a change of turn.word. (rq.h and signal.h state what counts as
+ * progress there.) So a slow adapter ends a wait only if nothing completes for as long as the bound. Time in which the
+ * waiting thread did not run does not count (Deadline in platform.h). */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
   /* The bound of a wait for completions ran out. If a Sender (post.h) returns this status or one of the next two, its
@@ -54,7 +53,7 @@ enum efa_gda_status {
   EFA_GDA_TIMEOUT_COMPLETION = 1,
   /* The bound of a wait for free slots of the send or receive queue ran out: too few requests or receives completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,
-  /* The bound of a wait for the ticket lock, for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
+  /* The bound of a wait for a turn (turns.h), for receive.lock, for a lock of ibgda.h, or for a turn or a doorbell of
    * GIN (gin_post.h) ran out. */
   EFA_GDA_TIMEOUT_LOCK = 3,
   /* A request completed with a status other than 0, or may have (OVERWRITTEN STATUSES in requests.h).
@@ -177,14 +176,10 @@ struct efa_gda_counters {
   uint64_t wrap;
 };
 
-/* Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
- * (ticket_lock.h). Optional: without them each waiting group must acquire the lock itself. */
+/* Not used: earlier engines published entries here. It stays for the layout, and for programs that set it. */
 struct efa_gda_publication {
-  /* num_entries * entry_size bytes of the send queue's entries, 16-byte aligned. */
   uint8_t *entries;
-  /* num_entries flags, initially zero: each names the ticket and entry that its slot holds. */
   uint64_t *flags;
-  /* A power of two, at least 64, and at most the larger of 64 and sq.num_entries; 0: no publication slots. */
   uint32_t num_entries;
   uint32_t reserved;
 };
@@ -210,45 +205,33 @@ struct efa_gda_requests {
   uint16_t *done;
   /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
   uint16_t *posters;
-  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. LIMIT in
-   * requests.h relies on this and on the most slots of efa_gda_publication. All words start at zero, which is right
-   * only if the first request has index 0. So the host refuses a table once the queue has posted. */
+  /* R: a power of two, at least 4 and sq.num_entries, at most 32768; 0: no table. LIMIT in requests.h relies on this.
+   * All words start at zero, which is right only if the first request has index 0. So the host refuses a table once the
+   * queue has posted. */
   uint32_t num_entries;
   uint32_t reserved;
 };
 
-/* Engine: the reserve word, and what the ticket lock's owner passes on besides efa_gda_lock_words. Alignment and order
- * are fixed: device code loads all words in one instruction. */
+/* Engine: the reserve word. */
 struct EFA_GDA_ALIGNED(16) efa_gda_reserve_words {
-  /* 2^32 * tickets + entries so far: one atomic add hands out both a ticket and a range of slots. The entries of a
-   * queue's present owner are missing: its close() adds them (post.h). */
+  /* 2^32 * (calls that ring) + entries so far: one atomic add hands out a ticket, whose low half is the first slot of a
+   * range (turns.h). While a group owns the queue, the low half is 2^31 away from the queue's next slot; the owner's
+   * close() adds the owner's entries (post.h). */
   uint64_t word;
-  /* Free slots: the producer index up to which entries may be placed, as a writer or a group that waits last learnt it
-   * (free_slots.h). Used only if it is from the next entry's index to num_entries past that. While a group owns the
-   * queue, a value that is about 2^31 away from that. */
-  uint32_t free_limit;
-  /* 0; device code loads and stores it with free_limit. */
-  uint32_t reserved;
+  uint64_t reserved;
 };
 
-/* Tickets are shifted left by this many bits in lock.serving and in publication flags. */
-#define EFA_GDA_LOCK_STATE_BITS 2
+/* A turn's word is its ticket, shifted left by this many bits, and in the low bits the entries that are not rung for.
+ * */
+#define EFA_GDA_TURN_BITS 12
 
-/* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). Its alignment and order are fixed:
- * Ticket() loads all three words in one instruction (the indices may be older than `serving`, A1 in ticket_lock.h), and
- * all stores and loads of the two indices by device code are of 64 bits, as one word. */
-struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
-  /* A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
-   * state; 0 or 2: the lock is passed to this ticket, whose group owns it once it has read that (exceptions: STATES in
-   * ticket_lock.h). */
-  uint64_t serving;
-  /* Doorbell producer index: the value of the last doorbell before the lock was last passed, or an earlier one (A1).
-   * The writer keeps the present value in registers. So this word is behind while a group is the writer; it stays
-   * behind if that group fails or ends without passing the lock. */
-  uint32_t doorbell_index;
-  /* Confirmed producer index, of the same moment: a doorbell value that reaches the adapter before everything stored
-   * after the fence that confirmed it (sq.h). Meaningless with EFA_GDA_SQ_RECORD. */
-  uint32_t confirmed_index;
+/* Engine: the turn (turns.h). */
+struct EFA_GDA_ALIGNED(16) efa_gda_turn_words {
+  /* The low 52 bits of the ticket whose turn it is: all entries before its slot are in the ring. Low bits: how many of
+   * these are not rung for. The adapter receives the last doorbell before all that is stored after a load of this word.
+   * While a group owns the queue, the word is that of the moment at which it began. */
+  uint64_t word;
+  uint64_t reserved;
 };
 
 /* Engine: errors of the queue. */
@@ -317,13 +300,12 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_publication publication;
   /* Geometry: the abort flag; may be null. If it is not 0, it ends every wait that has a bound: a value from 2 to 14
    * with the enum efa_gda_status of that value, and any other with EFA_GDA_ABORTED. A wait of a GPU's kernel reads it
-   * first in its ninth poll, and about one wait in 16 in the first. A wait for the ticket lock reads it only if
-   * lock.serving stands still for a while (ticket_lock.h). test(), and wait() and wait_own() with timeout 0, read it
-   * only while they ring for deferred entries. The structs in host memory and in a GPU's memory have one flag each.
-   * The host changes a flag between 0 and 1, by CAS. The proxy stores a status over 0 or 1. When it detaches,
-   * it stores none to the flag of the struct in host memory, so that the queue can change its doorbell mode; when a
-   * queue out of service is unmapped from the GPU, the host stores the proxy's status to that flag. The first status
-   * stays. */
+   * first in its ninth poll, and about one wait in 16 in the first; a wait for a turn some 100 us later. test(), and
+   * wait() and wait_own() with timeout 0, read it only while they ring for deferred entries. The structs in host memory
+   * and in a GPU's memory have one flag each. The host changes a flag between 0 and 1, by CAS. The proxy stores a
+   * status over 0 or 1. When it detaches, it stores none to the flag of the struct in host memory, so that the queue
+   * can change its doorbell mode; when a queue out of service is unmapped from the GPU, the host stores the proxy's
+   * status to that flag. The first status stays. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
@@ -336,14 +318,14 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_inbox inbox;
   struct efa_gda_requests requests;
 
-  /* Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
-   * and of the receive queue are on separate lines. */
+  /* Engine. Reserve word and turn are on lines of their own, because L2 executes the atomic operations on one line one
+   * after the other. */
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_reserve_words reserve;
-  struct efa_gda_lock_words lock;
-  struct efa_gda_error_words error;
+  EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_turn_words turn;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_completion_words completion;
   struct efa_gda_request_words tracking;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_receive_words receive;
+  struct efa_gda_error_words error;
 };
 
 /* The destination of requests: address handle, queue pair number and qkey of a peer. */

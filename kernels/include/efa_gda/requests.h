@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The request table: which requests are done, how each ended, and which handle posted it. With it a group waits for its
- * own requests, whichever thread reads the completion queue, and is given the errors of its own requests. It waits
- * without the ticket lock, so other groups can post meanwhile.
+ * own requests, whichever thread reads the completion queue, and is given the errors of its own requests. Other groups
+ * can post meanwhile.
  *
  * A queue has a request table if requests.num_entries is not 0; the host decides that before the queue's first request.
  * Without a table, wait(), wait_own() and test() of a usable handle return EFA_GDA_UNSUPPORTED, and nothing
  * below happens. A queue with completion counters has none: only the completion queue says which request completed, and
  * with counters pollers read it for errors at most (cq.h).
  *
- * TERMS. Group, handle, call, writer, next, publish, poison, abort flag, producer index: see sq.h. Reader, poll: cq.h.
- * Flag, of a publication slot: publication.h. T: ticket_lock.h. A waiting group is one in wait(), wait_own() or test().
- *   R              requests.num_entries, a power of two, at least 4, N, and N + publication.num_entries; at most 32768.
- *   N              sq.num_entries.
- *   P              max(N, 64), but at most R - N: the most publication slots that a GPU's queue may have. LIMIT uses P
- *                  also in the host executor, where a queue has none, because the queue may move to a GPU.
+ * TERMS. Group, handle, call, owner, next, poison, abort flag, producer index: see sq.h. Reader, poll: cq.h. Turn:
+ * turns.h. A waiting group is one in wait(), wait_own(), test() or quiet(). A poster is a group that is about to place
+ * entries and looks for free slots: an owner, or a group that shares the queue.
+ *   R              requests.num_entries, a power of two, at least 4 and sq.num_entries; at most 32768.
  *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
  *   lap            of request i: i / R. The requests of the next lap use the same words again.
  *   phase          bit 15 of a word. The phase of a lap is 1 if the lap is even and 0 if it is odd (table_phase() in
@@ -27,14 +25,14 @@
  *
  * WORDS
  *   word             | written by                        | read by                  | ordered by
- *   done[i mod R]    | reader: phase and status of       | waiting groups, writer   | R1
+ *   done[i mod R]    | reader: phase and status of       | waiting groups, posters  | R1
  *                    | request i, when it has read the   |                          |
  *                    | completion                        |                          |
  *   posters[i mod R] | the group that posts request i:   | waiting groups           | R2
  *                    | phase and poster number, before   |                          |
- *                    | the request's flag or doorbell    |                          |
- *   tracking.oldest  | writer's leader                   | the writer, waiting      | R2, R3
- *                    |                                   |   groups, ibgda.h        |
+ *                    | the request's doorbell            |                          |
+ *   tracking.oldest  | a poster's leader, by CAS, which  | posters, waiting groups, | R2, R3
+ *                    |   only raises it                  |   ibgda.h                |
  *   tracking.handles | leaders that open handles: add    | the same                 | relaxed; carries no data
  * Each word is stored on its own: done and posters with 16 bits, the words of `tracking` with 32. One load may read
  * four neighbouring words (load_relaxed_four); each of them is whole, but they may be of different ages. Done and
@@ -51,31 +49,27 @@
  *       requests, fewer than R requests from `oldest` on are posted (LIMIT), so that each id names one request.
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; and the bytes of an RDMA
  *       read, where a completion shows them (signal.h, RECEIVING SIDE, step 2).
- *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R. The loads that show this (LIMIT)
- *       are those of an acquire of the leader, after which the group has synchronised (of lock.serving: A1 in
- *       ticket_lock.h). Each thread that stores such a word executes fence_release_device() between that sync and the
- *       store: on a shared queue just before the store (Ring::mark_posted() in sq.h); the threads of a queue's owner
- *       when they take over the limit of the writer before (acquire_queue() in post.h), and whenever they have a new
- *       one (Ring::end_wait()). A waiting leader loads the poster word of request i with an acquire, or relaxed and
- *       then executes fence_acquire_device(), and loads `oldest` afterwards. If the word is of the next lap, that load
- *       shows i < oldest.
- *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
- *       with an acquire, or executes fence_acquire_device() before its group uses data. Visible: the same as by R1, the
- *       done words and the poster words, of all requests before `oldest`.
- *       To advance `oldest`, the writer loads `oldest` and the done words after it has acquired lock.serving (A1). So
- *       they are not older than what earlier writers stored and loaded: the writer does not move `oldest` back, and
- *       does not mistake the done word of request i - 2 R, which has the phase of request i, for that of request i.
+ *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R. The leader's load that shows
+ *       this (LIMIT) is an acquire, after which the group has synchronised. Each thread that stores such a word
+ *       executes fence_release_device() between that sync and the store: on a shared queue just before the store
+ *       (Ring::mark_posted() in sq.h); the threads of an owner whenever they have a new limit (Ring::end_wait()). A
+ *       waiting leader loads the poster word of request i with an acquire, or relaxed and then executes
+ *       fence_acquire_device(), and loads `oldest` afterwards. If the word is of the next lap, that load shows
+ *       i < oldest.
+ *   R3  A poster's leader loads `oldest` with an acquire and then done words, executes fence_device(), and raises
+ *       `oldest`. A waiting leader loads `oldest` with an acquire, or executes fence_acquire_device() before its group
+ *       uses data. Visible: the same as by R1, the done words and the poster words, of all requests before `oldest`. So
+ *       a poster's done words are not older than what earlier posters loaded: it does not mistake the done word of
+ *       request i - 2 R, which has the phase of request i, for that of request i.
  *
- * LIMIT. The writer keeps, at each store to the ring,
- *     next + entries to be written <= oldest + R - P.
- * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
+ * LIMIT. Posters keep, at each store to the ring,
+ *     next + entries to be written <= oldest + R.
+ * They apply the limit where they compute free slots (limit_by_table()), and cache the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. If this limit is the stricter one,
  * limit_by_table() first advances `oldest` over done words (look_ahead()). If requests complete nearly in order, about
- * R - P - N requests are posted between two advances. While request `oldest` is in flight, each call of
- * limit_by_table() in which this limit is the stricter one loads done words again. A post within the cached limit does
- * no work for it.
- *   Groups publish only entries with a producer index < t + P, where t is the low half of T (ticket_lock.h), and t is
- * at most the writer's `next`. So i < oldest + R holds for published entries as well: what R2 needs.
+ * R - N requests are posted between two advances, where N is sq.num_entries. While request `oldest` is in flight, each
+ * call of limit_by_table() in which this limit is the stricter one loads done words again. A post within the cached
+ * limit does no work for it.
  *
  * WHAT THE WORDS SAY about a posted request i. The group must see the done word of request i - R, so that it mistakes
  * no older word for i's. It does if it posted request i or a later one, or has loaded an `oldest` > i - R with an
@@ -116,10 +110,9 @@
  * returns EFA_GDA_COMPLETION_ERROR. A wait for no requests (count 0, or wait_own() without new requests) looks at no
  * status.
  *
- * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush). The queue's owner
- * does so in each call, and needs no lock for it. A group that shares the queue does so only if its last post deferred
- * the doorbell. It then takes a ticket, so it may wait for the lock and, while it combines, for free slots (WAITS THAT
- * RUN OUT in ticket_lock.h); at their bounds these waits poison the queue.
+ * CALLS. wait(), wait_own() and test() first ring for entries that are not rung for (Sender::flush): an owner in each
+ * call, a group that shares the queue only if its last post deferred the doorbell. For that it may wait for its turn
+ * (turns.h); at the bound of that wait it poisons the queue.
  *   call           | bound counts from               | at its end
  *   wait, wait_own | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which the
  *                  |   and again from each request   |   leader poisons the queue, because the adapter may still
@@ -337,22 +330,43 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
   return status;
 }
 
+/* Waits until all requests are done of calls that had their turn: quiet() of a group that shares the queue. Called by
+ * all lanes of the poller. Failed requests are done, too. */
+template <class Poller>
+EFA_GDA_COLD efa_gda_status wait_for_all_before(efa_gda_queue *queue, uint64_t timeout_ns) {
+  uint32_t end = (uint32_t)(load_acquire(&queue->turn.word) >> EFA_GDA_TURN_BITS);
+  uint32_t oldest = load_acquire(&queue->tracking.oldest);
+  /* Done since, and perhaps with words of the next lap. */
+  if (is_before(end, oldest)) end = oldest;
+  RequestWait wait(oldest, end - oldest, 0, 0, timeout_ns != 0 ? timeout_ns : 1);
+  if (Poller().from_leader(end - oldest) == 0) return EFA_GDA_OK;
+  efa_gda_status status = wait_for_requests<Poller>(queue, &wait);
+  return status == EFA_GDA_COMPLETION_ERROR ? EFA_GDA_OK : status;
+}
+
+/* Raises tracking.oldest to `index`, if it is lower. The caller has seen that all requests before `index` are done. */
+EFA_GDA_FN void raise_oldest(efa_gda_queue *queue, uint32_t oldest, uint32_t index) {
+  /* R3. */
+  fence_device();
+  while (is_before(oldest, index)) {
+    uint32_t seen = compare_swap_acquire(&queue->tracking.oldest, oldest, index);
+    if (seen == oldest) return;
+    oldest = seen;
+  }
+}
+
 /* Returns how many of `free_slots` entries from `next` on the table allows (LIMIT above). If that is fewer than
- * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table. */
+ * `free_slots`, it first advances `oldest`. Called by a poster's leader. The queue must have a table. */
 EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32_t free_slots) {
-  uint32_t table = queue->requests.num_entries, entries = queue->sq.num_entries, slots = entries < 64 ? 64 : entries;
-  uint32_t most = table - entries < slots ? entries : table - slots;
-  uint32_t oldest = load_relaxed(&queue->tracking.oldest);
+  uint32_t most = queue->requests.num_entries, oldest = load_acquire(&queue->tracking.oldest);
   if (next - oldest > most || most - (next - oldest) < free_slots) {
     RequestRange done = {oldest, next, 0};
+    /* Requests from oldest + R on have no words yet. */
+    if (is_before(oldest + most, next)) done.end = oldest + most;
     /* Two: with four a post of a block spills. */
     look_ahead<2>(queue->requests, done, nullptr);
-    if (done.next != oldest) {
-      oldest = done.next;
-      /* R3. */
-      fence_device();
-      store_relaxed(&queue->tracking.oldest, oldest);
-    }
+    raise_oldest(queue, oldest, done.next);
+    oldest = done.next;
   }
   uint32_t allowed = next - oldest < most ? most - (next - oldest) : 0;
   return allowed < free_slots ? allowed : free_slots;

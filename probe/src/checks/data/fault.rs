@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::host::{self, EntrySpec};
-use efa_gda::queue::{MappedQueue, device_peer};
+use efa_gda::queue::{MappedQueue, device_peer, doorbell_index};
 use efa_gda::wire::Peer;
 
 use crate::model::Fault;
@@ -13,7 +13,7 @@ use crate::model::Fault;
 pub(crate) fn inject(fault: Fault, queue: &MappedQueue, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`, and nothing posts to it during this call.
-    let doorbell_index = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
+    let doorbell_index = doorbell_index(unsafe { (&raw const (*raw).turn.word).read_volatile() });
     let send = queue.exposure().sq;
     let (entries, flip) = match fault {
         Fault::Phase => (1, true),
