@@ -7,9 +7,13 @@ sources; its modules are listed in groups, lowest first. A module may use module
 modules of one group do not know each other and no cycle is possible. A line "crates: ..." states the same
 of the workspace's packages. A module or package that is listed nowhere, or nowhere to be found, is an error.
 
+The files of the library, the C interface and the probe import each other in no circle either. A module may use its own
+submodules, and they may use it.
+
 Exit status: 0 all arrows point down, 1 otherwise.
 """
 
+import graphlib
 import re
 import sys
 import tomllib
@@ -64,8 +68,51 @@ def imports(folder):
     return set(named), ((name, other, "Cargo.toml") for name in named for other in named[name])
 
 
+def leaves(tree, prefix=()):
+    """The paths of a use tree: "a::{b, c::d}" gives (a, b) and (a, c, d)."""
+    head, brace, rest = tree.partition("{")
+    prefix += tuple(re.findall(r"\w+", head.split(" as ")[0]))
+    if not brace:
+        yield prefix
+        return
+    depth, start = 0, 0
+    for at, letter in enumerate(rest):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if (letter == "," and depth == 0) or depth < 0:
+            if rest[start:at].strip():
+                yield from leaves(rest[start:at], prefix)
+            start = at + 1
+
+
+def circle(folder):
+    """Files of `folder` that use each other in a circle, or None."""
+    files = {}
+    for file in folder.rglob("*.rs"):
+        inside = file.relative_to(folder).with_suffix("").parts
+        files[inside[:-1] if inside[-1] in ("mod", "lib", "main") else inside] = file
+    graph = {module: set() for module in files}
+    for module, file in files.items():
+        for tree in re.findall(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self)::[^;]*);", code(file), re.M):
+            for path in leaves(tree):
+                at = () if path[0] == "crate" else module
+                for step in path:
+                    at = at if step in ("crate", "self") else at[:-1] if step == "super" else (*at, step)
+                while at not in files:
+                    at = at[:-1]
+                if at != module[: len(at)] and module != at[: len(module)]:
+                    graph[module].add(at)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return " uses ".join("::".join(module) for module in reversed(error.args[1]))
+    return None
+
+
 def main():
     problems = []
+    for folder in ("efa-gda/src", "efa-gda-capi/src", "probe/src"):
+        if found := circle(ROOT / folder):
+            problems.append(f"{folder}: files use each other in a circle: {found}")
     lines = [line.partition(":") for block in
              re.findall(r"^```layers\n(.*?)^```", (ROOT / "docs/architecture.md").read_text(), re.M | re.S)
              for line in block.splitlines()]
