@@ -94,7 +94,7 @@ impl<P: Port> Handoff<P> {
 
     /// Rings at most once. Returns how many entries this doorbell covers that the previous doorbell did not, or how many
     /// completions were copied. A visit that returns an error stored no doorbell.
-    #[inline]
+    #[inline(always)]
     pub(super) fn visit(&mut self) -> Result<u32, RecordFault> {
         let Some(consumed) = self.consumed else { return self.ring_for_record() };
         let count = self.port.place(self.index, self.batch)?;
@@ -107,7 +107,7 @@ impl<P: Port> Handoff<P> {
         Ok(count)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ring_for_record(&mut self) -> Result<u32, RecordFault> {
         let record = self.port.record();
         let ahead = record.wrapping_sub(self.index);

@@ -83,6 +83,8 @@ impl Words {
         }
     }
 
+    // Not inlined, so that a visit in mode `record`, which copies nothing, stays short.
+    #[inline(never)]
     fn place_staged(&self, copy: &BlockCopy, first: u32, count: u32) -> Result<u32, RecordFault> {
         // Entries are loaded after the record that covers them.
         order_after_device_load();
@@ -114,6 +116,8 @@ impl Words {
         Ok(())
     }
 
+    // As `place_staged`.
+    #[inline(never)]
     fn copy_completions(&self, first: u32, count: u32) -> u32 {
         let head = |index| u64::from_le(self.word(self.adapter, index, 0).load(Ordering::Acquire));
         let copy = |index, head: u64| {
