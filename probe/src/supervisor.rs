@@ -210,10 +210,7 @@ fn run_worker(
             reap(&mut worker, Duration::ZERO);
             end
         }
-        StreamEnd::Closed => End::Ended(match reap(&mut worker, KILL_WAIT) {
-            Some(status) => describe(status),
-            None => "the worker process closed its output and did not end".to_owned(),
-        }),
+        StreamEnd::Closed => End::of(reap(&mut worker, KILL_WAIT)),
     };
     let (code, subject) = running.unzip();
     Ok(Some(Crash { code, subject: subject.flatten(), end }))

@@ -397,6 +397,20 @@ fn a_node_is_not_judged_by_the_environment_of_jobs() {
 }
 
 #[test]
+fn below_a_root_gpus_are_not_looked_at_and_on_the_software_adapter_a_limit_is_said() {
+    let report = |stack, machine: &Machine| {
+        let (mut command, _folder) = command(stack, machine, &["check"]);
+        String::from_utf8(output(command.args(support::PATIENT)).stdout).expect("UTF-8")
+    };
+    let text = report(Files, &sound("not-looked-at"));
+    assert!(text.starts_with("Verdict: GPUs not looked at  all 8 adapters: run gda-probe in the"), "{text}");
+    let machine = sound("limited");
+    machine.memlock("65536").capabilities("00000000a80425fb");
+    let text = report(Stack::Soft, &machine);
+    assert!(text.contains("skip  on an EFA adapter, a limit of 65536 bytes stops jobs: raise"), "{text}");
+}
+
+#[test]
 fn the_readme_shows_a_report_of_this_version() {
     let shown =
         include_str!("../../README.md").split("```text\n").nth(1).and_then(|rest| rest.split("```").next());

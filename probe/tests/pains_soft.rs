@@ -21,6 +21,8 @@ const PAINS: &[Broken] = broken! {
         |_| {}, [("SOFTEFA_FABRICS", "efa")];
     "counters_that_libfabric_was_built_without_are_the_images" (Soft) "image" "GDA-010", "built with rdma-core 65":
         |_| {}, [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_BREAK", "no-counters")];
+    "counters_that_left_ranks_use_up_are_the_jobs" (Soft) "pod" "GDA-010", "end the processes", "are used up":
+        |_| {}, [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_BREAK", "counters-12")];
     "a_word_in_the_variable_of_counters_disables_them" (Soft) "pod" "GDA-010", "set FI_EFA_USE_HW_CNTR=1":
         |_| {}, [("FI_EFA_USE_HW_CNTR", "yes"), ("SOFTEFA_PROV_VERSION", "206.0")];
     "a_zero_disables_counters" (Soft) "pod" "GDA-010", "set FI_EFA_USE_HW_CNTR=1":

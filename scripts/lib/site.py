@@ -14,7 +14,20 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BOOK = '[book]\ntitle = "efa-gda"\n\n[output.html]\ndefault-theme = "light"\n'
+# The pages of the checks are folded in the list of pages.
+BOOK = """[book]
+title = "efa-gda"
+
+[output.html]
+default-theme = "light"
+additional-css = ["site.css"]
+
+[output.html.fold]
+enable = true
+level = 0
+"""
+# A wide table scrolls within the page, also on a phone.
+STYLE = "main table { display: block; max-width: 100%; overflow-x: auto; }\n"
 FIRST = ["troubleshooting", "checks", "statuses", "containers", "fleets"]
 
 
@@ -31,6 +44,7 @@ def make(probe, book):
     source = book / "src"
     (source / "docs/checks").mkdir(parents=True)
     (book / "book.toml").write_text(BOOK)
+    (book / "site.css").write_text(STYLE)
     codes = json.loads(subprocess.run([probe, "explain", "--json"], check=True, capture_output=True).stdout)["codes"]
     checks = {code["code"]: code for code in codes if re.match("[A-Z]+-[0-9]{3}$", code["code"])}
     for name, code in checks.items():

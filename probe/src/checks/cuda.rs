@@ -8,14 +8,18 @@ use std::time::Duration;
 
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::model::{Gpu, GpuChoice, Pair, Party};
-use crate::system::System;
+use crate::system::packages::Package;
 use crate::system::topology::Nearness;
+use crate::system::{System, version_numbers};
 use crate::worker::stream::Progress;
 
 /// The oldest supported CUDA, 12.0, as cuDriverGetVersion encodes it.
 const OLDEST_CUDA: i32 = 12_000;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` of `cuda.h`.
 const ATTRIBUTE_WRITES_ORDERING: c_int = 118;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR` of `cuda.h`.
+const ATTRIBUTE_MAJOR: c_int = 75;
+const ATTRIBUTE_MINOR: c_int = 76;
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` of `cuda.h`.
 const ATTRIBUTE_DMA_BUF: c_int = 124;
 
@@ -115,6 +119,8 @@ pub(crate) struct Cuda {
     wanted: Option<u32>,
     /// Whether the machine shows no NVIDIA GPU.
     absent: bool,
+    /// The nvcc that programs find.
+    nvcc: Option<Package>,
     /// The GPUs that were found.
     pub(crate) gpus: Vec<Gpu>,
     /// The GPU of the per-GPU checks.
@@ -128,7 +134,8 @@ pub(crate) struct Cuda {
 impl Cuda {
     /// The state before libcuda is loaded; `wanted` is the GPU named by `--gpu`.
     pub(crate) fn new(wanted: Option<u32>, system: &System, progress: Progress) -> Self {
-        Self { wanted, absent: !system.has_nvidia(), progress: Some(progress), ..Self::default() }
+        let (absent, nvcc) = (!system.has_nvidia(), system.nvcc());
+        Self { wanted, absent, nvcc, progress: Some(progress), ..Self::default() }
     }
 
     /// Selects the GPU of the per-GPU checks.
@@ -352,6 +359,33 @@ pub(crate) fn dmabuf(cuda: &mut Cuda) -> Checked {
     }
 }
 
+/// The first nvcc that compiles for GPUs of a compute capability.
+const COMPILERS: [((c_int, c_int), &str); 4] =
+    [((9, 0), "11.8"), ((10, 0), "12.8"), ((10, 3), "13.3"), ((12, 0), "12.8")];
+
+/// CUDA-015.
+pub(crate) fn compiler(cuda: &mut Cuda) -> Checked {
+    let capability = cuda
+        .attribute(ATTRIBUTE_MAJOR)
+        .and_then(|major| Ok((major, cuda.attribute(ATTRIBUTE_MINOR)?)))
+        .map_err(Outcome::unknown)?;
+    judge_compiler(capability, cuda.nvcc.as_ref()).into()
+}
+
+fn judge_compiler(capability: (c_int, c_int), nvcc: Option<&Package>) -> Outcome {
+    let Some((nvcc, release)) = nvcc.and_then(|nvcc| Some((nvcc, nvcc.release.as_deref()?))) else {
+        return Outcome::unknown("no nvcc that states its release is found");
+    };
+    let observed = format!("{} for sm_{}{}", nvcc.describe(), capability.0, capability.1);
+    let first = COMPILERS.iter().find(|(of, _)| *of == capability).map(|(_, first)| *first);
+    match first.filter(|first| version_numbers(release) < version_numbers(first)) {
+        Some(first) => Outcome::warn(observed)
+            .required(format!("nvcc {first} or newer"))
+            .hint(format!("install CUDA {first} or newer in the image, and name it in CUDA_HOME")),
+        None => Outcome::pass(observed),
+    }
+}
+
 pub(crate) fn ordering(cuda: &mut Cuda) -> Checked {
     // CUgpuDirectRDMAWritesOrdering: 0 none, 100 owner, 200 all devices.
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
@@ -369,5 +403,20 @@ pub(crate) fn ordering(cuda: &mut Cuda) -> Checked {
             Outcome::pass(format!("{value}, {meaning}")).into()
         }
         Err(error) => Outcome::unknown(error).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_is_too_old_for_some_gpus_only() {
+        let nvcc =
+            Package { path: "/usr/local/cuda/bin/nvcc".to_owned(), release: Some("13.0.48".to_owned()) };
+        for (capability, is_enough) in [((9, 0), true), ((10, 0), true), ((10, 3), false), ((13, 0), true)] {
+            let outcome = judge_compiler(capability, Some(&nvcc));
+            assert_eq!(matches!(outcome, Outcome::Pass(_)), is_enough, "{capability:?}: {outcome:?}");
+        }
     }
 }

@@ -19,15 +19,27 @@ pub(super) struct Crash {
 pub(crate) enum End {
     /// It ended by itself: how.
     Ended(String),
+    /// SIGKILL ended it, which libraries do not send: how.
+    Killed(String),
     /// It gave no result within `limit`; the time for which it waited for a CPU did not count.
     TimedOut { limit: Duration, without_cpu: Duration, starved: bool },
 }
 
 impl End {
+    /// The end of a process with this status; None for one that closed its output and goes on.
+    pub(super) fn of(status: Option<ExitStatus>) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        match status {
+            Some(status) if status.signal() == Some(libc::SIGKILL) => Self::Killed(describe(status)),
+            Some(status) => Self::Ended(describe(status)),
+            None => Self::Ended("the worker process closed its output and did not end".to_owned()),
+        }
+    }
+
     /// The reason, for people.
     pub(super) fn observed(&self) -> String {
         let (limit, without_cpu, starved) = match self {
-            Self::Ended(how) => return how.clone(),
+            Self::Ended(how) | Self::Killed(how) => return how.clone(),
             Self::TimedOut { limit, without_cpu, starved } => (limit, without_cpu, *starved),
         };
         let (limit, without) = (limit.as_millis(), without_cpu.as_millis());
@@ -93,8 +105,8 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
             format!("{raise}; if it is reached again, {remedy}{last}"),
             who,
         ),
-        // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
-        End::Ended(how) if how.contains("(SIGKILL)") => (
+        // The kernel sends it when memory or CPU time has run out.
+        End::Killed(_) => (
             "the kernel or an operator ended the process: usually a limit of memory or CPU time was reached".to_owned(),
             "search dmesg on the host for the limit that was reached, and raise it (the container's memory, ulimit -t)"
                 .to_owned(),
@@ -110,7 +122,7 @@ pub(super) fn problem(group: Group, end: &End, loaded: Option<&str>) -> Problem 
         ),
     };
     let observed = match end {
-        End::Ended(how) if !how.contains("(SIGKILL)") => format!("crash in {library}: {how}"),
+        End::Ended(how) => format!("crash in {library}: {how}"),
         _ => end.observed(),
     };
     Problem::new(observed).expects("the check returns a result", why).fix(fix, who)
@@ -174,7 +186,7 @@ mod tests {
         assert!(!why.contains("/lib/x.so"));
         assert_eq!(who, Some(Party::Operator));
         assert_eq!(crash(Group::Verbs).2, Some(Party::Image));
-        let killed = problem(Group::Fabric, &End::Ended("signal 9 (SIGKILL)".to_owned()), None);
+        let killed = problem(Group::Fabric, &End::Killed("signal 9 (SIGKILL)".to_owned()), None);
         assert!(killed.fix.is_some_and(|fix| fix.contains("memory")));
         assert_eq!(killed.who, Some(Party::Pod));
     }

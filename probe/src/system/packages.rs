@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{System, elf};
+use crate::model::text::visible;
 
 /// Directories of aws-ofi-nccl beside the loader's.
 const PLUGIN_DIRECTORIES: [&str; 5] = [
@@ -86,6 +87,20 @@ impl System {
         // A file without the plugin's name inside is another vendor's.
         found.retain(|package| package.release.is_some());
         found
+    }
+
+    /// The nvcc that a program which compiles at run time finds: of CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda.
+    pub(crate) fn nvcc(&self) -> Option<Package> {
+        let named =
+            ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| self.env(name)).map(PathBuf::from);
+        let path = self.env("PATH").unwrap_or_default();
+        let of_path = std::env::split_paths(&path).filter_map(|bin| Some(bin.parent()?.to_owned()));
+        let roots = named.chain(of_path.collect::<Vec<_>>()).chain([PathBuf::from("/usr/local/cuda")]);
+        let root = roots.into_iter().find(|root| self.exists(root.join("bin/nvcc")))?;
+        let facts = self.read(root.join("version.json")).unwrap_or_default();
+        let facts: serde_json::Value = serde_json::from_str(&facts).unwrap_or_default();
+        let release = facts["cuda_nvcc"]["version"].as_str().map(visible);
+        Some(Package { path: root.join("bin/nvcc").display().to_string(), release })
     }
 
     /// The first libgdrapi on the loader's path; its file name states its release.

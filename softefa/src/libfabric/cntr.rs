@@ -169,8 +169,8 @@ pub(crate) unsafe extern "C" fn open_ext(
 /// them. As in the real provider, every open checks this before it validates anything else.
 fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
-    if config.defect == Some(Defect::NoCounters) {
-        return Err(Code::NOT_PROVIDED);
+    if let Some(Defect::Counters(code)) = config.defect {
+        return Err(Code::of_system(code));
     }
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }

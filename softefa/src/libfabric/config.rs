@@ -67,8 +67,9 @@ pub(crate) enum Defect {
     FiveOperations,
     /// `cntr_open_ext` is null in the table of GDA operations.
     NullCounters,
-    /// `fi_cntr_open` and `cntr_open_ext` return -ENOSYS, as in a libfabric that was built without counters.
-    NoCounters,
+    /// `fi_cntr_open` and `cntr_open_ext` return the negated code: ENOSYS as in a libfabric that was built without counters,
+    /// ENOMEM as on an adapter whose counters are used up.
+    Counters(i32),
     /// `query_qp_wqs` and `query_cq` return -ENOSYS, as in a libfabric that was built with an old rdma-core.
     NoQueries,
     /// Registration of GPU memory by its address returns the negated code.
@@ -142,7 +143,7 @@ impl Config {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
                 format!(
                     "SOFTEFA_BREAK={text}: expected depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
-                     no-gda, five-operations, null-counters, no-counters, no-queries, gpu-memory-CODE, \
+                     no-gda, five-operations, null-counters, no-counters, counters-CODE, no-queries, gpu-memory-CODE, \
                      gpu-memory-thread, dead-endpoint, crash-getinfo or hang-getinfo"
                 )
             })?);
@@ -162,13 +163,17 @@ impl Defect {
             "no-gda" => Self::NoGda,
             "five-operations" => Self::FiveOperations,
             "null-counters" => Self::NullCounters,
-            "no-counters" => Self::NoCounters,
+            "no-counters" => Self::Counters(libc::ENOSYS),
             "no-queries" => Self::NoQueries,
             "gpu-memory-thread" => Self::GpuMemoryOfThreads,
             "dead-endpoint" => Self::DeadEndpoint,
             "crash-getinfo" => Self::CrashInGetinfo,
             "hang-getinfo" => Self::HangInGetinfo,
-            _ => Self::GpuMemory(name.strip_prefix("gpu-memory-")?.parse().ok()?),
+            _ => match name.rsplit_once('-')? {
+                ("counters", code) => Self::Counters(code.parse().ok()?),
+                ("gpu-memory", code) => Self::GpuMemory(code.parse().ok()?),
+                _ => return None,
+            },
         })
     }
 }

@@ -189,7 +189,7 @@ fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
         Defect::NoGda
         | Defect::FiveOperations
         | Defect::NullCounters
-        | Defect::NoCounters
+        | Defect::Counters(_)
         | Defect::NoQueries
         | Defect::GpuMemory(_)
         | Defect::GpuMemoryOfThreads

@@ -256,4 +256,20 @@ pub(super) static ROWS: &[Row] = &[
             context. If only this one fails, the result is a warning: the program must make a context \
             current in each thread that registers. Under `--soft`, `unknown` without `SOFTEFA_HMEM=1`.",
     ),
+    declared("CUDA-015", "The nvcc that programs find compiles for the GPU", Run::Gpu(cuda::compiler))
+        .needs(&["CUDA-005"])
+        .of(GpuHardware)
+        .who(&[Image])
+        .expects(
+            "an nvcc that knows the GPU",
+            "programs that compile kernels when they run end with \"ptxas fatal: Arguments mismatch for instruction \
+            'mov'\" or \"Unsupported gpu architecture\"",
+        )
+        .fix("install a newer CUDA toolkit in the image, and name it in CUDA_HOME")
+        .page(
+            "Compares the nvcc of `CUDA_HOME`, `CUDA_PATH`, `PATH` or `/usr/local/cuda`, by its \
+            `version.json`, with the GPU's compute capability: sm_103 needs nvcc 13.3, sm_100 and sm_120 \
+            12.8, sm_90 11.8. It serves programs with a JIT compiler, such as DeepEP; the probe's kernels \
+            are compiled by NVRTC (CUDA-010). `unknown` without nvcc.",
+        ),
 ];
