@@ -88,6 +88,25 @@ impl Fault {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+    static TEXT: RefCell<CString> = RefCell::default();
+}
+
+/// Stores the text of a call that succeeds for this thread, and sets `*result`, unless it is null, to it.
+///
+/// # Safety
+/// `result` must be null or writable.
+pub(crate) unsafe fn write_text(result: *mut *const c_char, text: String) {
+    if result.is_null() {
+        return;
+    }
+    let stored = TEXT.try_with(|stored| {
+        // The text has no zero byte, unless a name from outside has one.
+        *stored.borrow_mut() = CString::new(text.replace('\0', "")).unwrap_or_default();
+        stored.borrow().as_ptr()
+    });
+    // SAFETY: it is not null, and the caller guarantees that it is writable. The storage of a thread that is ending may be
+    // gone.
+    unsafe { result.write(stored.unwrap_or(c"".as_ptr())) };
 }
 
 /// Returns the text of this thread's last error, or an empty one. It is valid until the thread's next call.

@@ -55,8 +55,7 @@ struct efa_gda_nvshmem_attr {
  *
  * Errors: ARGUMENT for another `size`, for a num_queues out of range, or if another PE has another number of queues;
  * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if
- * the adapter has no RDMA; those of efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if
- * CUDA or NVSHMEM failed.
+ * the adapter has no RDMA; those of efa_gda_queue_open and efa_gda_region_register_gpu; GPU if CUDA or NVSHMEM failed.
  */
 int efa_gda_nvshmem_init(const struct efa_gda_nvshmem_attr *attr);
 
@@ -68,7 +67,7 @@ int efa_gda_nvshmem_state(struct efa_gda_ibgda_state *state);
 int efa_gda_nvshmem_failure(struct efa_gda_ibgda_report *report);
 
 /* Destroys the queues. A collective call, after the kernels have ended and before nvshmem_finalize. Errors: ARGUMENT
- * without init, so also for a second fini; those of efa_gda_mapped_destroy. */
+ * without init, so also for a second fini; those of efa_gda_queue_destroy. */
 int efa_gda_nvshmem_fini(void);
 
 /* The text of the last error. The library owns it; valid until the next call. */
