@@ -138,7 +138,7 @@ struct efa_gda_options {
   size_t size;
   int32_t gpu;         /* that drives the queue, as CUDA counts; -1: the host's processor */
   uint32_t source;     /* enum efa_gda_source */
-  const char *adapter; /* the name of its device (rdmap79s0) or of libfabric's domain; null: the first */
+  const char *adapter; /* its device's (rdmap79s0) or libfabric's name; null: the nearest to the GPU; the host's first */
   uint32_t doorbell;   /* enum efa_gda_doorbell_mode */
   uint32_t flags;      /* values of enum efa_gda_queue_flags */
   /* The least numbers of entries. 0 selects, for the send queue and the receive queue, 256 with rdma-core, and with
@@ -161,9 +161,7 @@ struct efa_gda_options {
 };
 
 /* Opens an endpoint with its own completion queue (in the GPU's memory if that is possible), checks the queues that it
- * exposes, and maps them for the processor that drives the queue. Null `options`: the host's, the first adapter.
- *
- * Errors: ARGUMENT also for a domain or an info that is no readable memory, or an object of another class (fid.fclass);
+ * exposes, and maps them for the processor that drives the queue. Null `options`: the host's, the first adapter. Errors: ARGUMENT also for a domain or an info that is no readable memory, or an object of another class (fid.fclass);
  * other memory that looks like one cannot be recognised. UNSUPPORTED if the source exposes no queues, the info is of
  * another provider or fabric, the queue cannot have the flags, the build has no CUDA, or the adapter no counters (which
  * need FI_EFA_USE_HW_CNTR=1 before libfabric 2.7; rdma-core 65 or the installer's 64.0amzn0). NO_ADAPTER; EXPOSURE. */
@@ -172,6 +170,7 @@ int efa_gda_queue_open(const struct efa_gda_options *options, efa_gda_queue_hand
 struct efa_gda_queue_info {
   size_t size;
   uint8_t address[EFA_GDA_ADDRESS_BYTES]; /* send it to the peers, by any means */
+  char adapter[64];                 /* its name, cut to this length */
   uint32_t source, doorbell;        /* what the queue took, not AUTO */
   uint32_t flags;                   /* enum efa_gda_queue_flags */
   uint32_t entry_size, num_entries; /* of the send queue: bytes of an entry, and entries */

@@ -6,6 +6,8 @@ use std::fmt::Display;
 
 use efa_gda::ErrorKind;
 
+use crate::pointers::Out;
+
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -91,22 +93,15 @@ thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
 }
 
-/// Stores the text of a call that succeeds for this thread, and sets `*result`, unless it is null, to it.
-///
-/// # Safety
-/// `result` must be null or writable.
-pub(crate) unsafe fn write_text(result: *mut *const c_char, text: String) {
-    if result.is_null() {
-        return;
-    }
+/// Stores the text of a call that succeeds for this thread, and sets `result`, unless it is null, to it.
+pub(crate) fn write_text(result: &Out<*const c_char>, text: &str) {
     let stored = TEXT.try_with(|stored| {
         // The text has no zero byte, unless a name from outside has one.
         *stored.borrow_mut() = CString::new(text.replace('\0', "")).unwrap_or_default();
         stored.borrow().as_ptr()
     });
-    // SAFETY: it is not null, and the caller guarantees that it is writable. The storage of a thread that is ending may be
-    // gone.
-    unsafe { result.write(stored.unwrap_or(c"".as_ptr())) };
+    // The storage of a thread that is ending may be gone.
+    result.set(stored.unwrap_or(c"".as_ptr()));
 }
 
 /// Returns the text of this thread's last error, or an empty one. It is valid until the thread's next call.

@@ -7,7 +7,7 @@ use efa_gda_sys::device::efa_gda_queue;
 
 use crate::error::write_text;
 use crate::queue::{QUEUES, begin_launch, with};
-use crate::{Handle, call, call_for, write_struct};
+use crate::{Handle, Out, call, call_for};
 
 /// `struct efa_gda_progress`.
 #[repr(C)]
@@ -24,19 +24,14 @@ pub struct Progress {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `device` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_begin_launch(queue: Handle, device: *mut *mut efa_gda_queue) -> c_int {
-    let body = || {
+pub extern "C" fn efa_gda_queue_begin_launch(queue: Handle, device: Out<*mut efa_gda_queue>) -> c_int {
+    call_for(device, "the pointer to the queue's address", || {
         with(queue, |open, queue| {
             open.launches().push(begin_launch(queue));
             Ok(queue.device_address())
         })
-    };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(device, "the pointer to the queue's address", body) }
+    })
 }
 
 /// See `efa_gda.h`.
@@ -46,14 +41,11 @@ pub extern "C" fn efa_gda_queue_end_launch(queue: Handle) -> c_int {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `progress` must be null or a struct of the header with its size set. `snapshot` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_poll(
+pub extern "C" fn efa_gda_queue_poll(
     queue: Handle,
-    progress: *mut Progress,
-    snapshot: *mut *const c_char,
+    progress: Out<Progress>,
+    snapshot: Out<*const c_char>,
 ) -> c_int {
     call(|| {
         let (state, text) = with(queue, |_, queue| match snapshot.is_null() {
@@ -75,11 +67,8 @@ pub unsafe extern "C" fn efa_gda_queue_poll(
             first_status: state.error.completion_status,
             first_request: state.error.request_id,
         };
-        // SAFETY: the caller guarantees a struct with its size, and null or writable memory.
-        unsafe {
-            write_struct(progress, "the progress", value)?;
-            write_text(snapshot, text);
-        }
+        progress.fill("the progress", value)?;
+        write_text(&snapshot, &text);
         Ok(())
     })
 }

@@ -38,7 +38,7 @@ fn structs_and_numbers_equal_those_of_the_header() {
     );
     expect_layout!(
         text, QueueInfo, "efa_gda_queue_info",
-        size address source doorbell flags entry_size num_entries receives qpn store_bytes max_message max_rdma
+        size address adapter source doorbell flags entry_size num_entries receives qpn store_bytes max_message max_rdma
         max_inline counter_gpu successes failures
     );
     expect_layout!(

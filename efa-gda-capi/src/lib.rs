@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod nvshmem;
 mod options;
+mod pointers;
 mod queue;
 mod receive;
 mod region;
@@ -22,6 +23,7 @@ pub use launch::{
 };
 pub use nvshmem::{NvshmemState, nvshmemt_efa_gda_fini, nvshmemt_efa_gda_init_on_ep, nvshmemt_efa_gda_state};
 pub use options::QueueOptions;
+pub use pointers::{Bytes, In, Out, Text};
 pub use queue::{
     QueueInfo, efa_gda_queue_close, efa_gda_queue_describe, efa_gda_queue_destroy, efa_gda_queue_insert_peer,
     efa_gda_queue_open, efa_gda_queue_retain,
@@ -68,15 +70,10 @@ fn call(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
 
 /// As [`call`], for a body that returns a result: `name` is what messages call the pointer to it. A null pointer is
 /// refused before the body creates an object that would be lost.
-///
-/// # Safety
-/// `result` must be null or writable.
-unsafe fn call_for<T>(result: *mut T, name: &str, body: impl FnOnce() -> Result<T, Fault>) -> c_int {
+fn call_for<T: Copy>(result: Out<T>, name: &str, body: impl FnOnce() -> Result<T, Fault>) -> c_int {
     call(|| {
-        refuse_null(result, name)?;
-        let value = body()?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { result.write(value) };
+        result.require(name)?;
+        result.set(body()?);
         Ok(())
     })
 }
@@ -87,39 +84,4 @@ fn bound(timeout_ns: u64) -> Duration {
         0 => WorkRequest::TIMEOUT,
         some => Duration::from_nanos(some),
     }
-}
-
-/// Refuses a null pointer.
-fn refuse_null<T>(pointer: *const T, name: &str) -> Result<(), Fault> {
-    if pointer.is_null() { Err(Fault::null(name)) } else { Ok(()) }
-}
-
-/// Reads a struct of the caller that begins with its size. Refuses null, and a struct that is shorter than `T`.
-///
-/// # Safety
-/// `source` must be null, or a struct whose first field is its size in bytes, all of which can be read.
-unsafe fn read_struct<T: Copy>(source: *const T, name: &str) -> Result<T, Fault> {
-    refuse_null(source, name)?;
-    // SAFETY: it is not null, and the caller guarantees that the first field can be read.
-    let size = unsafe { source.cast::<usize>().read_unaligned() };
-    if size < size_of::<T>() {
-        return Err(Fault::short(name, size, size_of::<T>()));
-    }
-    // SAFETY: the caller guarantees that `size` bytes can be read.
-    Ok(unsafe { source.read_unaligned() })
-}
-
-/// Writes `value` to a struct of the caller that begins with its size, which stays as the caller set it.
-///
-/// # Safety
-/// As for [`read_struct`], and the struct can be written.
-unsafe fn write_struct<T: Copy>(target: *mut T, name: &str, value: T) -> Result<(), Fault> {
-    // SAFETY: the caller guarantees it. The caller's size may be larger than T.
-    unsafe {
-        read_struct(target, name)?;
-        let size = target.cast::<usize>().read_unaligned();
-        target.write_unaligned(value);
-        target.cast::<usize>().write_unaligned(size);
-    }
-    Ok(())
 }

@@ -14,7 +14,7 @@ use efa_gda_sys::fi;
 use crate::error::{Code, Fault};
 use crate::options::HOST;
 use crate::queue::{QUEUES, begin_launch, release, store_bytes, with};
-use crate::{Handle, bound, call, foreign, options, queue, write_struct};
+use crate::{Handle, Out, bound, call, foreign, options, queue};
 
 /// The variable that numbers the GPU.
 const GPU: &str = "EFA_GDA_GPU";
@@ -89,16 +89,9 @@ fn begin(queue: Queue, gpu: i32) -> Result<NvshmemState, Fault> {
 }
 
 /// See `efa_gda_nvshmem.h`.
-///
-/// # Safety
-/// `state` must be null or a struct of the header with its size set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvshmemt_efa_gda_state(state: *mut NvshmemState) -> c_int {
-    call(|| {
-        let value = locked().ok_or_else(not_initialised)?;
-        // SAFETY: the caller guarantees a struct with its size.
-        unsafe { write_struct(state, "the state", value) }
-    })
+pub extern "C" fn nvshmemt_efa_gda_state(state: Out<NvshmemState>) -> c_int {
+    call(|| state.fill("the state", locked().ok_or_else(not_initialised)?))
 }
 
 /// See `efa_gda_nvshmem.h`.

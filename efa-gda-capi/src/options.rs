@@ -1,6 +1,5 @@
 //! What a queue is opened with: `struct efa_gda_options`.
 
-use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
 use efa_gda::doorbell::DoorbellMode;
@@ -11,7 +10,7 @@ use efa_gda_sys::fi;
 
 use crate::error::{Code, Fault};
 use crate::queue::QUEUES;
-use crate::{Handle, foreign};
+use crate::{Handle, Text, foreign};
 
 /// The value of `gpu` for the host's processor.
 pub(crate) const HOST: i32 = -1;
@@ -28,7 +27,7 @@ pub struct QueueOptions {
     pub(crate) size: usize,
     pub(crate) gpu: i32,
     pub(crate) source: u32,
-    pub(crate) adapter: *const c_char,
+    pub(crate) adapter: Text,
     pub(crate) doorbell: u32,
     pub(crate) flags: u32,
     pub(crate) requests: u32,
@@ -46,7 +45,7 @@ impl QueueOptions {
         size: 0,
         gpu: HOST,
         source: 0,
-        adapter: std::ptr::null(),
+        adapter: Text::NULL,
         doorbell: 0,
         flags: 0,
         requests: 0,
@@ -59,19 +58,13 @@ impl QueueOptions {
     };
 
     /// Opens a queue: on the domain of another queue, on a domain of the caller, or on one that the library opens.
-    ///
-    /// # Safety
-    /// `adapter` must be null or a string that ends with a zero. `domain` and `info` must be null or as the header
-    /// demands.
-    pub(crate) unsafe fn open(&self) -> Result<Queue, Fault> {
-        // SAFETY: the caller guarantees a string.
-        let options = unsafe { self.options() }?;
+    pub(crate) fn open(&self) -> Result<Queue, Fault> {
+        let options = self.options()?;
         let opened = match (self.beside.is_null(), self.domain.is_null() && self.info.is_null()) {
             (false, true) => QUEUES.get(self.beside)?.shared.domain.open(&options),
             (true, true) => Queue::open(&options),
             (true, false) => {
-                // SAFETY: the caller guarantees both.
-                let (domain, info) = unsafe { borrowed(self.domain, self.info) }?;
+                let (domain, info) = self.borrow()?;
                 Queue::on_domain(&domain, &info, &options)
             }
             (false, false) => {
@@ -81,11 +74,23 @@ impl QueueOptions {
         opened.map_err(with_hint)
     }
 
+    /// Borrows the domain of the caller, with the info that it was opened with.
+    fn borrow(&self) -> Result<(Domain, Info), Fault> {
+        let domain = foreign::domain(self.domain)?;
+        let info = NonNull::new(self.info).ok_or_else(|| Fault::null("the fi_info"))?;
+        foreign::refuse_unreadable(info, "the fi_info")?;
+        // SAFETY: the caller guarantees, as the header demands, that both outlive the domain's users, and that concurrent
+        // calls into libfabric are allowed or do not happen.
+        let (domain, info) = unsafe {
+            let info = Info::borrow(info);
+            (Domain::borrow(domain, Some(info.clone())), info)
+        };
+        foreign::refuse_other_provider(&info)?;
+        Ok((domain, info))
+    }
+
     /// Converts all members but `beside`, `domain` and `info`.
-    ///
-    /// # Safety
-    /// `adapter` must be null or a string that ends with a zero.
-    unsafe fn options(&self) -> Result<Options, Fault> {
+    fn options(&self) -> Result<Options, Fault> {
         let unknown = self.flags & !(REQUEST_TABLE | COUNTERS | WIDE_ENTRIES | WIDE_STORES);
         if unknown != 0 {
             return Err(Fault::argument(format_args!(
@@ -107,10 +112,8 @@ impl QueueOptions {
             3 => options.doorbell(DoorbellMode::Staged),
             other => return Err(unknown_value("doorbell", other, 3, "efa_gda_doorbell_mode")),
         };
-        if !self.adapter.is_null() {
-            // SAFETY: it is not null, and the caller guarantees a string.
-            let name = unsafe { CStr::from_ptr(self.adapter) }.to_str();
-            options = options.adapter(name.map_err(|_| Fault::argument("the adapter's name is not UTF-8"))?);
+        if let Some(name) = self.adapter.read("the adapter's name")? {
+            options = options.adapter(name);
         }
         if self.flags & REQUEST_TABLE != 0 {
             options = options.request_table();
@@ -139,24 +142,6 @@ impl QueueOptions {
 
 fn unknown_value(member: &str, value: u32, most: u32, of: &str) -> Fault {
     Fault::argument(format_args!("{member} {value} is unknown; expected 0 to {most}, a value of enum {of}"))
-}
-
-/// Borrows a domain of the caller, with the info that it was opened with.
-///
-/// # Safety
-/// Both must be null or as the header demands.
-unsafe fn borrowed(domain: *mut fi::fid_domain, info: *mut fi::fi_info) -> Result<(Domain, Info), Fault> {
-    let domain = foreign::domain(domain)?;
-    let info = NonNull::new(info).ok_or_else(|| Fault::null("the fi_info"))?;
-    foreign::refuse_unreadable(info, "the fi_info")?;
-    // SAFETY: the caller guarantees that both outlive the domain's users, and that concurrent calls into libfabric are
-    // allowed or do not happen.
-    let (domain, info) = unsafe {
-        let info = Info::borrow(info);
-        (Domain::borrow(domain, Some(info.clone())), info)
-    };
-    foreign::refuse_other_provider(&info)?;
-    Ok((domain, info))
 }
 
 /// Sets the processor that drives the queue.

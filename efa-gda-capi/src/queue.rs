@@ -1,6 +1,6 @@
 //! Queues: open, describe, insert peers, retain regions, close.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::error::{Code, Fault, write_text};
 use crate::handles::Table;
 use crate::options::{COUNTERS, HOST, QueueOptions, REQUEST_TABLE, WIDE_ENTRIES};
 use crate::region;
-use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
+use crate::{Bytes, Handle, In, Out, call, call_for};
 
 pub(crate) static QUEUES: Table<Queue, OpenQueue> = Table::new("queue", 3 << 32);
 
@@ -25,6 +25,9 @@ const RELAYED: u32 = 1 << 5;
 
 /// `EFA_GDA_ADDRESS_BYTES`.
 pub(crate) const ADDRESS_BYTES: usize = 32;
+
+/// Bytes of `efa_gda_queue_info::adapter`.
+const NAME_BYTES: usize = 64;
 
 /// Ends the waits of a queue (true), or lets waits run again. It is called while another thread holds the queue's lock.
 type Abort = Box<dyn Fn(bool) + Send + Sync>;
@@ -49,6 +52,7 @@ pub(crate) struct OpenQueue {
 pub struct QueueInfo {
     pub(crate) size: usize,
     pub(crate) address: [u8; ADDRESS_BYTES],
+    pub(crate) adapter: [c_char; NAME_BYTES],
     pub(crate) source: u32,
     pub(crate) doorbell: u32,
     pub(crate) flags: u32,
@@ -119,22 +123,12 @@ pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `options` must be null or a struct of the header with its size set. `queue` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_open(options: *const QueueOptions, queue: *mut Handle) -> c_int {
-    let body = || {
-        let options = match options.is_null() {
-            true => QueueOptions::DEFAULT,
-            // SAFETY: the caller guarantees a struct with its size.
-            false => unsafe { read_struct(options, "the queue's options") }?,
-        };
-        // SAFETY: the caller guarantees the members.
-        Ok(insert(unsafe { options.open() }?))
-    };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(queue, "the pointer to the queue", body) }
+pub extern "C" fn efa_gda_queue_open(options: In<QueueOptions>, queue: Out<Handle>) -> c_int {
+    call_for(queue, "the pointer to the queue", || {
+        let options = options.read("the queue's options")?;
+        Ok(insert(options.unwrap_or(QueueOptions::DEFAULT).open()?))
+    })
 }
 
 /// Returns the handle of an open queue.
@@ -206,11 +200,16 @@ fn describe(queue: &Queue) -> Result<QueueInfo, Fault> {
         let text = format!("the queue's address has {} bytes, expected {ADDRESS_BYTES}", address.len());
         Fault::new(Code::Internal, text)
     })?;
+    let mut adapter = [0; NAME_BYTES];
+    for (to, from) in adapter[..NAME_BYTES - 1].iter_mut().zip(queue.adapter().bytes()) {
+        *to = from as c_char;
+    }
     let counter = queue.counter();
     let (exposure, limits) = (queue.mapped().exposure(), queue.mapped().limits());
     Ok(QueueInfo {
         size: 0,
         address,
+        adapter,
         source: if queue.source() == Source::Libfabric { 1 } else { 2 },
         doorbell: doorbell_number(queue.doorbell_mode()),
         flags: flags(queue),
@@ -229,45 +228,28 @@ fn describe(queue: &Queue) -> Result<QueueInfo, Fault> {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `info` must be null or a struct of the header with its size set. `refused` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_describe(
+pub extern "C" fn efa_gda_queue_describe(
     queue: Handle,
-    info: *mut QueueInfo,
-    refused: *mut *const c_char,
+    info: Out<QueueInfo>,
+    refused: Out<*const c_char>,
 ) -> c_int {
     call(|| {
         let (value, text) = with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
-        // SAFETY: the caller guarantees a struct with its size, and null or writable memory.
-        unsafe {
-            write_struct(info, "the queue's info", value)?;
-            write_text(refused, text);
-        }
+        info.fill("the queue's info", value)?;
+        write_text(&refused, &text);
         Ok(())
     })
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `address` must be null or have `EFA_GDA_ADDRESS_BYTES` readable bytes. `peer` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_insert_peer(
-    queue: Handle,
-    address: *const c_void,
-    peer: *mut efa_gda_peer,
-) -> c_int {
-    let body = || {
-        refuse_null(address, "the peer's address")?;
-        // SAFETY: it is not null, and the caller guarantees the length.
-        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), ADDRESS_BYTES) };
-        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(bytes)?))?;
+pub extern "C" fn efa_gda_queue_insert_peer(queue: Handle, address: Bytes, peer: Out<efa_gda_peer>) -> c_int {
+    call_for(peer, "the pointer to the peer", || {
+        let address = address.require::<ADDRESS_BYTES>("the peer's address")?;
+        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
         Ok(device_peer(inserted))
-    };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(peer, "the pointer to the peer", body) }
+    })
 }
 
 /// See `efa_gda.h`.

@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::queue::with;
 use crate::region;
 use crate::work::Work;
-use crate::{Handle, bound, call, read_struct, refuse_null};
+use crate::{Handle, In, Out, bound, call, call_for};
 
 const CONSUMED: u32 = 1 << 0;
 const IMMEDIATE: u32 = 1 << 1;
@@ -52,25 +52,11 @@ impl From<Received> for ReceivedOne {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `work` must be null or a struct of the header with its size set. `posted` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_post_receives(
-    queue: Handle,
-    work: *const Work,
-    posted: *mut u32,
-) -> c_int {
-    let set_posted = |count| {
-        if !posted.is_null() {
-            // SAFETY: `posted` is writable, as the caller guarantees.
-            unsafe { posted.write(count) };
-        }
-    };
-    set_posted(0);
+pub extern "C" fn efa_gda_queue_post_receives(queue: Handle, work: In<Work>, posted: Out<u32>) -> c_int {
+    posted.set(0);
     call(|| {
-        // SAFETY: the caller guarantees a struct with its size.
-        let work = unsafe { read_struct(work, "the receives") }?;
+        let work = work.require("the receives")?;
         let count = u32::try_from(work.count)
             .map_err(|_| Fault::argument(format_args!("count {}: expected less than 2^32", work.count)))?;
         let receives = Receives::new(&region::region(work.local)?)
@@ -85,29 +71,24 @@ pub unsafe extern "C" fn efa_gda_queue_post_receives(
             let result = queue.post_receives(&receives);
             // A call that found too few free slots has posted some.
             let after = queue.state().map_or(before, |state| state.receive.posted);
-            set_posted(result.as_ref().map_or(after.wrapping_sub(before), |posted| posted.count));
+            posted.set(result.as_ref().map_or(after.wrapping_sub(before), |posted| posted.count));
             Ok(result.map(drop)?)
         })
     })
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `received` must be null or have `capacity` writable elements. `count` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_receive(
+pub extern "C" fn efa_gda_queue_receive(
     queue: Handle,
-    received: *mut ReceivedOne,
+    received: Out<ReceivedOne>,
     capacity: u32,
-    count: *mut u32,
+    count: Out<u32>,
     timeout_ns: u64,
 ) -> c_int {
-    call(|| {
-        refuse_null(received, "the array for what was received")?;
-        refuse_null(count, "the pointer to the count")?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { count.write(0) };
+    count.set(0);
+    call_for(count, "the pointer to the count", || {
+        received.require("the array for what was received")?;
         if capacity == 0 {
             return Err(Fault::argument("capacity is 0: expected an array of 1 element or more"));
         }
@@ -115,13 +96,8 @@ pub unsafe extern "C" fn efa_gda_queue_receive(
             open.refuse_in_launch()?;
             Ok(queue.receive_many(capacity as usize, bound(timeout_ns))?)
         })?;
-        // SAFETY: at most `capacity` were taken, and the caller guarantees as many elements.
-        unsafe {
-            for (index, one) in taken.iter().enumerate() {
-                received.add(index).write_unaligned((*one).into());
-            }
-            count.write(taken.len() as u32);
-        }
-        Ok(())
+        // At most `capacity` were taken.
+        received.set_all(taken.iter().map(|one| (*one).into()));
+        Ok(taken.len() as u32)
     })
 }

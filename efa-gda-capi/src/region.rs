@@ -14,7 +14,7 @@ use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 use crate::error::{Code, Fault};
 use crate::handles::Table;
 use crate::queue::QUEUES;
-use crate::{Handle, call, call_for};
+use crate::{Handle, Out, call, call_for};
 
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn efa_gda_region_register(
     start: *mut c_void,
     length: usize,
     access_bits: u64,
-    region: *mut Handle,
+    region: Out<Handle>,
 ) -> c_int {
     let body = || {
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Fault::null("the memory"))?;
@@ -66,8 +66,7 @@ pub unsafe extern "C" fn efa_gda_region_register(
         // SAFETY: the caller guarantees that the memory stays mapped until the region is closed.
         open(queue, |domain| Ok(unsafe { domain.register_foreign(start, length, access) }?))
     };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(region, "the pointer to the region", body) }
+    call_for(region, "the pointer to the region", body)
 }
 
 /// See `efa_gda.h`.
@@ -84,7 +83,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
     dmabuf: c_int,
     offset: u64,
     access_bits: u64,
-    region: *mut Handle,
+    region: Out<Handle>,
 ) -> c_int {
     let body = || {
         let access = access(access_bits)?;
@@ -98,8 +97,7 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
         open(queue, |domain| Ok(domain.register_device(memory, access)?))
     };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(region, "the pointer to the region", body) }
+    call_for(region, "the pointer to the region", body)
 }
 
 /// Duplicates the caller's descriptor of a dmabuf. The inner error is the reason why there is none.
@@ -118,21 +116,14 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `lkey` and `rkey` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_region_keys(region: Handle, lkey: *mut u32, rkey: *mut u32) -> c_int {
+pub extern "C" fn efa_gda_region_keys(region: Handle, lkey: Out<u32>, rkey: Out<u32>) -> c_int {
     call(|| {
-        let (local, remote) =
-            REGIONS.with(region, |open, _| Ok((open.lkey.get(), open.region.remote_key().get())))?;
-        for (target, key) in [(lkey, local), (rkey, remote)] {
-            if !target.is_null() {
-                // SAFETY: it is not null, and the caller guarantees that it is writable.
-                unsafe { target.write(key) };
-            }
-        }
-        Ok(())
+        REGIONS.with(region, |open, _| {
+            lkey.set(open.lkey.get());
+            rkey.set(open.region.remote_key().get());
+            Ok(())
+        })
     })
 }
 

@@ -10,7 +10,7 @@ use efa_gda_sys::device::{self, efa_gda_peer};
 use crate::error::Fault;
 use crate::queue::with;
 use crate::region;
-use crate::{Handle, bound, call, read_struct};
+use crate::{Handle, In, bound, call};
 
 /// `struct efa_gda_work`.
 #[repr(C)]
@@ -71,14 +71,10 @@ impl Work {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `work` must be null or a struct of the header with its size set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_queue_execute(queue: Handle, work: *const Work) -> c_int {
+pub extern "C" fn efa_gda_queue_execute(queue: Handle, work: In<Work>) -> c_int {
     call(|| {
-        // SAFETY: the caller guarantees a struct with its size.
-        let work = unsafe { read_struct(work, "the work") }?;
+        let work = work.require("the work")?;
         let work = work.request(&region::region(work.local)?)?;
         with(queue, |open, queue| {
             open.refuse_in_launch()?;
