@@ -160,6 +160,11 @@ fn regions_close_before_and_after_their_queue_and_serve_queues_beside_it() {
     in_c("order", &[]);
 }
 
+#[test]
+fn registration_and_abort_do_not_wait_for_a_thread_that_waits_on_the_queue() {
+    in_c("threads", &[]);
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn a_put_from_c_through_a_gpu_arrives() {

@@ -46,12 +46,12 @@ struct efa_gda_nvshmem_attr {
 #define EFA_GDA_NVSHMEM_QUEUES 32
 
 /*
- * Opens queues of the adapter EFA_GDA_ADAPTER (by default the first) for the current GPU, registers the heap, exchanges
- * addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs, after nvshmem_init
- * and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE. Exception: with
- * BUSY, and with ARGUMENT for `size` or for a num_queues out of range, it fails on that PE alone, and the others wait
- * for it in NVSHMEM without a bound. libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr`
- * may be null.
+ * Opens queues of the adapter EFA_GDA_ADAPTER (by default the one nearest to the GPU) for the current GPU, registers
+ * the heap, exchanges addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs,
+ * after nvshmem_init and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that
+ * PE. Exception: with BUSY, and with ARGUMENT for `size` or for a num_queues out of range, it fails on that PE alone,
+ * and the others wait for it in NVSHMEM without a bound. libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if
+ * that is set. `attr` may be null.
  *
  * Errors: ARGUMENT for another `size`, for a num_queues out of range, or if another PE has another number of queues;
  * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if

@@ -5,9 +5,11 @@
  */
 #define _GNU_SOURCE /* dlvsym */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "efa_gda.h"
 #include "efa_gda_nvshmem.h"
@@ -99,7 +101,7 @@ static void put(void) {
   CHECK(info.doorbell == EFA_GDA_DOORBELL_DIRECT && info.qpn != peer.qpn && info.store_bytes >= 8);
   CHECK(info.source == (getenv("EFA_GDA_TEST_VERBS") ? EFA_GDA_SOURCE_RDMA_CORE : EFA_GDA_SOURCE_LIBFABRIC));
   CHECK((info.flags & ~(uint32_t)EFA_GDA_QUEUE_COMPLETIONS_IN_GPU) == relayed);
-  CHECK(info.successes == 0 && info.failures == 0 && info.counter_gpu == -1);
+  CHECK(info.successes == 0 && info.failures == 0 && info.counter_gpu == -1 && strlen(info.adapter) > 0);
   if (getenv("EFA_GDA_TEST_GPU") == NULL) CHECK(strcmp(why, "") == 0);
   struct efa_gda_work write = write_all();
   CHECK(efa_gda_queue_execute(first, &write) == 0);
@@ -335,6 +337,8 @@ static void misuse(void) {
   CHECK(efa_gda_queue_open(NULL, &queue) == 0);
   CHECK(efa_gda_queue_describe(queue, &info, NULL) == 0 && info.flags == 0 && info.store_bytes == 8);
   CHECK(efa_gda_queue_close(queue) == 0);
+  options.adapter = info.adapter;
+  CHECK(efa_gda_queue_open(&options, &queue) == 0 && efa_gda_queue_close(queue) == 0);
   /* Options out of range, and options that exclude each other. */
   options.size = 8;
   does_not_open(options, refused, "the field size is 8");
@@ -407,6 +411,33 @@ static void misuse(void) {
   CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_ARGUMENT);
   options = host, options.beside = closed;
   does_not_open(options, refused, "not an open queue");
+}
+
+static void *receives_nothing(void *unused) {
+  struct efa_gda_received got;
+  uint32_t count = 1;
+  int code = efa_gda_queue_receive(first, &got, 1, &count, 600000000000ull);
+  CHECK(code == EFA_GDA_ERROR_DEVICE && count == 0 && strstr(efa_gda_last_error(), "ABORTED") != NULL);
+  return unused;
+}
+
+/* While a thread waits on a queue, others register memory with it, end its launches and abort its wait. */
+static void threads(void) {
+  pthread_t waiting;
+  open_all();
+  CHECK(pthread_create(&waiting, NULL, receives_nothing, NULL) == 0);
+  /* The wait has most likely begun. It ends by the abort alone, so a call that waited for it would never return. */
+  CHECK(nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL) == 0);
+  CHECK(efa_gda_region_close(source) == 0);
+  CHECK(efa_gda_region_register(first, from, sizeof from, ALL, &source) == 0);
+  CHECK(efa_gda_queue_end_launch(first) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_queue_abort(first, 1) == 0);
+  CHECK(pthread_join(waiting, NULL) == 0);
+  CHECK(efa_gda_queue_abort(first, 0) == 0);
+  /* An aborted wait for receives poisons nothing. */
+  struct efa_gda_work write = write_all();
+  CHECK(efa_gda_queue_execute(first, &write) == 0 && memcmp(from, to, sizeof to) == 0);
+  close_all();
 }
 
 /* Regions may be closed before and after the queue that they were registered with, and another queue uses them. */
@@ -560,14 +591,14 @@ int main(int argc, char **argv) {
   } tests[] = {{"put", put},           {"errors", errors},     {"busy", busy},       {"operations", operations},
                {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse},
                {"relaxed", relaxed},   {"borrowed", borrowed}, {"abandoned", abandoned}, {"refused", refused},
-               {"order", order}};
+               {"order", order},       {"threads", threads}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed|abandoned|refused|order\n",
-          argv[0]);
+  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed|abandoned|refused|order|"
+          "threads\n", argv[0]);
   return 2;
 }
