@@ -74,7 +74,7 @@ export FI_EFA_USE_DEVICE_RDMA=1
 export CUDA_MODULE_LOADING=EAGER
 # NVSHMEM_DISABLE_CUDA_VMM=1 makes the heap one allocation, if it would have several chunks. Only for programs without
 # DeepEP; gda-probe warns of it (ENV-007), and states that the stack nvshmem does not run.
-# EFA_GDA_ADAPTER=NAME selects the adapter of this PE (default: the first).
+# EFA_GDA_ADAPTER=NAME selects the adapter of this PE (default: the nearest to its GPU).
 TEXT
 }
 

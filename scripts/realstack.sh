@@ -242,11 +242,17 @@ c_interface() {
     die "transport.c does not compile"
   c++ -std=c++17 -O1 "${compile[@]}" -o "$folder/signal" "$tests/signal.cpp" "$ROOT/kernels/host/lanes.cpp" \
     -L"$folder" -lefa_gda -lpthread || die "signal.cpp does not compile"
-  for name in put errors operations counters busy snapshot relaxed; do
+  cc -std=c11 "${compile[@]}" -o "$folder/put" "$ROOT/efa-gda-capi/examples/put.c" -L"$folder" -lefa_gda ||
+    die "put.c does not compile"
+  for name in put errors operations counters busy snapshot relaxed order; do
     SOFTEFA_LATE_WRITE_US=3600000000 EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa "c-$name" 300 \
       "$SCRATCH/sid" "$folder/transport" "$name"
   done
   EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa cplusplus-signal 300 "$SCRATCH/sid" "$folder/signal"
+  for name in '' record staged; do
+    LIBRARIES=$folder softefa "c-example-$name" 300 "$SCRATCH/sid" "$folder/put" rdma-core ${name:+"$name"}
+    wants "c-example-$name" '^the bytes arrived$'
+  done
 }
 
 # The example transport: two processes, connected by two pipes. (It starts its peer itself on other machines; sid's loader

@@ -34,35 +34,31 @@ EFA_GDA_KERNEL own_put(own_put_args a) {
 
 int main() {
   static char source[32 * 64] = "the bytes", target[32 * 64];
-  efa_gda_mapped_attr attr{};
-  efa_gda_region_info from{}, to{};
-  attr.size = sizeof attr, attr.gpu = -1; /* the host executor runs the kernels */
-  from.size = to.size = sizeof to;
-  efa_gda_domain *domain;
-  efa_gda_mapped *queue;
+  efa_gda_options options{};
+  efa_gda_queue_info info{};
+  options.size = sizeof options, options.gpu = -1; /* the host executor runs the kernels */
+  info.size = sizeof info;
+  efa_gda_queue_handle *queue;
   efa_gda_region *local, *remote;
-  char address[64];
-  size_t length = sizeof address;
   uint32_t status = EFA_GDA_NOT_RUN;
   own_put_args args{};
   args.status = &status;
 
-  TRY(efa_gda_domain_open(nullptr, 0, &domain));
-  TRY(efa_gda_mapped_open(domain, &attr, &queue));
-  TRY(efa_gda_mapped_address(queue, address, &length));
-  TRY(efa_gda_mapped_insert_peer(queue, address, length, &args.peer)); /* the queue is its own peer */
-  TRY(efa_gda_region_register(domain, source, sizeof source, EFA_GDA_ACCESS_WRITE, &local));
-  TRY(efa_gda_region_register(domain, target, sizeof target, EFA_GDA_ACCESS_REMOTE_WRITE, &remote));
-  TRY(efa_gda_region_describe(local, &from));
-  TRY(efa_gda_region_describe(remote, &to));
-  args.local = from.address, args.lkey = from.lkey, args.remote = to.address, args.rkey = to.rkey;
-  TRY(efa_gda_mapped_retain(queue, local));
+  TRY(efa_gda_queue_open(&options, &queue));
+  TRY(efa_gda_queue_describe(queue, &info, nullptr));
+  TRY(efa_gda_queue_insert_peer(queue, info.address, &args.peer)); /* the queue is its own peer */
+  TRY(efa_gda_region_register(queue, source, sizeof source, EFA_GDA_ACCESS_WRITE, &local));
+  TRY(efa_gda_region_register(queue, target, sizeof target, EFA_GDA_ACCESS_REMOTE_WRITE, &remote));
+  TRY(efa_gda_region_keys(local, &args.lkey, nullptr));
+  TRY(efa_gda_region_keys(remote, nullptr, &args.rkey));
+  args.local = reinterpret_cast<uintptr_t>(source), args.remote = reinterpret_cast<uintptr_t>(target);
+  TRY(efa_gda_queue_retain(queue, local));
 
-  TRY(efa_gda_mapped_begin_launch(queue, &args.queue));
+  TRY(efa_gda_queue_begin_launch(queue, &args.queue));
   if (!efa_gda::host::run_block(/* block */ 0, /* blocks */ 1, /* threads */ 32, [&] { own_put(args); })) return 1;
-  TRY(efa_gda_mapped_end_launch(queue));
+  TRY(efa_gda_queue_end_launch(queue));
 
-  TRY(efa_gda_mapped_close(queue));
+  TRY(efa_gda_queue_close(queue));
   bool arrived = status == EFA_GDA_OK && std::memcmp(source, target, sizeof source) == 0;
   std::printf(arrived ? "the bytes arrived\n" : "status %u (docs/kernels.md)\n", status);
   return !arrived;

@@ -8,10 +8,8 @@ use efa_gda_test_support::TempDir;
 use efa_gda_test_support::compile::{c, compile};
 
 use crate::error::Code;
-use crate::{
-    API_VERSION, CounterInfo, MappedAttr, MappedInfo, NvshmemState, Progress, ReceivedOne, ReceivesToPost,
-    RegionInfo, Work,
-};
+use crate::queue::ADDRESS_BYTES;
+use crate::{API_VERSION, NvshmemState, Progress, QueueInfo, QueueOptions, ReceivedOne, Work};
 
 /// Appends an assertion that `expression` of C has a value.
 fn expect(source: &mut String, expression: &str, value: i64) {
@@ -34,37 +32,29 @@ macro_rules! expect_layout {
 fn structs_and_numbers_equal_those_of_the_header() {
     let mut source = "#include \"efa_gda_nvshmem.h\"\n".to_owned();
     let text = &mut source;
-    expect_layout!(text, RegionInfo, "efa_gda_region_info", size address length lkey rkey is_dmabuf relaxed_ordering);
-    expect_layout!(text, CounterInfo, "efa_gda_counter_info", size success error gpu reserved);
     expect_layout!(
-        text, MappedAttr, "efa_gda_mapped_attr",
-        size completions peers gpu doorbell store_width flags requests receives counter counted
+        text, QueueOptions, "efa_gda_options",
+        size gpu source adapter doorbell flags requests receives completions counted beside domain info
     );
     expect_layout!(
-        text, MappedInfo, "efa_gda_mapped_info",
-        size entry_size num_entries max_batch completion_size completions receives qpn doorbell completions_in_gpu
-        max_inline max_rdma_size max_msg_size store_bytes flags
+        text, QueueInfo, "efa_gda_queue_info",
+        size address adapter source doorbell flags entry_size num_entries receives qpn store_bytes max_message max_rdma
+        max_inline counter_gpu successes failures
     );
     expect_layout!(
         text, Work, "efa_gda_work",
-        size peer local local_offset remote_address rkey op bytes count timeout_ns immediate reserved
-    );
-    expect_layout!(
-        text, ReceivesToPost, "efa_gda_receives",
-        size region offset bytes stride timeout_ns count reserved
+        size peer remote_address rkey op local local_offset bytes count timeout_ns immediate
     );
     expect_layout!(
         text, ReceivedOne, "efa_gda_received",
-        flags receive status length immediate source_ah source_qpn arrival
+        flags receive status length immediate source_ah source_qpn
     );
-    expect_layout!(
-        text, NvshmemState, "nvshmemt_efa_gda_device_state",
-        size domain mapped queue gpu store_bytes
-    );
+    expect_layout!(text, NvshmemState, "nvshmemt_efa_gda_device_state", size handle queue gpu store_bytes);
     expect_layout!(
         text, Progress, "efa_gda_progress",
-        size reserved doorbell_index completed in_flight errors first_status first_request poison launches
+        size reserved completed in_flight poison errors first_status first_request
     );
+    expect(text, "EFA_GDA_ADDRESS_BYTES", ADDRESS_BYTES as i64);
     expect(text, "EFA_GDA_API_VERSION", API_VERSION.into());
     expect(text, "EFA_GDA_ACCESS_RELAXED_ORDERING", efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING as i64);
     for (name, code) in [

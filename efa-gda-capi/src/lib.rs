@@ -3,8 +3,6 @@
 //! Every function runs inside [`call`], which stops panics. A handle is a number that is looked up in a table and never
 //! dereferenced, so that the use of a closed handle, or of a handle of another kind, is an error.
 
-mod counter;
-mod domain;
 mod error;
 mod foreign;
 mod handles;
@@ -12,34 +10,29 @@ mod launch;
 #[cfg(test)]
 mod layout;
 mod nvshmem;
-mod processor;
+mod options;
+mod pointers;
 mod queue;
 mod receive;
 mod region;
 mod work;
 
-pub use counter::{
-    CounterInfo, efa_gda_counter_close, efa_gda_counter_describe, efa_gda_counter_open, efa_gda_counter_read,
-};
-pub use domain::{
-    efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open, efa_gda_domain_open_verbs,
-};
 pub use error::efa_gda_last_error;
 pub use launch::{
-    Progress, efa_gda_mapped_abort, efa_gda_mapped_begin_launch, efa_gda_mapped_end_launch,
-    efa_gda_mapped_poll, efa_gda_mapped_snapshot,
+    Progress, efa_gda_queue_abort, efa_gda_queue_begin_launch, efa_gda_queue_end_launch, efa_gda_queue_poll,
 };
 pub use nvshmem::{NvshmemState, nvshmemt_efa_gda_fini, nvshmemt_efa_gda_init_on_ep, nvshmemt_efa_gda_state};
+pub use options::QueueOptions;
+pub use pointers::{Bytes, In, Out, Text};
 pub use queue::{
-    MappedAttr, MappedInfo, efa_gda_mapped_address, efa_gda_mapped_close, efa_gda_mapped_describe,
-    efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_open, efa_gda_mapped_retain,
+    QueueInfo, efa_gda_queue_close, efa_gda_queue_describe, efa_gda_queue_destroy, efa_gda_queue_insert_peer,
+    efa_gda_queue_open, efa_gda_queue_retain,
 };
-pub use receive::{ReceivedOne, ReceivesToPost, efa_gda_mapped_post_receives, efa_gda_mapped_receive};
+pub use receive::{ReceivedOne, efa_gda_queue_post_receives, efa_gda_queue_receive};
 pub use region::{
-    RegionInfo, efa_gda_region_close, efa_gda_region_describe, efa_gda_region_register,
-    efa_gda_region_register_gpu,
+    efa_gda_region_close, efa_gda_region_keys, efa_gda_region_register, efa_gda_region_register_gpu,
 };
-pub use work::{Work, efa_gda_mapped_execute, efa_gda_mapped_wait};
+pub use work::{Work, efa_gda_queue_execute, efa_gda_queue_wait};
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,7 +43,7 @@ use efa_gda::queue::WorkRequest;
 use error::{Code, Fault};
 
 /// The version of the interface (`EFA_GDA_API_VERSION`). Every change of the interface increments it.
-const API_VERSION: u32 = 5;
+const API_VERSION: u32 = 6;
 
 /// A pointer to an opaque struct of `efa_gda.h`.
 pub type Handle = *mut c_void;
@@ -77,15 +70,10 @@ fn call(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
 
 /// As [`call`], for a body that returns a result: `name` is what messages call the pointer to it. A null pointer is
 /// refused before the body creates an object that would be lost.
-///
-/// # Safety
-/// `result` must be null or writable.
-unsafe fn call_for<T>(result: *mut T, name: &str, body: impl FnOnce() -> Result<T, Fault>) -> c_int {
+fn call_for<T: Copy>(result: Out<T>, name: &str, body: impl FnOnce() -> Result<T, Fault>) -> c_int {
     call(|| {
-        refuse_null(result, name)?;
-        let value = body()?;
-        // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { result.write(value) };
+        result.require(name)?;
+        result.set(body()?);
         Ok(())
     })
 }
@@ -96,39 +84,4 @@ fn bound(timeout_ns: u64) -> Duration {
         0 => WorkRequest::TIMEOUT,
         some => Duration::from_nanos(some),
     }
-}
-
-/// Refuses a null pointer.
-fn refuse_null<T>(pointer: *const T, name: &str) -> Result<(), Fault> {
-    if pointer.is_null() { Err(Fault::null(name)) } else { Ok(()) }
-}
-
-/// Reads a struct of the caller that begins with its size. Refuses null, and a struct that is shorter than `T`.
-///
-/// # Safety
-/// `source` must be null, or a struct whose first field is its size in bytes, all of which can be read.
-unsafe fn read_struct<T: Copy>(source: *const T, name: &str) -> Result<T, Fault> {
-    refuse_null(source, name)?;
-    // SAFETY: it is not null, and the caller guarantees that the first field can be read.
-    let size = unsafe { source.cast::<usize>().read_unaligned() };
-    if size < size_of::<T>() {
-        return Err(Fault::short(name, size, size_of::<T>()));
-    }
-    // SAFETY: the caller guarantees that `size` bytes can be read.
-    Ok(unsafe { source.read_unaligned() })
-}
-
-/// Writes `value` to a struct of the caller that begins with its size, which stays as the caller set it.
-///
-/// # Safety
-/// As for [`read_struct`], and the struct can be written.
-unsafe fn write_struct<T: Copy>(target: *mut T, name: &str, value: T) -> Result<(), Fault> {
-    // SAFETY: the caller guarantees it. The caller's size may be larger than T.
-    unsafe {
-        read_struct(target, name)?;
-        let size = target.cast::<usize>().read_unaligned();
-        target.write_unaligned(value);
-        target.cast::<usize>().write_unaligned(size);
-    }
-    Ok(())
 }

@@ -6,16 +6,15 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use efa_gda::ErrorKind;
 use efa_gda::fabric::{Domain, Info, Library, Query};
+use efa_gda::{ErrorKind, Options, Queue};
 use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
 
-use crate::domain::{self, Parts};
 use crate::error::{Code, Fault};
-use crate::processor::HOST;
-use crate::queue::{MappedAttr, QUEUES, begin_launch, describe, destroy, open_queue, release, with};
-use crate::{Handle, bound, call, foreign, write_struct};
+use crate::options::HOST;
+use crate::queue::{QUEUES, begin_launch, release, store_bytes, with};
+use crate::{Handle, Out, bound, call, foreign, options, queue};
 
 /// The variable that numbers the GPU.
 const GPU: &str = "EFA_GDA_GPU";
@@ -27,8 +26,7 @@ const GID: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct NvshmemState {
     pub(crate) size: usize,
-    pub(crate) domain: Handle,
-    pub(crate) mapped: Handle,
+    pub(crate) handle: Handle,
     pub(crate) queue: *mut efa_gda_queue,
     pub(crate) gpu: i32,
     pub(crate) store_bytes: u32,
@@ -72,46 +70,28 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_init_on_ep(domain: *mut c_void, ep: *m
         // SAFETY: the caller guarantees that the domain stays open until fini, and that calls of several threads on it
         // are allowed or do not happen.
         let borrowed = unsafe { Domain::borrow(fid, Some(info.clone())) };
-        let handle = Parts::insert_fabric(borrowed, info)?;
-        let opened = open(handle, gpu);
-        if opened.is_err() {
-            // Borrowed, so that nothing of the caller is closed.
-            let _ = domain::close(handle);
-        }
-        *state = Some(opened?);
+        let options = options::on_processor(Options::new(), gpu)?;
+        let queue = Queue::on_domain(&borrowed, &info, &options).map_err(options::with_hint)?;
+        *state = Some(begin(queue, gpu)?);
         Ok(())
     })
 }
 
-/// Opens a queue on the borrowed domain, and begins the launch.
-fn open(domain: Handle, gpu: i32) -> Result<NvshmemState, Fault> {
-    let attr = MappedAttr { gpu, ..MappedAttr::DEFAULT };
-    let mapped = open_queue(Parts::of(domain)?, &attr)?;
-    with(mapped, |open, queue| {
+/// Begins the launch.
+fn begin(queue: Queue, gpu: i32) -> Result<NvshmemState, Fault> {
+    let handle = queue::insert(queue);
+    with(handle, |open, queue| {
         open.of_init.store(true, Ordering::Relaxed);
         open.launches().push(begin_launch(queue));
-        Ok(NvshmemState {
-            size: 0,
-            domain,
-            mapped,
-            queue: queue.device_address(),
-            gpu,
-            store_bytes: describe(queue).store_bytes,
-        })
+        let (device, store_bytes) = (queue.device_address(), store_bytes(queue));
+        Ok(NvshmemState { size: 0, handle, queue: device, gpu, store_bytes })
     })
 }
 
 /// See `efa_gda_nvshmem.h`.
-///
-/// # Safety
-/// `state` must be null or a struct of the header with its size set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvshmemt_efa_gda_state(state: *mut NvshmemState) -> c_int {
-    call(|| {
-        let value = locked().ok_or_else(not_initialised)?;
-        // SAFETY: the caller guarantees a struct with its size.
-        unsafe { write_struct(state, "the state", value) }
-    })
+pub extern "C" fn nvshmemt_efa_gda_state(state: Out<NvshmemState>) -> c_int {
+    call(|| state.fill("the state", locked().ok_or_else(not_initialised)?))
 }
 
 /// See `efa_gda_nvshmem.h`.
@@ -119,27 +99,25 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_state(state: *mut NvshmemState) -> c_i
 pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
     call(|| {
         let mut state = locked();
-        let NvshmemState { domain, mapped, .. } = (*state).ok_or_else(not_initialised)?;
-        let open = QUEUES.get(mapped)?;
+        let NvshmemState { handle, .. } = (*state).ok_or_else(not_initialised)?;
+        let open = QUEUES.get(handle)?;
         if open.shared.launches().len() > 1 {
             open.shared.refuse_in_launch()?;
         }
         open.shared.launches().clear();
         drop(open);
-        let waited = with(mapped, |_, queue| Ok(queue.quiet(bound(0))?));
-        let destroyed = release(mapped, destroy);
+        let waited = with(handle, |_, queue| Ok(queue.quiet(bound(0))?));
+        let destroyed = release(handle, Queue::destroy);
         if destroyed.as_ref().is_err_and(|fault| fault.code() == Code::Busy) {
             // Kernels may still use the queue, which stays open.
-            with(mapped, |open, queue| {
+            with(handle, |open, queue| {
                 open.launches().push(begin_launch(queue));
                 Ok(())
             })?;
             return destroyed;
         }
         *state = None;
-        // Busy while the caller's regions are open. They keep the handle, which the caller then closes.
-        let closed = domain::close(domain);
-        waited.map(drop).and(destroyed).and(closed)
+        waited.map(drop).and(destroyed)
     })
 }
 

@@ -1,32 +1,33 @@
-//! Mapped queues: open, describe, insert peers, retain regions, close.
+//! Queues: open, describe, insert peers, retain regions, close.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::doorbell::DoorbellMode;
-use efa_gda::queue::{StoreWidth, device_peer};
-use efa_gda::{Queue, Refused};
-use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use efa_gda::queue::device_peer;
+use efa_gda::wire::EntrySize;
+use efa_gda::{OpenDomain, Queue, Refused, Source};
+use efa_gda_sys::device::efa_gda_peer;
 
-use crate::counter::CounterOfQueue;
-use crate::domain::{Opened, Parts};
-use crate::error::{Code, Fault};
+use crate::error::{Code, Fault, write_text};
 use crate::handles::Table;
-use crate::processor::{self, HOST};
+use crate::options::{COUNTERS, HOST, QueueOptions, REQUEST_TABLE, WIDE_ENTRIES};
 use crate::region;
-use crate::{Handle, call, call_for, read_struct, refuse_null, write_struct};
+use crate::{Bytes, Handle, In, Out, call, call_for};
 
-pub(crate) static QUEUES: Table<Queue, OpenQueue> = Table::new("mapped queue", 3 << 32);
+pub(crate) static QUEUES: Table<Queue, OpenQueue> = Table::new("queue", 3 << 32);
 
-pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
-pub(crate) const COUNTERS: u32 = 1 << 1;
-/// Only in what `efa_gda_mapped_describe` returns.
+/// Only in what `efa_gda_queue_describe` returns.
+const COMPLETIONS_IN_GPU: u32 = 1 << 4;
 #[cfg(feature = "cuda")]
-pub(crate) const RELAYED: u32 = 1 << 2;
+const RELAYED: u32 = 1 << 5;
 
-/// More bytes than any raw address has.
-const MAX_ADDRESS: usize = 4096;
+/// `EFA_GDA_ADDRESS_BYTES`.
+pub(crate) const ADDRESS_BYTES: usize = 32;
+
+/// Bytes of `efa_gda_queue_info::adapter`.
+const NAME_BYTES: usize = 64;
 
 /// Ends the waits of a queue (true), or lets waits run again. It is called while another thread holds the queue's lock.
 type Abort = Box<dyn Fn(bool) + Send + Sync>;
@@ -41,95 +42,31 @@ pub(crate) struct OpenQueue {
     /// Whether `nvshmemt_efa_gda_init_on_ep` opened the queue: the first launch is then the library's, and
     /// `nvshmemt_efa_gda_fini` alone ends it and closes the queue.
     pub(crate) of_init: AtomicBool,
-    _counter: Option<CounterOfQueue>,
-    _parts: Parts,
+    /// Registers memory and opens further queues without the queue's lock.
+    pub(crate) domain: OpenDomain,
 }
 
-/// `struct efa_gda_mapped_attr`.
+/// `struct efa_gda_queue_info`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct MappedAttr {
+pub struct QueueInfo {
     pub(crate) size: usize,
-    pub(crate) completions: u32,
-    pub(crate) peers: u32,
-    pub(crate) gpu: i32,
+    pub(crate) address: [u8; ADDRESS_BYTES],
+    pub(crate) adapter: [c_char; NAME_BYTES],
+    pub(crate) source: u32,
     pub(crate) doorbell: u32,
-    pub(crate) store_width: u32,
     pub(crate) flags: u32,
-    pub(crate) requests: u32,
-    pub(crate) receives: u32,
-    pub(crate) counter: Handle,
-    pub(crate) counted: u64,
-}
-
-impl MappedAttr {
-    /// What a struct of zeroes selects, for the host's processor.
-    pub(crate) const DEFAULT: Self = Self {
-        size: 0,
-        completions: 0,
-        peers: 0,
-        gpu: HOST,
-        doorbell: 0,
-        store_width: 0,
-        flags: 0,
-        requests: 0,
-        receives: 0,
-        counter: std::ptr::null_mut(),
-        counted: 0,
-    };
-
-    /// Whether the caller set this flag.
-    pub(crate) fn has(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// Converts a value of `enum efa_gda_doorbell_mode`.
-    fn doorbell_mode(&self) -> Result<Option<DoorbellMode>, Fault> {
-        Ok(match self.doorbell {
-            0 => None,
-            1 => Some(DoorbellMode::Direct),
-            2 => Some(DoorbellMode::Record),
-            3 => Some(DoorbellMode::Staged),
-            other => {
-                return Err(Fault::argument(format_args!(
-                    "doorbell {other} is unknown; expected 0 to 3, a value of enum efa_gda_doorbell_mode"
-                )));
-            }
-        })
-    }
-
-    /// Converts a value of `enum efa_gda_store_width`.
-    fn store_width(&self) -> Result<StoreWidth, Fault> {
-        match self.store_width {
-            0 => Ok(StoreWidth::Auto),
-            8 => Ok(StoreWidth::Eight),
-            16 => Ok(StoreWidth::Sixteen),
-            other => Err(Fault::argument(format_args!(
-                "store_width {other} is unknown; expected 0, 8 or 16, a value of enum efa_gda_store_width"
-            ))),
-        }
-    }
-}
-
-/// `struct efa_gda_mapped_info`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct MappedInfo {
-    pub(crate) size: usize,
     pub(crate) entry_size: u32,
     pub(crate) num_entries: u32,
-    pub(crate) max_batch: u32,
-    pub(crate) completion_size: u32,
-    pub(crate) completions: u32,
     pub(crate) receives: u32,
     pub(crate) qpn: u32,
-    pub(crate) doorbell: u32,
-    pub(crate) completions_in_gpu: u32,
-    pub(crate) max_inline: u32,
-    pub(crate) max_rdma_size: u64,
-    pub(crate) max_msg_size: u64,
     pub(crate) store_bytes: u32,
-    pub(crate) flags: u32,
+    pub(crate) max_message: u64,
+    pub(crate) max_rdma: u64,
+    pub(crate) max_inline: u32,
+    pub(crate) counter_gpu: i32,
+    pub(crate) successes: u64,
+    pub(crate) failures: u64,
 }
 
 impl OpenQueue {
@@ -142,7 +79,7 @@ impl OpenQueue {
         let mut launches = self.launches();
         if launches.len() <= usize::from(self.of_init.load(Ordering::Relaxed)) {
             return Err(Fault::argument(
-                "no launch uses the queue: each efa_gda_mapped_begin_launch is ended once",
+                "no launch uses the queue: each efa_gda_queue_begin_launch is ended once",
             ));
         }
         launches.pop();
@@ -160,7 +97,7 @@ impl OpenQueue {
             launches => {
                 let launches = launches - usize::from(of_init);
                 let text = format!(
-                    "{launches} launch(es) use the queue; call efa_gda_mapped_end_launch once for each, after its \
+                    "{launches} launch(es) use the queue; call efa_gda_queue_end_launch once for each, after its \
                      kernels have ended"
                 );
                 Err(Fault::new(Code::Busy, text))
@@ -185,77 +122,24 @@ pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
     }
 }
 
-/// Returns the flags that a queue was opened with.
-pub(crate) fn flags_of(state: &efa_gda_queue) -> u32 {
-    let request_table = if state.requests.done.is_null() { 0 } else { REQUEST_TABLE };
-    let counters = if state.counters.success.is_null() { 0 } else { COUNTERS };
-    request_table | counters
-}
-
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `attr` must be null or a struct of the header with its size set. `queue` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_open(
-    domain: Handle,
-    attr: *const MappedAttr,
-    queue: *mut Handle,
-) -> c_int {
-    let body = || {
-        // SAFETY: the caller guarantees a struct with its size.
-        let attr = unsafe { read_struct(attr, "the queue's attributes") }?;
-        open_queue(Parts::of(domain)?, &attr)
-    };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(queue, "the pointer to the queue", body) }
+pub extern "C" fn efa_gda_queue_open(options: In<QueueOptions>, queue: Out<Handle>) -> c_int {
+    call_for(queue, "the pointer to the queue", || {
+        let options = options.read("the queue's options")?;
+        Ok(insert(options.unwrap_or(QueueOptions::DEFAULT).open()?))
+    })
 }
 
-/// Opens a queue with the caller's attributes, and returns its handle.
-pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<Handle, Fault> {
-    let unknown = attr.flags & !(REQUEST_TABLE | COUNTERS);
-    if unknown != 0 {
-        return Err(Fault::argument(format_args!(
-            "flags {unknown:#x} are unknown; enum efa_gda_mapped_flags has the known ones"
-        )));
-    }
-    let counter = CounterOfQueue::of(attr.counter, attr.counted)?;
-    let queue = open_on(&parts, attr, counter.as_ref())?;
-    let abort = abort(&queue);
+/// Returns the handle of an open queue.
+pub(crate) fn insert(queue: Queue) -> Handle {
     let open = OpenQueue {
-        abort,
+        abort: abort(&queue),
         launches: Mutex::default(),
         of_init: AtomicBool::new(false),
-        _counter: counter,
-        _parts: parts,
+        domain: queue.domain().clone(),
     };
-    Ok(QUEUES.insert(queue, open))
-}
-
-fn open_on(parts: &Parts, attr: &MappedAttr, counter: Option<&CounterOfQueue>) -> Result<Queue, Fault> {
-    let mut options = processor::options(attr.gpu, attr.doorbell_mode()?)?.store_width(attr.store_width()?);
-    if attr.has(REQUEST_TABLE) {
-        options = options.request_table();
-    }
-    if attr.has(COUNTERS) {
-        options = options.counters();
-    }
-    if let Some(of) = counter {
-        options = options.counter(of.counter(), of.counted);
-    }
-    let options = options
-        .peers(attr.peers as usize)
-        .requests(attr.requests)
-        .receives(attr.receives)
-        .completions(attr.completions);
-    let opened = match &parts.layer {
-        Opened::Fabric { domain, info, .. } => Queue::on_domain(domain, info, &options),
-        Opened::Verbs { domain, wide_entries: false } => Queue::on_protection_domain(domain, &options),
-        Opened::Verbs { domain, wide_entries: true } => {
-            Queue::on_protection_domain(domain, &options.wide_entries())
-        }
-    };
-    opened.map_err(processor::with_hint)
+    QUEUES.insert(queue, open)
 }
 
 fn abort(queue: &Queue) -> Abort {
@@ -279,109 +163,98 @@ pub(crate) fn begin_launch(queue: &Queue) -> Launch {
     }
 }
 
-/// Returns the queue's geometry and limits, with `size` 0.
-pub(crate) fn describe(queue: &Queue) -> MappedInfo {
-    // The host's processor stores 8 bytes at a time.
-    let (store_bytes, relayed) = (8, 0);
+/// Returns the widest stores of kernels, in bytes.
+pub(crate) fn store_bytes(queue: &Queue) -> u32 {
     #[cfg(feature = "cuda")]
-    let (store_bytes, relayed) = queue.on_gpu().map_or((store_bytes, relayed), |queue| {
-        (queue.store_bytes(), queue.relayed().map_or(0, |_| RELAYED))
-    });
-    let queue = queue.mapped();
-    let (exposure, limits) = (queue.exposure(), queue.limits());
-    let completions = queue.endpoint().and_then(|endpoint| endpoint.send_completions().device());
-    MappedInfo {
-        size: 0,
-        entry_size: exposure.sq.entry_size.bytes() as u32,
-        num_entries: exposure.sq.num_entries,
-        max_batch: exposure.sq.max_batch,
-        completion_size: exposure.cq.entry_size,
-        completions: exposure.cq.num_entries,
-        receives: limits.receives,
-        qpn: queue.number().get().into(),
-        doorbell: doorbell_number(queue.doorbell_mode()),
-        completions_in_gpu: completions.is_some().into(),
-        max_inline: limits.inline_send as u32,
-        max_rdma_size: limits.rdma,
-        max_msg_size: limits.message,
-        store_bytes,
-        flags: flags_of(&queue.state()) | relayed,
+    if let Some(queue) = queue.on_gpu() {
+        return queue.store_bytes();
     }
+    #[cfg(not(feature = "cuda"))]
+    let _ = queue;
+    // The host's processor stores 8 bytes at a time.
+    8
 }
 
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `info` must be null or a struct of the header with its size set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut MappedInfo) -> c_int {
-    call(|| {
-        let value = with(queue, |_, queue| Ok(describe(queue)))?;
-        // SAFETY: the caller guarantees a struct with its size.
-        unsafe { write_struct(info, "the queue's info", value) }
+/// Returns the flags that the queue has.
+fn flags(queue: &Queue) -> u32 {
+    let state = queue.mapped().state();
+    let completions = queue.mapped().endpoint().and_then(|endpoint| endpoint.send_completions().device());
+    #[cfg(feature = "cuda")]
+    let relayed = queue.on_gpu().is_some_and(|queue| queue.relayed().is_some());
+    [
+        (REQUEST_TABLE, !state.requests.done.is_null()),
+        (COUNTERS, !state.counters.success.is_null()),
+        (WIDE_ENTRIES, queue.mapped().exposure().sq.entry_size == EntrySize::B128),
+        (COMPLETIONS_IN_GPU, completions.is_some()),
+        #[cfg(feature = "cuda")]
+        (RELAYED, relayed),
+    ]
+    .iter()
+    .fold(0, |flags, (flag, set)| if *set { flags | flag } else { flags })
+}
+
+/// Returns the queue's address, geometry and limits, with `size` 0.
+fn describe(queue: &Queue) -> Result<QueueInfo, Fault> {
+    let address = queue.address()?;
+    let address = address.try_into().map_err(|address: Vec<u8>| {
+        let text = format!("the queue's address has {} bytes, expected {ADDRESS_BYTES}", address.len());
+        Fault::new(Code::Internal, text)
+    })?;
+    let mut adapter = [0; NAME_BYTES];
+    for (to, from) in adapter[..NAME_BYTES - 1].iter_mut().zip(queue.adapter().bytes()) {
+        *to = from as c_char;
+    }
+    let counter = queue.counter();
+    let (exposure, limits) = (queue.mapped().exposure(), queue.mapped().limits());
+    Ok(QueueInfo {
+        size: 0,
+        address,
+        adapter,
+        source: if queue.source() == Source::Libfabric { 1 } else { 2 },
+        doorbell: doorbell_number(queue.doorbell_mode()),
+        flags: flags(queue),
+        entry_size: exposure.sq.entry_size.bytes() as u32,
+        num_entries: exposure.sq.num_entries,
+        receives: limits.receives,
+        qpn: queue.mapped().number().get().into(),
+        store_bytes: store_bytes(queue),
+        max_message: limits.message,
+        max_rdma: limits.rdma,
+        max_inline: limits.inline_send as u32,
+        counter_gpu: counter.and_then(|words| words.device).unwrap_or(HOST),
+        successes: counter.map_or(0, |words| words.success),
+        failures: counter.map_or(0, |words| words.error),
     })
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `length` must be null, or readable and writable. `address` must be null or have that many writable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_address(
+pub extern "C" fn efa_gda_queue_describe(
     queue: Handle,
-    address: *mut c_void,
-    length: *mut usize,
+    info: Out<QueueInfo>,
+    refused: Out<*const c_char>,
 ) -> c_int {
     call(|| {
-        refuse_null(length, "the pointer to the length")?;
-        let bytes = with(queue, |_, queue| Ok(queue.address()?))?;
-        // SAFETY: it is not null, and the caller guarantees that it is readable and writable.
-        let capacity = unsafe { length.replace(bytes.len()) };
-        refuse_null(address, "the buffer for the address")?;
-        if capacity < bytes.len() {
-            return Err(Fault::argument(format_args!(
-                "the address of this queue has {needed} bytes, and the buffer has {capacity}; call again with a buffer \
-                 of {needed} bytes, the number that *length holds now",
-                needed = bytes.len()
-            )));
-        }
-        // SAFETY: the caller guarantees `capacity` bytes, which are enough.
-        unsafe { address.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let (value, text) = with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
+        info.fill("the queue's info", value)?;
+        write_text(&refused, &text);
         Ok(())
     })
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `address` must be null or have `length` readable bytes. `peer` must be null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
-    queue: Handle,
-    address: *const c_void,
-    length: usize,
-    peer: *mut efa_gda_peer,
-) -> c_int {
-    let body = || {
-        refuse_null(address, "the peer's address")?;
-        if length > MAX_ADDRESS {
-            return Err(Fault::argument(format_args!(
-                "the peer's address: {length} bytes are too many; expected the bytes and the length that \
-                 efa_gda_mapped_address returned to the peer"
-            )));
-        }
-        // SAFETY: it is not null, and the caller guarantees the length.
-        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
-        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(bytes)?))?;
+pub extern "C" fn efa_gda_queue_insert_peer(queue: Handle, address: Bytes, peer: Out<efa_gda_peer>) -> c_int {
+    call_for(peer, "the pointer to the peer", || {
+        let address = address.require::<ADDRESS_BYTES>("the peer's address")?;
+        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
         Ok(device_peer(inserted))
-    };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(peer, "the pointer to the peer", body) }
+    })
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_retain(queue: Handle, region: Handle) -> c_int {
+pub extern "C" fn efa_gda_queue_retain(queue: Handle, region: Handle) -> c_int {
     call(|| {
         let region = region::region(region)?;
         with(queue, |_, queue| Ok(queue.retain(&region).map(drop)?))
@@ -390,34 +263,20 @@ pub extern "C" fn efa_gda_mapped_retain(queue: Handle, region: Handle) -> c_int 
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
-    call(|| release(queue, close))
+pub extern "C" fn efa_gda_queue_close(queue: Handle) -> c_int {
+    call(|| release(queue, Queue::close))
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
-    call(|| release(queue, destroy))
-}
-
-/// Closes a queue.
-fn close(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
-    queue.close().map_err(not_closed)
-}
-
-/// Destroys a queue.
-pub(crate) fn destroy(queue: Queue) -> Result<(), (Fault, Option<Queue>)> {
-    queue.destroy().map_err(not_closed)
-}
-
-fn not_closed(error: Refused<Queue>) -> (Fault, Option<Queue>) {
-    (error.error.into(), error.queue.map(|queue| *queue))
+pub extern "C" fn efa_gda_queue_destroy(queue: Handle) -> c_int {
+    call(|| release(queue, Queue::destroy))
 }
 
 /// Closes or destroys a queue that no launch uses. Removes its handle, unless the queue is handed back.
 pub(crate) fn release(
     handle: Handle,
-    how: impl FnOnce(Queue) -> Result<(), (Fault, Option<Queue>)>,
+    how: impl FnOnce(Queue) -> Result<(), Refused<Queue>>,
 ) -> Result<(), Fault> {
     QUEUES.close(handle, |driven, open| {
         if let Err(fault) = open.refuse_in_launch() {
@@ -425,7 +284,7 @@ pub(crate) fn release(
         }
         match how(driven) {
             Ok(()) => (None, Ok(())),
-            Err((fault, back)) => (back, Err(fault)),
+            Err(refused) => (refused.queue.map(|queue| *queue), Err(refused.error.into())),
         }
     })
 }

@@ -5,34 +5,31 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, RegionOrdering};
+use efa_gda::OpenDomain;
+use efa_gda::memory::{Access, DeviceMemory, Dmabuf};
 use efa_gda::queue::Region;
+use efa_gda::wire::LocalKey;
 use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
-use crate::domain::{Opened, Parts};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::{Handle, call, call_for, write_struct};
+use crate::queue::QUEUES;
+use crate::{Handle, Out, call, call_for};
 
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
 
 struct OpenRegion {
     region: Region,
-    is_dmabuf: bool,
-    parts: Parts,
+    lkey: LocalKey,
 }
 
-/// `struct efa_gda_region_info`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RegionInfo {
-    pub(crate) size: usize,
-    pub(crate) address: u64,
-    pub(crate) length: u64,
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
-    pub(crate) is_dmabuf: u32,
-    pub(crate) relaxed_ordering: u32,
+/// Registers memory for the domain of a queue with `register`, and returns the region's handle.
+fn open(queue: Handle, register: impl FnOnce(&OpenDomain) -> Result<Region, Fault>) -> Result<Handle, Fault> {
+    // Without the queue's lock, which a wait holds.
+    let queue = QUEUES.get(queue)?;
+    let region = register(&queue.shared.domain)?;
+    let lkey = queue.shared.domain.local_key(&region)?;
+    Ok(REGIONS.insert(OpenRegion { region, lkey }, ()))
 }
 
 /// Returns the open region of a handle.
@@ -57,27 +54,19 @@ fn access(bits: u64) -> Result<Access, Fault> {
 /// The memory must be as the header demands. `region` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_region_register(
-    domain: Handle,
+    queue: Handle,
     start: *mut c_void,
     length: usize,
     access_bits: u64,
-    region: *mut Handle,
+    region: Out<Handle>,
 ) -> c_int {
     let body = || {
-        let parts = Parts::of(domain)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Fault::null("the memory"))?;
         let access = access(access_bits)?;
         // SAFETY: the caller guarantees that the memory stays mapped until the region is closed.
-        let region = unsafe {
-            match &parts.layer {
-                Opened::Fabric { domain, .. } => domain.register_foreign(start, length, access)?,
-                Opened::Verbs { domain, .. } => domain.register_foreign(start, length, access)?,
-            }
-        };
-        Ok(REGIONS.insert(OpenRegion { region, is_dmabuf: false, parts }, ()))
+        open(queue, |domain| Ok(unsafe { domain.register_foreign(start, length, access) }?))
     };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(region, "the pointer to the region", body) }
+    call_for(region, "the pointer to the region", body)
 }
 
 /// See `efa_gda.h`.
@@ -87,17 +76,16 @@ pub unsafe extern "C" fn efa_gda_region_register(
 /// null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_region_register_gpu(
-    domain: Handle,
+    queue: Handle,
     address: u64,
     length: usize,
     gpu: c_int,
     dmabuf: c_int,
     offset: u64,
     access_bits: u64,
-    region: *mut Handle,
+    region: Out<Handle>,
 ) -> c_int {
     let body = || {
-        let parts = Parts::of(domain)?;
         let access = access(access_bits)?;
         if gpu < 0 {
             return Err(Fault::argument(format_args!("GPU {gpu}: expected 0 or more")));
@@ -107,17 +95,9 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
         let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
         let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
-        let (region, is_dmabuf) = match &parts.layer {
-            Opened::Fabric { domain, .. } => {
-                let (region, why) = domain.register_device(memory, access)?;
-                (region, why.is_none())
-            }
-            Opened::Verbs { domain, .. } => (domain.register_device(memory, access)?, true),
-        };
-        Ok(REGIONS.insert(OpenRegion { region, is_dmabuf, parts }, ()))
+        open(queue, |domain| Ok(domain.register_device(memory, access)?))
     };
-    // SAFETY: the caller guarantees that it is null or writable.
-    unsafe { call_for(region, "the pointer to the region", body) }
+    call_for(region, "the pointer to the region", body)
 }
 
 /// Duplicates the caller's descriptor of a dmabuf. The inner error is the reason why there is none.
@@ -136,30 +116,14 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `info` must be null or a struct of the header with its size set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
+pub extern "C" fn efa_gda_region_keys(region: Handle, lkey: Out<u32>, rkey: Out<u32>) -> c_int {
     call(|| {
-        let value = REGIONS.with(handle, |open, _| {
-            let lkey = match &open.parts.layer {
-                Opened::Fabric { ops, .. } => ops.get_mr_lkey(&open.region)?,
-                Opened::Verbs { domain, .. } => domain.local_key(&open.region)?,
-            };
-            let (remote, ordering) = (open.region.remote(), open.region.ordering());
-            Ok(RegionInfo {
-                size: 0,
-                address: remote.address,
-                length: remote.length,
-                lkey: lkey.get(),
-                rkey: remote.key.get(),
-                is_dmabuf: open.is_dmabuf.into(),
-                relaxed_ordering: (ordering == RegionOrdering::Relaxed).into(),
-            })
-        })?;
-        // SAFETY: the caller guarantees a struct with its size.
-        unsafe { write_struct(info, "the region's info", value) }
+        REGIONS.with(region, |open, _| {
+            lkey.set(open.lkey.get());
+            rkey.set(open.region.remote_key().get());
+            Ok(())
+        })
     })
 }
 

@@ -10,7 +10,7 @@ use efa_gda_sys::device::{self, efa_gda_peer};
 use crate::error::Fault;
 use crate::queue::with;
 use crate::region;
-use crate::{Handle, bound, call, read_struct};
+use crate::{Handle, In, bound, call};
 
 /// `struct efa_gda_work`.
 #[repr(C)]
@@ -18,16 +18,15 @@ use crate::{Handle, bound, call, read_struct};
 pub struct Work {
     pub(crate) size: usize,
     pub(crate) peer: efa_gda_peer,
-    pub(crate) local: Handle,
-    pub(crate) local_offset: u64,
     pub(crate) remote_address: u64,
     pub(crate) rkey: u32,
     pub(crate) op: u32,
+    pub(crate) local: Handle,
+    pub(crate) local_offset: u64,
     pub(crate) bytes: u64,
     pub(crate) count: u64,
     pub(crate) timeout_ns: u64,
     pub(crate) immediate: u32,
-    pub(crate) reserved: u32,
 }
 
 impl Work {
@@ -72,14 +71,10 @@ impl Work {
 }
 
 /// See `efa_gda.h`.
-///
-/// # Safety
-/// `work` must be null or a struct of the header with its size set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_execute(queue: Handle, work: *const Work) -> c_int {
+pub extern "C" fn efa_gda_queue_execute(queue: Handle, work: In<Work>) -> c_int {
     call(|| {
-        // SAFETY: the caller guarantees a struct with its size.
-        let work = unsafe { read_struct(work, "the work") }?;
+        let work = work.require("the work")?;
         let work = work.request(&region::region(work.local)?)?;
         with(queue, |open, queue| {
             open.refuse_in_launch()?;
@@ -91,7 +86,7 @@ pub unsafe extern "C" fn efa_gda_mapped_execute(queue: Handle, work: *const Work
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
+pub extern "C" fn efa_gda_queue_wait(queue: Handle, timeout_ns: u64) -> c_int {
     call(|| {
         with(queue, |open, queue| {
             open.refuse_in_launch()?;

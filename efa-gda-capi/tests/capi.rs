@@ -1,5 +1,5 @@
-//! The C interface on the software adapter: programs in C (`capi/transport.c`) and C++ (`capi/signal.cpp`) that link
-//! `libefa_gda.so`, and the library's exports.
+//! The C interface on the software adapter: programs in C (`capi/transport.c` and the example) and C++
+//! (`capi/signal.cpp`) that link `libefa_gda.so`, and the library's exports.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -76,29 +76,30 @@ fn strict(mut compiler: Command) -> Command {
     compiler
 }
 
-/// The languages of the programs.
+/// The programs.
 #[derive(Clone, Copy)]
-enum Language {
-    C,
-    Cplusplus,
+enum Program {
+    /// In C, every function: its argument names a test.
+    Transport,
+    /// In C, the example.
+    Put,
+    /// In C++, with kernels on the host executor.
+    Signal,
 }
 
 /// Compiles and links a program in `folder`. Returns None, with the skip recorded, where there is no compiler.
-fn program(language: Language, folder: &TempDir) -> Option<PathBuf> {
+fn program(program: Program, folder: &TempDir) -> Option<PathBuf> {
     let file = folder.path().join("program");
-    let tests = root().join("tests/capi");
-    let mut command = match language {
-        Language::C => {
-            let mut command = strict(compile::c());
-            command.arg("-std=c11").arg(tests.join("transport.c"));
-            command
-        }
-        Language::Cplusplus => {
-            let mut command = strict(compile::cxx());
-            // Of the host executor, on which the program's kernels run.
+    let mut command = match program {
+        Program::Transport | Program::Put => strict(compile::c()),
+        Program::Signal => strict(compile::cxx()),
+    };
+    match program {
+        Program::Transport => command.arg("-std=c11").arg(root().join("tests/capi/transport.c")),
+        Program::Put => command.arg("-std=c11").arg(root().join("examples/put.c")),
+        Program::Signal => {
             command.args(["-std=c++17", "-O1"]).arg(root().join("kernels/host/lanes.cpp"));
-            command.arg(tests.join("signal.cpp"));
-            command
+            command.arg(root().join("tests/capi/signal.cpp"))
         }
     };
     let folder = libraries().installed.path();
@@ -108,30 +109,60 @@ fn program(language: Language, folder: &TempDir) -> Option<PathBuf> {
     compile(&mut command).then_some(file)
 }
 
-/// Runs a program on the software adapter.
-fn run_on_soft(language: Language, arguments: &[&str], variables: &[(&str, &str)]) {
+/// Runs a program on the software adapter, once with each word, or without arguments.
+fn run_on_soft(of: Program, words: &[&str], variables: &[(&str, &str)]) {
     // Before the child starts, whose time is bounded.
     libraries();
     with_soft_adapter(variables, |_| {
         let folder = TempDir::new("capi");
-        let Some(program) = program(language, &folder) else { return };
-        let output = output(Command::new(&program).args(arguments));
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?} ended with {}: {text}", output.status);
+        let Some(program) = program(of, &folder) else { return };
+        for word in words {
+            let output = output(Command::new(&program).args(word.split_whitespace()));
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{word:?} ended with {}: {text}", output.status);
+        }
     });
 }
 
 /// Runs a test of the C program.
 fn in_c(name: &str, variables: &[(&str, &str)]) {
-    run_on_soft(Language::C, &[name], variables);
+    run_on_soft(Program::Transport, &[name], variables);
 }
 
 /// Lets libfabric before 2.5 open completion counters.
 const COUNTERS: &[(&str, &str)] = &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
 
 #[test]
+fn the_example_puts_in_every_doorbell_mode_and_its_page_shows_it() {
+    let source = std::fs::read_to_string(root().join("examples/put.c")).unwrap();
+    let main: Vec<_> = source.lines().skip_while(|line| !line.starts_with("int main")).collect();
+    assert!(main.len() <= 40, "main of examples/put.c has {} lines", main.len());
+    let page = std::fs::read_to_string(root().join("../docs/c.md")).unwrap();
+    let shown = page.split("```c\n").nth(1).and_then(|block| block.split("```").next());
+    assert_eq!(shown, Some(&*source), "the first block of C in docs/c.md");
+    run_on_soft(Program::Put, &["", "record", "staged"], &[]);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn the_example_puts_through_a_gpu_in_every_doorbell_mode() {
+    let words = ["gpu", "gpu record", "gpu staged"];
+    run_on_soft(Program::Put, &words, &efa_gda_test_support::cuda::VARIABLES);
+}
+
+#[test]
 fn a_put_from_c_arrives_and_everything_closes() {
     in_c("put", &[]);
+}
+
+#[test]
+fn regions_close_before_and_after_their_queue_and_serve_queues_beside_it() {
+    in_c("order", &[]);
+}
+
+#[test]
+fn registration_and_abort_do_not_wait_for_a_thread_that_waits_on_the_queue() {
+    in_c("threads", &[]);
 }
 
 #[cfg(feature = "cuda")]
@@ -148,6 +179,12 @@ fn completions_are_relayed_to_a_gpu_that_cannot_map_the_completion_queue() {
     // The pretended driver registers send queue, doorbell and completion queue, in this order.
     let refused = [("EFA_GDA_TEST_GPU", "0"), ("EFA_GDA_TEST_RELAYED", "1"), ("PRETEND_GPU_REFUSES", "3")];
     in_c("put", &[&efa_gda_test_support::cuda::VARIABLES[..], &refused].concat());
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_queue_says_what_it_could_not_use_and_why() {
+    in_c("refused", &[&efa_gda_test_support::cuda::VARIABLES[..], &[("EFA_GDA_TEST_GPU", "0")]].concat());
 }
 
 #[cfg(feature = "cuda")]
@@ -180,7 +217,7 @@ fn counters_count_for_a_queue_and_for_its_peer_in_c() {
 #[test]
 fn a_cplusplus_program_signals_behind_its_data_and_waits_for_its_own_requests() {
     let reordered = [("SOFTEFA_REORDER", "48"), ("SOFTEFA_INTERVAL_US", "20")];
-    run_on_soft(Language::Cplusplus, &[], &reordered);
+    run_on_soft(Program::Signal, &[""], &reordered);
 }
 
 #[test]
@@ -189,7 +226,7 @@ fn writes_to_a_region_with_relaxed_ordering_may_be_late_in_c() {
 }
 
 #[test]
-fn a_snapshot_reaches_c_whole_and_truncated() {
+fn a_snapshot_reaches_c() {
     in_c("snapshot", &[]);
 }
 

@@ -90,4 +90,4 @@ mod readable;
 
 pub use efa_gda_wire as wire;
 pub use error::{Error, ErrorKind, Progress, Refused, Result};
-pub use open::{Counter, Options, Queue, Source};
+pub use open::{OpenDomain, Options, Queue, Source};

@@ -1,6 +1,7 @@
 //! A queue in one call: the library that opens it, the processor that drives it and the doorbell are values.
 
 mod close;
+mod domain;
 mod options;
 mod processor;
 
@@ -19,14 +20,16 @@ use crate::fabric::{Bindings, Domain, Fabric, Info, Library, Query};
 use crate::gpu::GpuMemory;
 #[cfg(feature = "cuda")]
 use crate::gpu_queue::{GpuQueue, LaunchGuard};
-use crate::memory::{Access, Buffer, CountedOperations};
+use crate::memory::{Access, Buffer, CountedOperations, CounterWords};
 use crate::queue::{
     MappedQueue, PostedReceives, Received, Receives, Region, Snapshot, WorkReport, WorkRequest,
 };
 #[cfg(feature = "verbs")]
 use crate::verbs::{self, Capability, Context, ProtectionDomain, QueuePair, QueuePairOptions};
 
-pub use options::{Counter, Options, Source};
+use domain::Layer;
+pub use domain::OpenDomain;
+pub use options::{Options, Source};
 use processor::Processor;
 
 /// Peers that a queue's address vector is made for, unless [`Options::peers`] states another number.
@@ -37,9 +40,6 @@ const ENTRIES: u32 = 256;
 
 /// Entries of a completion queue on which nothing completes.
 const UNUSED: usize = 64;
-#[cfg(feature = "verbs")]
-const OTHER_COUNTER: &str =
-    "the counter and the queue are of different libraries; open the counter on the queue's domain";
 
 /// A queue of an EFA adapter, open and mapped, with everything that it needs. Whether libfabric or rdma-core opened it,
 /// and whether this host's CPU or a GPU drives it, are values of [`Options`].
@@ -69,8 +69,15 @@ const OTHER_COUNTER: &str =
 pub struct Queue {
     // Dropped in this order.
     driven: Driven,
+    opened: Opened,
+}
+
+/// What a queue was opened with, beside the processor.
+#[derive(Debug)]
+struct Opened {
     domain: OpenDomain,
     refused: Vec<String>,
+    counter: Option<CounterWords>,
 }
 
 /// A mapped queue and the processor that drives it.
@@ -79,14 +86,6 @@ enum Driven {
     Host(Box<MappedQueue>),
     #[cfg(feature = "cuda")]
     Gpu(Box<GpuQueue>),
-}
-
-/// What registers the queue's memory.
-#[derive(Debug)]
-enum OpenDomain {
-    Libfabric(Domain),
-    #[cfg(feature = "verbs")]
-    RdmaCore(ProtectionDomain),
 }
 
 /// Makes a call that the queues of both processors have, and converts its error.
@@ -124,7 +123,7 @@ impl Queue {
                 {
                     let mut queue =
                         Self::open_rdma_core(options).map_err(|second| first.and_rdma_core(&second))?;
-                    queue.refused.insert(0, format!("libfabric: {first}"));
+                    queue.opened.refused.insert(0, format!("libfabric: {first}"));
                     Ok(queue)
                 }
                 Err(first) => Err(first),
@@ -152,17 +151,16 @@ impl Queue {
         let mut refused: Vec<String> = why.into_iter().collect();
         // With counters, nothing reads the completion queue, so receives cannot complete there.
         let receives = if options.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
-        let mut counters = match &options.counter {
-            Some((Counter::Libfabric(counter), counted)) => vec![(counter.clone(), *counted)],
-            #[cfg(feature = "verbs")]
-            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
-            None => Vec::new(),
-        };
-        if options.counters {
+        let mut counters = Vec::new();
+        for counted in
+            options.counted.into_iter().chain(options.counters.then_some(CountedOperations::TRANSMIT))
+        {
             let (counter, why) = processor.counter(&ops)?;
             refused.extend(why);
-            counters.push((counter, CountedOperations::TRANSMIT));
+            counters.push((counter, counted));
         }
+        let counter = counters.first().filter(|_| options.counted.is_some());
+        let counter = counter.and_then(|(counter, _)| counter.words());
         let bindings = Bindings {
             address_vector: &addresses,
             send_completions: &completions,
@@ -171,9 +169,8 @@ impl Queue {
         };
         let queue = MappedQueue::new(domain.endpoint(info, bindings)?, &ops)?;
         let queue = if options.counters { queue.with_counters()? } else { queue };
-        let mut queue = Self::drive(queue, processor, OpenDomain::Libfabric(domain.clone()), options)?;
-        queue.refused.extend(refused);
-        Ok(queue)
+        let domain = OpenDomain(Layer::Libfabric { ops, info: info.clone() });
+        Self::drive(queue, processor, Opened { domain, refused, counter }, options)
     }
 
     #[cfg(feature = "verbs")]
@@ -220,11 +217,10 @@ impl Queue {
         let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
         let least = rounded(requests).saturating_add(rounded(receives));
         let completions = verbs::CompletionQueue::create(context, options.completions.unwrap_or(least))?;
-        let counters = match &options.counter {
-            Some((Counter::RdmaCore(counter), counted)) => vec![(counter.clone(), *counted)],
-            Some(_) => return Err(Error::argument(OTHER_COUNTER)),
-            None => Vec::new(),
-        };
+        let counted =
+            options.counted.map(|counted| Ok((verbs::CompletionCounter::on_host(context)?, counted)));
+        let counters: Vec<_> = counted.into_iter().collect::<Result<_>>()?;
+        let counter = counters.first().and_then(|(counter, _)| counter.words());
         let of_pair = QueuePairOptions {
             send_entries: requests,
             receive_entries: receives,
@@ -234,13 +230,14 @@ impl Queue {
             ..QueuePairOptions::default()
         };
         let queue = MappedQueue::over_verbs(QueuePair::open(domain, &completions, &of_pair)?)?;
-        Self::drive(queue, processor, OpenDomain::RdmaCore(domain.clone()), options)
+        let domain = OpenDomain(Layer::RdmaCore(domain.clone()));
+        Self::drive(queue, processor, Opened { domain, refused: Vec::new(), counter }, options)
     }
 
     fn drive(
         queue: MappedQueue,
         processor: Processor,
-        domain: OpenDomain,
+        mut opened: Opened,
         options: &Options,
     ) -> Result<Self> {
         let queue = queue.with_store_width(options.store_width);
@@ -262,22 +259,29 @@ impl Queue {
                 (Driven::Gpu(Box::new(queue)), refused.collect())
             }
         };
-        Ok(Self { driven, domain, refused })
+        opened.refused.splice(..0, refused);
+        Ok(Self { driven, opened })
+    }
+
+    /// Returns the domain of the queue, which registers memory and opens further queues.
+    pub fn domain(&self) -> &OpenDomain {
+        &self.opened.domain
     }
 
     /// Returns the library that opened the queue.
     pub fn source(&self) -> Source {
-        match self.domain {
-            OpenDomain::Libfabric(_) => Source::Libfabric,
-            #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(_) => Source::RdmaCore,
-        }
+        self.opened.domain.source()
     }
 
     /// Returns what the queue could not use of what it would have preferred, and why: a library, doorbell modes, memory of
     /// the GPU.
     pub fn refused(&self) -> &[String] {
-        &self.refused
+        &self.opened.refused
+    }
+
+    /// Returns the words of the counter of [`Options::count`].
+    pub fn counter(&self) -> Option<CounterWords> {
+        self.opened.counter
     }
 
     /// Returns the doorbell mode that the queue took.
@@ -301,11 +305,7 @@ impl Queue {
     /// registration, of which the limit of locked memory is the most frequent.
     pub fn allocate(&self, bytes: usize, access: Access) -> Result<Region> {
         let buffer = Buffer::zeroed(bytes).ok_or_else(|| Error::out_of_memory(bytes))?;
-        match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(domain.register(buffer, access)?),
-            #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => Ok(domain.register(buffer, access)?),
-        }
+        self.opened.domain.register(buffer, access)
     }
 
     /// Allocates zeroed memory of the GPU that drives the queue, and registers it for `access`.
@@ -319,11 +319,7 @@ impl Queue {
             return Err(Error::unsupported("the host drives the queue: open it with Options::gpu"));
         };
         let memory = GpuMemory::zeroed(queue.gpu(), bytes)?;
-        match &self.domain {
-            OpenDomain::Libfabric(domain) => Ok(memory.register(domain, access)?.0),
-            #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => Ok(domain.register_device(memory.into(), access)?),
-        }
+        self.opened.domain.register_device(memory.into(), access)
     }
 
     /// As [`MappedQueue::address`].
@@ -409,12 +405,10 @@ impl Queue {
 
     /// Returns the name of the adapter: libfabric's domain, or rdma-core's device.
     pub fn adapter(&self) -> String {
-        match &self.domain {
-            OpenDomain::Libfabric(domain) => {
-                domain.info().map(|info| info.domain_name().into_owned()).unwrap_or_default()
-            }
+        match &self.opened.domain.0 {
+            Layer::Libfabric { info, .. } => info.domain_name().into_owned(),
             #[cfg(feature = "verbs")]
-            OpenDomain::RdmaCore(domain) => domain.context().name().to_owned(),
+            Layer::RdmaCore(domain) => domain.context().name().to_owned(),
         }
     }
 
@@ -481,7 +475,7 @@ impl Libfabric {
 
     fn queue(self, options: &Options) -> Result<Queue> {
         let mut queue = Queue::on_domain(&self.domain, &self.info, options)?;
-        queue.refused.extend(self.refused);
+        queue.opened.refused.extend(self.refused);
         Ok(queue)
     }
 }

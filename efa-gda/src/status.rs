@@ -43,7 +43,7 @@ pub enum DeviceError {
     /// `MappedQueue::poison` returns the reason.
     #[error(
         "EFA_GDA_POISONED: the queue is out of service, and the adapter may still access its buffers; read the \
-         reason (MappedQueue::poison; in C, poison of efa_gda_mapped_poll), and destroy the queue"
+         reason (MappedQueue::poison; in C, poison of efa_gda_queue_poll), and destroy the queue"
     )]
     Poisoned,
     /// The host raised the queue's abort flag, which ended the wait.
@@ -57,7 +57,7 @@ pub enum DeviceError {
     #[error(
         "EFA_GDA_BAD_ARGUMENT: an argument of the call cannot be expressed by an entry or exceeds a limit of the queue, \
          or the Sender is closed; compare the arguments with the limits (MappedQueue::limits; in C, \
-         efa_gda_mapped_describe)"
+         efa_gda_queue_describe)"
     )]
     BadArgument,
     /// The queue lacks what the call needs.

@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use efa_gda::doorbell::DoorbellMode;
-use efa_gda::memory::{Access, RemoteRegion};
+use efa_gda::memory::{Access, CountedOperations, RemoteRegion};
 use efa_gda::queue::{Receives, Region, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use efa_gda::{ErrorKind, Options, Queue, Source};
@@ -165,5 +165,29 @@ fn a_queue_with_counters_puts_and_takes_no_receives() {
         assert_eq!(table.kind(), ErrorKind::Unsupported, "{table}");
         let depth = Queue::open(&Options::new().requests(64)).unwrap_err();
         assert_eq!(depth.kind(), ErrorKind::Argument, "{depth}");
+    });
+}
+
+#[test]
+fn a_queue_counts_what_arrives_and_another_queue_on_its_domain_takes_its_regions() {
+    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", "207.0")], |_| {
+        let (target, _, source, region) = opened(&Options::new().count(CountedOperations::REMOTE_WRITE));
+        let words = target.counter().unwrap();
+        // SAFETY: the open queue owns the words, which only the adapter writes, atomically.
+        let read = |word: u64| unsafe { (word as *const u64).read_volatile() };
+        assert_eq!((words.device, read(words.success), read(words.error)), (None, 0, 0));
+        let mut other = target.domain().open(&Options::new()).unwrap();
+        assert_eq!(other.counter(), None);
+        target.insert_peer(&other.address().unwrap()).unwrap();
+        let peer = other.insert_peer(&target.address().unwrap()).unwrap();
+        source.write(0, b"counted").unwrap();
+        other.execute(&WorkRequest::write(peer, &source, region.remote()).bytes(7).count(3)).unwrap();
+        assert_eq!((read(words.success), read(words.error)), (3, 0));
+        let key = target.domain().local_key(&source).unwrap();
+        assert_eq!(other.retain(&source).unwrap(), key);
+        let mut bytes = [0; 7];
+        drop(target);
+        region.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"counted");
     });
 }

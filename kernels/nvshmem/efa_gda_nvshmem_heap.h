@@ -46,17 +46,16 @@ struct efa_gda_nvshmem_attr {
 #define EFA_GDA_NVSHMEM_QUEUES 32
 
 /*
- * Opens queues of the adapter EFA_GDA_ADAPTER (by default the first) for the current GPU, registers the heap, exchanges
- * addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs, after nvshmem_init
- * and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that PE. Exception: with
- * BUSY, and with ARGUMENT for `size` or for a num_queues out of range, it fails on that PE alone, and the others wait
- * for it in NVSHMEM without a bound. libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if that is set. `attr`
- * may be null.
+ * Opens queues of the adapter EFA_GDA_ADAPTER (by default the one nearest to the GPU) for the current GPU, registers
+ * the heap, exchanges addresses and keys through NVSHMEM, and publishes the device state. A collective call of all PEs,
+ * after nvshmem_init and cudaSetDevice. If it fails on one PE, it fails on all, and the text of the others names that
+ * PE. Exception: with BUSY, and with ARGUMENT for `size` or for a num_queues out of range, it fails on that PE alone,
+ * and the others wait for it in NVSHMEM without a bound. libefa_gda.so is loaded at run time, from EFA_GDA_LIBRARY if
+ * that is set. `attr` may be null.
  *
  * Errors: ARGUMENT for another `size`, for a num_queues out of range, or if another PE has another number of queues;
  * BUSY if it was called already; NO_ADAPTER if libefa_gda.so cannot be loaded or has another version; UNSUPPORTED if
- * the adapter has no RDMA; those of efa_gda_domain_open, efa_gda_mapped_open and efa_gda_region_register_gpu; GPU if
- * CUDA or NVSHMEM failed.
+ * the adapter has no RDMA; those of efa_gda_queue_open and efa_gda_region_register_gpu; GPU if CUDA or NVSHMEM failed.
  */
 int efa_gda_nvshmem_init(const struct efa_gda_nvshmem_attr *attr);
 
@@ -68,7 +67,7 @@ int efa_gda_nvshmem_state(struct efa_gda_ibgda_state *state);
 int efa_gda_nvshmem_failure(struct efa_gda_ibgda_report *report);
 
 /* Destroys the queues. A collective call, after the kernels have ended and before nvshmem_finalize. Errors: ARGUMENT
- * without init, so also for a second fini; those of efa_gda_mapped_destroy. */
+ * without init, so also for a second fini; those of efa_gda_queue_destroy. */
 int efa_gda_nvshmem_fini(void);
 
 /* The text of the last error. The library owns it; valid until the next call. */

@@ -27,18 +27,16 @@ struct Record {
   int32_t error;
   uint32_t rkey;
   uint64_t heap;
-  /* Of each queue's address. */
-  uint64_t length;
   uint32_t queues;
   uint32_t reserved;
-  char address[EFA_GDA_NVSHMEM_QUEUES][64];
+  uint8_t address[EFA_GDA_NVSHMEM_QUEUES][EFA_GDA_ADDRESS_BYTES];
 };
 
 /* Between init and fini. */
 struct Context {
   Library library = {};
-  efa_gda_domain *domain = nullptr;
-  std::vector<efa_gda_mapped *> mapped;
+  /* All on the domain of the first. */
+  std::vector<efa_gda_queue_handle *> queues;
   efa_gda_region *heap_region = nullptr;
   efa_gda_region *channels_region = nullptr;
   Allocation heap;
@@ -79,16 +77,16 @@ size_t channels_bytes(const efa_gda_ibgda_state &s) {
 }
 
 /* Registers an allocation for the queues. */
-int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region **region, efa_gda_region_info &info) {
+int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region **region, uint32_t *lkey,
+                    uint32_t *rkey) {
   const Library &l = context->library;
-  int code = l.efa_gda_region_register_gpu(context->domain, memory.start, memory.bytes, gpu, memory.dmabuf, 0, access,
-                                           region);
+  int code = l.efa_gda_region_register_gpu(context->queues[0], memory.start, memory.bytes, gpu, memory.dmabuf, 0,
+                                           access, region);
   if (memory.dmabuf >= 0) close(memory.dmabuf);
   if ((code = check(code, "efa_gda_region_register_gpu"))) return code;
-  info.size = sizeof info;
-  if ((code = check(l.efa_gda_region_describe(*region, &info), "efa_gda_region_describe"))) return code;
-  for (efa_gda_mapped *queue : context->mapped) {
-    if ((code = check(l.efa_gda_mapped_retain(queue, *region), "efa_gda_mapped_retain"))) return code;
+  if ((code = check(l.efa_gda_region_keys(*region, lkey, rkey), "efa_gda_region_keys"))) return code;
+  for (efa_gda_queue_handle *queue : context->queues) {
+    if ((code = check(l.efa_gda_queue_retain(queue, *region), "efa_gda_queue_retain"))) return code;
   }
   return 0;
 }
@@ -97,7 +95,6 @@ int register_memory(Allocation &memory, int gpu, uint64_t access, efa_gda_region
 int register_all(int gpu, Record &record) {
   Context &c = *context;
   Allocation channels;
-  efa_gda_region_info info = {};
   /* Whole pages of the GPU, as a dma-buf must have. */
   constexpr size_t kPage = 2 << 20;
   size_t bytes = channels_bytes(c.state) + sizeof(efa_gda_ibgda_peer) * c.state.num_pes * c.state.num_queues +
@@ -110,17 +107,15 @@ int register_all(int gpu, Record &record) {
   }
   uint64_t access =
       EFA_GDA_ACCESS_READ | EFA_GDA_ACCESS_WRITE | EFA_GDA_ACCESS_REMOTE_READ | EFA_GDA_ACCESS_REMOTE_WRITE;
-  if (int code = register_memory(c.heap, gpu, access, &c.heap_region, info)) return code;
-  record.rkey = info.rkey;
-  record.heap = info.address;
-  c.state.lkey = info.lkey;
+  if (int code = register_memory(c.heap, gpu, access, &c.heap_region, &c.state.lkey, &record.rkey)) return code;
+  record.heap = c.heap.start;
   c.state.heap = c.heap.start;
   c.state.heap_bytes = c.heap.bytes;
-  c.state.heap_address = info.address;
-  if (int code = register_memory(channels, gpu, EFA_GDA_ACCESS_WRITE, &c.channels_region, info)) return code;
+  c.state.heap_address = c.heap.start;
+  uint32_t *lkey = &c.state.channels_lkey;
+  if (int code = register_memory(channels, gpu, EFA_GDA_ACCESS_WRITE, &c.channels_region, lkey, nullptr)) return code;
   c.state.channels = static_cast<efa_gda_ibgda_channel *>(c.device);
-  c.state.channels_address = reinterpret_cast<uint64_t>(c.device) - channels.start + info.address;
-  c.state.channels_lkey = info.lkey;
+  c.state.channels_address = reinterpret_cast<uint64_t>(c.device);
   return 0;
 }
 
@@ -131,31 +126,26 @@ int open_queues(Record &record) {
   int gpu = 0;
   if (!c.library.load(why)) return fail(EFA_GDA_ERROR_NO_ADAPTER, why);
   if (int code = check_cuda(cudaGetDevice(&gpu), "cudaGetDevice")) return code;
-  const char *adapter = getenv("EFA_GDA_ADAPTER");
-  int code = c.library.efa_gda_domain_open(adapter, EFA_GDA_DOMAIN_GPU_MEMORY, &c.domain);
-  /* A provider without FI_HMEM registers GPU memory as a dma-buf all the same. */
-  if (code != 0) code = c.library.efa_gda_domain_open(adapter, 0, &c.domain);
-  if ((code = check(code, "efa_gda_domain_open"))) return code;
-  efa_gda_mapped_attr mapped = {};
-  mapped.size = sizeof mapped;
-  mapped.peers = c.state.num_pes;
-  mapped.gpu = gpu;
-  mapped.flags = EFA_GDA_MAPPED_REQUEST_TABLE;
+  efa_gda_options options = {};
+  options.size = sizeof options;
+  options.gpu = gpu;
+  options.source = EFA_GDA_SOURCE_LIBFABRIC;
+  options.adapter = getenv("EFA_GDA_ADAPTER");
+  options.flags = EFA_GDA_QUEUE_REQUEST_TABLE;
   for (uint32_t number = 0; number < c.state.num_queues; number++) {
-    efa_gda_mapped *queue = nullptr;
-    if ((code = check(c.library.efa_gda_mapped_open(c.domain, &mapped, &queue), "efa_gda_mapped_open"))) return code;
-    c.mapped.push_back(queue);
-    efa_gda_mapped_info info = {};
+    efa_gda_queue_handle *queue = nullptr;
+    if (int code = check(c.library.efa_gda_queue_open(&options, &queue), "efa_gda_queue_open")) return code;
+    c.queues.push_back(queue);
+    options.beside = c.queues[0];
+    efa_gda_queue_info info = {};
     info.size = sizeof info;
-    if ((code = check(c.library.efa_gda_mapped_describe(queue, &info), "efa_gda_mapped_describe"))) return code;
-    if (info.max_rdma_size == 0) {
+    int code = check(c.library.efa_gda_queue_describe(queue, &info, nullptr), "efa_gda_queue_describe");
+    if (code != 0) return code;
+    if (info.max_rdma == 0) {
       return fail(EFA_GDA_ERROR_UNSUPPORTED,
                   "the adapter has no RDMA, which puts need; set EFA_GDA_ADAPTER to an adapter with RDMA");
     }
-    size_t length = sizeof record.address[number];
-    code = check(c.library.efa_gda_mapped_address(queue, record.address[number], &length), "efa_gda_mapped_address");
-    if (code != 0) return code;
-    record.length = length;
+    memcpy(record.address[number], info.address, sizeof info.address);
   }
   return register_all(gpu, record);
 }
@@ -185,12 +175,11 @@ int insert_peers(const std::vector<Record> &all, std::vector<efa_gda_ibgda_peer>
                                             " queues, and PE " + std::to_string(c.state.rank) + " has " +
                                             std::to_string(c.state.num_queues) + "; pass the same attr on all PEs");
   }
-  for (size_t number = 0; number < c.mapped.size(); number++) {
+  for (size_t number = 0; number < c.queues.size(); number++) {
     for (size_t pe = 0; pe < all.size(); pe++) {
       efa_gda_ibgda_peer peer = {};
-      const char *address = all[pe].address[number];
-      int code = c.library.efa_gda_mapped_insert_peer(c.mapped[number], address, all[pe].length, &peer.peer);
-      if ((code = check(code, "efa_gda_mapped_insert_peer"))) return code;
+      int code = c.library.efa_gda_queue_insert_peer(c.queues[number], all[pe].address[number], &peer.peer);
+      if ((code = check(code, "efa_gda_queue_insert_peer"))) return code;
       peer.rkey = all[pe].rkey;
       peer.heap = all[pe].heap;
       bool only = (c.flags & EFA_GDA_NVSHMEM_ADAPTER_ONLY) != 0;
@@ -207,14 +196,14 @@ int insert_peers(const std::vector<Record> &all, std::vector<efa_gda_ibgda_peer>
 /* Begins the launch of each queue. */
 int launch() {
   Context &c = *context;
-  for (efa_gda_mapped *mapped : c.mapped) {
+  for (efa_gda_queue_handle *handle : c.queues) {
     /* All requests before the queue's first one are done. */
     efa_gda_progress progress = {};
     progress.size = sizeof progress;
     efa_gda_ibgda_queue queue = {};
-    int code = check(c.library.efa_gda_mapped_poll(mapped, &progress), "efa_gda_mapped_poll");
+    int code = check(c.library.efa_gda_queue_poll(handle, &progress, nullptr), "efa_gda_queue_poll");
     if (code != 0) return code;
-    code = check(c.library.efa_gda_mapped_begin_launch(mapped, &queue.queue), "efa_gda_mapped_begin_launch");
+    code = check(c.library.efa_gda_queue_begin_launch(handle, &queue.queue), "efa_gda_queue_begin_launch");
     if (code != 0) return code;
     queue.done = progress.reserved;
     c.launched.push_back(queue);
@@ -227,7 +216,7 @@ int publish(const std::vector<efa_gda_ibgda_peer> &peers) {
   Context &c = *context;
   char *to = static_cast<char *>(c.device) + channels_bytes(c.state);
   size_t bytes = sizeof(efa_gda_ibgda_peer) * peers.size();
-  size_t queues = sizeof(efa_gda_ibgda_queue) * c.mapped.size();
+  size_t queues = sizeof(efa_gda_ibgda_queue) * c.queues.size();
   void *report = nullptr, *seen = nullptr;
   int code = check_cuda(cudaHostAlloc(&report, sizeof *c.report, cudaHostAllocMapped), "cudaHostAlloc");
   if (code != 0) return code;
@@ -278,16 +267,15 @@ int release() {
   Context &c = *context;
   int code = 0;
   auto first = [&code](int next) { code = code != 0 ? code : next; };
-  for (size_t number = 0; number < c.mapped.size(); number++) {
+  for (size_t number = 0; number < c.queues.size(); number++) {
     if (number < c.launched.size()) {
-      first(check(c.library.efa_gda_mapped_end_launch(c.mapped[number]), "efa_gda_mapped_end_launch"));
+      first(check(c.library.efa_gda_queue_end_launch(c.queues[number]), "efa_gda_queue_end_launch"));
     }
-    first(check(c.library.efa_gda_mapped_destroy(c.mapped[number]), "efa_gda_mapped_destroy"));
+    first(check(c.library.efa_gda_queue_destroy(c.queues[number]), "efa_gda_queue_destroy"));
   }
   for (efa_gda_region *region : {c.heap_region, c.channels_region}) {
     if (region != nullptr) first(check(c.library.efa_gda_region_close(region), "efa_gda_region_close"));
   }
-  if (c.domain != nullptr) first(check(c.library.efa_gda_domain_close(c.domain), "efa_gda_domain_close"));
   cudaFree(c.device);
   if (c.report != nullptr) cudaFreeHost(c.report);
   if (c.own != nullptr) nvshmem_free(c.own);

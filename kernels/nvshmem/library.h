@@ -20,19 +20,16 @@ namespace efa_gda_nvshmem {
 #define EFA_GDA_NVSHMEM_FUNCTIONS(F)                                                                              \
   F(efa_gda_api_version)                                                                                          \
   F(efa_gda_last_error)                                                                                           \
-  F(efa_gda_domain_open)                                                                                          \
-  F(efa_gda_domain_close)                                                                                         \
-  F(efa_gda_mapped_open)                                                                                          \
-  F(efa_gda_mapped_describe)                                                                                      \
-  F(efa_gda_mapped_address)                                                                                       \
-  F(efa_gda_mapped_insert_peer)                                                                                   \
-  F(efa_gda_mapped_retain)                                                                                        \
-  F(efa_gda_mapped_begin_launch)                                                                                  \
-  F(efa_gda_mapped_end_launch)                                                                                    \
-  F(efa_gda_mapped_poll)                                                                                          \
-  F(efa_gda_mapped_destroy)                                                                                       \
+  F(efa_gda_queue_open)                                                                                           \
+  F(efa_gda_queue_describe)                                                                                       \
+  F(efa_gda_queue_insert_peer)                                                                                    \
+  F(efa_gda_queue_retain)                                                                                         \
+  F(efa_gda_queue_begin_launch)                                                                                   \
+  F(efa_gda_queue_end_launch)                                                                                     \
+  F(efa_gda_queue_poll)                                                                                           \
+  F(efa_gda_queue_destroy)                                                                                        \
   F(efa_gda_region_register_gpu)                                                                                  \
-  F(efa_gda_region_describe)                                                                                      \
+  F(efa_gda_region_keys)                                                                                          \
   F(efa_gda_region_close)
 
 struct Library {

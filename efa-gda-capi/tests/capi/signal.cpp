@@ -38,45 +38,40 @@ template <class T, int (*Close)(T *)>
 struct Closes {
   void operator()(T *handle) const { check(Close(handle), "close"); }
 };
-using Domain = std::unique_ptr<efa_gda_domain, Closes<efa_gda_domain, efa_gda_domain_close>>;
 using Region = std::unique_ptr<efa_gda_region, Closes<efa_gda_region, efa_gda_region_close>>;
-using Mapped = std::unique_ptr<efa_gda_mapped, Closes<efa_gda_mapped, efa_gda_mapped_close>>;
+using Queue = std::unique_ptr<efa_gda_queue_handle, Closes<efa_gda_queue_handle, efa_gda_queue_close>>;
 
-Mapped open_queue(efa_gda_domain *domain) {
-  efa_gda_mapped_attr attr = {};
-  attr.size = sizeof attr;
-  attr.gpu = -1;
-  attr.flags = EFA_GDA_MAPPED_REQUEST_TABLE;
-  efa_gda_mapped *queue = nullptr;
-  check(efa_gda_mapped_open(domain, &attr, &queue), "efa_gda_mapped_open");
-  efa_gda_mapped_info info = {};
+efa_gda_queue_info describe(efa_gda_queue_handle *queue) {
+  efa_gda_queue_info info = {};
   info.size = sizeof info;
-  check(efa_gda_mapped_describe(queue, &info), "efa_gda_mapped_describe");
-  require(info.flags == EFA_GDA_MAPPED_REQUEST_TABLE, "the queue has a request table");
-  return Mapped(queue);
-}
-
-efa_gda_peer introduce(efa_gda_mapped *queue, efa_gda_mapped *other) {
-  char address[64];
-  size_t length = sizeof address;
-  efa_gda_peer peer = {};
-  check(efa_gda_mapped_address(other, address, &length), "efa_gda_mapped_address");
-  check(efa_gda_mapped_insert_peer(queue, address, length, &peer), "efa_gda_mapped_insert_peer");
-  return peer;
-}
-
-efa_gda_region_info describe(efa_gda_region *region) {
-  efa_gda_region_info info = {};
-  info.size = sizeof info;
-  check(efa_gda_region_describe(region, &info), "efa_gda_region_describe");
+  check(efa_gda_queue_describe(queue, &info, nullptr), "efa_gda_queue_describe");
   return info;
+}
+
+Queue open_queue(efa_gda_queue_handle *beside) {
+  efa_gda_options options = {};
+  options.size = sizeof options;
+  options.gpu = -1;
+  options.flags = EFA_GDA_QUEUE_REQUEST_TABLE;
+  options.beside = beside;
+  if (std::getenv("EFA_GDA_TEST_VERBS") != nullptr) options.source = EFA_GDA_SOURCE_RDMA_CORE;
+  efa_gda_queue_handle *queue = nullptr;
+  check(efa_gda_queue_open(&options, &queue), "efa_gda_queue_open");
+  require(describe(queue).flags == EFA_GDA_QUEUE_REQUEST_TABLE, "the queue has a request table");
+  return Queue(queue);
+}
+
+efa_gda_peer introduce(efa_gda_queue_handle *queue, efa_gda_queue_handle *other) {
+  efa_gda_peer peer = {};
+  check(efa_gda_queue_insert_peer(queue, describe(other).address, &peer), "efa_gda_queue_insert_peer");
+  return peer;
 }
 
 /* What both kernels work on. The last 16 bytes of each buffer are the signal word and the word that it travels from. */
 struct Rounds {
   efa_gda_queue *sends, *receives;
   efa_gda_peer peer;
-  efa_gda_region_info from, to;
+  uint32_t lkey, rkey;
   unsigned char *source;
   const unsigned char *target;
   uint64_t *words;
@@ -84,6 +79,8 @@ struct Rounds {
   efa_gda_status sent, received;
   uint32_t wrong;
 };
+
+uint64_t address(const void *memory) { return reinterpret_cast<uintptr_t>(memory); }
 
 /* One warp sends each round when the peer has confirmed the one before, by its word in `awaited`. */
 void send(Rounds &all) {
@@ -100,12 +97,12 @@ void send(Rounds &all) {
         sender, kPieces,
         [&](uint32_t i) {
           uint64_t at = (uint64_t)i * kPieceBytes;
-          return write_entry(all.peer, Memory{all.from.address + at, all.from.lkey, kPieceBytes}, all.to.address + at,
-                             all.to.rkey);
+          return write_entry(all.peer, Memory{address(all.source) + at, all.lkey, kPieceBytes}, address(all.target) + at,
+                             all.rkey);
         },
         [&] {
-          return value_signal(all.sends, SignalTarget{all.peer, all.to.rkey, all.to.address + word}, round,
-                              SignalWord{all.words, all.from.address + word, all.from.lkey});
+          return value_signal(all.sends, SignalTarget{all.peer, all.rkey, address(all.target) + word}, round,
+                              SignalWord{all.words, address(all.source) + word, all.lkey});
         },
         nullptr, &signal);
     /* The own request: without a request table this would return EFA_GDA_UNSUPPORTED. */
@@ -134,20 +131,15 @@ void receive(Rounds &all) {
 }
 
 void put_with_signal() {
-  efa_gda_domain *opened = nullptr;
-  check(std::getenv("EFA_GDA_TEST_VERBS") != nullptr ? efa_gda_domain_open_verbs(nullptr, 0, &opened)
-                                                     : efa_gda_domain_open(nullptr, 0, &opened),
-        "the domain");
-  Domain domain(opened);
   /* Closed after the queues, which retain them. */
   Region from, to;
-  Mapped first = open_queue(domain.get()), second = open_queue(domain.get());
+  Queue first = open_queue(nullptr), second = open_queue(first.get());
   std::vector<uint64_t> source(kPieces * kPieceBytes / 8 + 2), target(source.size());
   uint32_t confirmed = 0;
-  auto add = [&](std::vector<uint64_t> &memory, efa_gda_mapped *queue) {
+  auto add = [&](std::vector<uint64_t> &memory, efa_gda_queue_handle *queue) {
     efa_gda_region *region = nullptr;
-    check(efa_gda_region_register(domain.get(), memory.data(), memory.size() * 8, kAll, &region), "register");
-    check(efa_gda_mapped_retain(queue, region), "efa_gda_mapped_retain");
+    check(efa_gda_region_register(queue, memory.data(), memory.size() * 8, kAll, &region), "register");
+    check(efa_gda_queue_retain(queue, region), "efa_gda_queue_retain");
     return Region(region);
   };
   from = add(source, first.get());
@@ -156,10 +148,10 @@ void put_with_signal() {
   Rounds all = {};
   introduce(second.get(), first.get());
   all.peer = introduce(first.get(), second.get());
-  check(efa_gda_mapped_begin_launch(first.get(), &all.sends), "efa_gda_mapped_begin_launch");
-  check(efa_gda_mapped_begin_launch(second.get(), &all.receives), "efa_gda_mapped_begin_launch");
-  all.from = describe(from.get());
-  all.to = describe(to.get());
+  check(efa_gda_region_keys(from.get(), &all.lkey, nullptr), "efa_gda_region_keys");
+  check(efa_gda_region_keys(to.get(), nullptr, &all.rkey), "efa_gda_region_keys");
+  check(efa_gda_queue_begin_launch(first.get(), &all.sends), "efa_gda_queue_begin_launch");
+  check(efa_gda_queue_begin_launch(second.get(), &all.receives), "efa_gda_queue_begin_launch");
   all.source = reinterpret_cast<unsigned char *>(source.data());
   all.target = reinterpret_cast<const unsigned char *>(target.data());
   all.words = source.data() + kPieces * kPieceBytes / 8;
@@ -168,8 +160,8 @@ void put_with_signal() {
   std::thread peer([&] { require(run_block(0, 1, 32, [&] { receive(all); }), "the receiver's block ran"); });
   require(run_block(0, 1, 32, [&] { send(all); }), "the sender's block ran");
   peer.join();
-  check(efa_gda_mapped_end_launch(first.get()), "efa_gda_mapped_end_launch");
-  check(efa_gda_mapped_end_launch(second.get()), "efa_gda_mapped_end_launch");
+  check(efa_gda_queue_end_launch(first.get()), "efa_gda_queue_end_launch");
+  check(efa_gda_queue_end_launch(second.get()), "efa_gda_queue_end_launch");
   require(all.sent == EFA_GDA_OK && all.received == EFA_GDA_OK, "both warps ended without an error");
   require(all.wrong == 0, "the data was there when the signal was seen");
 }

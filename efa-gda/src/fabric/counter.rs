@@ -20,7 +20,7 @@ use super::gda::{CNTR_OPEN_EXT, counter_error};
 use super::object::{Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, Owner, Reader, in_bounds};
+use crate::memory::{Buffer, CounterMemory, CounterWords, DeviceMemory, Dmabuf, Owner, Reader, in_bounds};
 use crate::polling::{Completing, Polling, Unclaimable};
 use crate::{Error, Result};
 
@@ -118,17 +118,6 @@ impl OwnedWords {
             Some(CounterWord { readable_by_host: false, ..memory.into() })
         })
     }
-}
-
-/// Addresses of the words of a counter that owns them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CounterWords {
-    /// Address of the word of successes, valid on `device` or on the host.
-    pub success: u64,
-    /// Address of the word of errors.
-    pub error: u64,
-    /// The CUDA ordinal of the GPU whose memory holds the words; None where the host reads them.
-    pub device: Option<i32>,
 }
 
 /// A completion counter. Clones are handles of one counter, which is closed when the last clone and the last

@@ -61,12 +61,12 @@ mod table;
 
 pub use crate::error::QueryOption;
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits, Region,
-    RegionOrdering, RemoteRegion,
+    Access, Buffer, CountedOperations, CounterMemory, CounterWords, DeviceMemory, Dmabuf, ExternalMemory,
+    Limits, Region, RegionOrdering, RemoteRegion,
 };
 pub use address::{AddressVector, FabricAddress};
 pub use completion::CompletionQueue;
-pub use counter::{CompletionCounter, CounterWords};
+pub use counter::CompletionCounter;
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bindings, Endpoint};
 pub use error::UnavailableReason;

@@ -402,7 +402,7 @@ impl GpuQueue {
             entries @ 1.. if !poisoned && !is_in_use(&state) => Err(Error::busy(format!(
                 "the queue was not unmapped, because it has entries that were posted and never rung for ({entries})"
             ))
-            .with_hint("quiet (in C: efa_gda_mapped_wait) rings for them and waits; destroying the queue drops them")),
+            .with_hint("quiet (in C: efa_gda_queue_wait) rings for them and waits; destroying the queue drops them")),
             _ => Ok(()),
         }
     }
@@ -458,9 +458,8 @@ fn cannot_map(error: Error) -> Error {
 
 /// The caller's kernels use the queue. Nothing was posted, taken or closed.
 fn in_launch(launches: usize) -> Error {
-    Error::busy(format!("{launches} launch(es) use the queue, so nothing was done")).with_hint(
-        "when their kernels have ended, drop their launch guards (in C: efa_gda_mapped_end_launch)",
-    )
+    Error::busy(format!("{launches} launch(es) use the queue, so nothing was done"))
+        .with_hint("when their kernels have ended, drop their launch guards (in C: efa_gda_queue_end_launch)")
 }
 
 /// A kernel that this library launched may still run and post: it did not end within the bound, or the driver did not

@@ -32,6 +32,12 @@ impl CountedOperations {
         self.0 & other.0 == other.0
     }
 
+    /// The operations that libfabric's `bits` stand for. None for 0 and for a bit that is no operation.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        let all = Self::TRANSMIT.0 | fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+        if bits == 0 || bits & !all != 0 { None } else { Some(Self(bits)) }
+    }
+
     /// The operations as libfabric's flags (those of `fi_ep_bind`).
     pub const fn bits(self) -> u64 {
         self.0
@@ -44,6 +50,17 @@ impl BitOr for CountedOperations {
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+}
+
+/// Addresses of the words of a counter that owns them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterWords {
+    /// Address of the word of successes, valid on `device` or on the host.
+    pub success: u64,
+    /// Address of the word of errors.
+    pub error: u64,
+    /// The CUDA ordinal of the GPU whose memory holds the words; None where the host reads them.
+    pub device: Option<i32>,
 }
 
 /// A word of the caller for a counter: 8 bytes, aligned to 8. Store 0 in it before you open the counter: no upstream

@@ -53,7 +53,7 @@ mod retained;
 pub use access::{Access, RegionOrdering};
 pub use buffer::Buffer;
 pub(crate) use buffer::page_size;
-pub use counter::{CountedOperations, CounterMemory};
+pub use counter::{CountedOperations, CounterMemory, CounterWords};
 pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
 pub(crate) use device::{Owner, Reader};
 pub use region::{Limits, Region, RemoteRegion};

@@ -1,6 +1,6 @@
 //! Ends a queue that is not dropped: what a drop cannot report.
 
-use super::{Driven, OpenDomain, Queue};
+use super::{Driven, Opened, Queue};
 use crate::error::{Refused, Result};
 
 impl Queue {
@@ -10,15 +10,11 @@ impl Queue {
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy), with the queue. Other errors if its endpoint could not be destroyed.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        let Self { driven, domain, refused } = self;
+        let Self { driven, opened } = self;
         match driven {
-            Driven::Host(queue) => {
-                queue.close().map_err(|error| hand_back(error, Driven::Host, domain, refused))
-            }
+            Driven::Host(queue) => queue.close().map_err(|error| hand_back(error, Driven::Host, opened)),
             #[cfg(feature = "cuda")]
-            Driven::Gpu(queue) => {
-                queue.close().map_err(|error| hand_back(error, Driven::Gpu, domain, refused))
-            }
+            Driven::Gpu(queue) => queue.close().map_err(|error| hand_back(error, Driven::Gpu, opened)),
         }
     }
 
@@ -28,29 +24,22 @@ impl Queue {
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy), with the queue, if kernels may still use it. Other errors if its
     /// endpoint could not be destroyed.
     pub fn destroy(self) -> Result<(), Refused<Self>> {
-        let Self { driven, domain, refused } = self;
+        let Self { driven, opened } = self;
         match driven {
             Driven::Host(queue) => {
                 // The domain is closed after the queue.
-                let _parts = (domain, refused);
+                let _opened = opened;
                 queue.destroy().map_err(Refused::gone)
             }
             #[cfg(feature = "cuda")]
-            Driven::Gpu(queue) => {
-                queue.destroy().map_err(|error| hand_back(error, Driven::Gpu, domain, refused))
-            }
+            Driven::Gpu(queue) => queue.destroy().map_err(|error| hand_back(error, Driven::Gpu, opened)),
         }
     }
 }
 
 /// The whole queue again, from the part of it that was handed back.
-fn hand_back<Q>(
-    error: Refused<Q>,
-    driven: impl FnOnce(Box<Q>) -> Driven,
-    domain: OpenDomain,
-    refused: Vec<String>,
-) -> Refused<Queue> {
+fn hand_back<Q>(error: Refused<Q>, driven: impl FnOnce(Box<Q>) -> Driven, opened: Opened) -> Refused<Queue> {
     let Refused { error, queue } = error;
-    let queue = queue.map(|queue| Box::new(Queue { driven: driven(queue), domain, refused }));
+    let queue = queue.map(|queue| Box::new(Queue { driven: driven(queue), opened }));
     Refused { error, queue }
 }

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use crate::Result;
 use crate::doorbell::DoorbellMode;
-use crate::fabric::CompletionCounter;
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
 use crate::memory::CountedOperations;
 use crate::queue::StoreWidth;
-#[cfg(feature = "verbs")]
-use crate::verbs;
 
 /// The library that opens a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +36,7 @@ pub struct Options {
     pub(super) requests: Option<u32>,
     pub(super) receives: Option<u32>,
     pub(super) completions: Option<u32>,
-    pub(super) counter: Option<(Counter, CountedOperations)>,
-}
-
-/// A completion counter of the library that opens the queue.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Counter {
-    /// Opened with libfabric.
-    Libfabric(CompletionCounter),
-    /// Opened with rdma-core.
-    #[cfg(feature = "verbs")]
-    RdmaCore(verbs::CompletionCounter),
+    pub(super) counted: Option<CountedOperations>,
 }
 
 impl Options {
@@ -105,10 +91,11 @@ impl Options {
         self
     }
 
-    /// Attaches `counter`, which then counts completions of `counted`. It must be of the domain that
-    /// [`super::Queue::on_domain`] or [`super::Queue::on_protection_domain`] gets: [`super::Queue::open`] opens a domain that has no counter.
-    pub fn counter(mut self, counter: Counter, counted: CountedOperations) -> Self {
-        self.counter = Some((counter, counted));
+    /// Gives the queue a completion counter of its own for `operations`, whose words ([`super::Queue::counter`]) are in the
+    /// memory of the GPU that drives the queue if that is possible, else in the host's. With [`Self::counters`], it cannot
+    /// count sends, writes and reads of this side, which that counter counts.
+    pub fn count(mut self, operations: CountedOperations) -> Self {
+        self.counted = Some(operations);
         self
     }
 

@@ -518,15 +518,15 @@ pub(crate) fn refuse_unfinished(state: &efa_gda_queue, poisoned: bool) -> Result
     let (why, hint) = if is_in_use(state) {
         let why = "a kernel that owned it returned without closing its Sender, or a group of a shared \
                    queue failed in its turn, so that what it posted is not known";
-        (why.to_owned(), "destroy the queue (in C: efa_gda_mapped_destroy), which flushes its requests")
+        (why.to_owned(), "destroy the queue (in C: efa_gda_queue_destroy), which flushes its requests")
     } else if in_flight != 0 {
         let why = format!("{in_flight} request(s) of it were rung and have not completed");
         let hint =
-            "wait for them with quiet (in C: efa_gda_mapped_wait), or destroy the queue, which flushes them";
+            "wait for them with quiet (in C: efa_gda_queue_wait), or destroy the queue, which flushes them";
         (
             why,
             if poisoned {
-                "the queue is poisoned: destroy it (in C: efa_gda_mapped_destroy), which flushes them"
+                "the queue is poisoned: destroy it (in C: efa_gda_queue_destroy), which flushes them"
             } else {
                 hint
             },
@@ -535,7 +535,7 @@ pub(crate) fn refuse_unfinished(state: &efa_gda_queue, poisoned: bool) -> Result
         && !poisoned
     {
         let why = format!("it has entries that were posted and never rung for ({entries})");
-        (why, "quiet (in C: efa_gda_mapped_wait) rings for them and waits; destroying the queue drops them")
+        (why, "quiet (in C: efa_gda_queue_wait) rings for them and waits; destroying the queue drops them")
     } else {
         return Ok(());
     };

@@ -12,8 +12,8 @@ use super::context::Capability;
 use super::object::{Object, check, function, inlen, pointer};
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::Result;
-use crate::memory::{CountedOperations, CounterMemory};
+use crate::memory::{Buffer, CountedOperations, CounterMemory, CounterWords};
+use crate::{Error, Result};
 
 /// Each operation with its bit in `enum ibv_qp_attach_comp_cntr_op`.
 const OPERATIONS: [(CountedOperations, u32); 6] = [
@@ -44,6 +44,17 @@ fn location(memory: CounterMemory<'_>) -> efadv_memory_location {
     location
 }
 
+/// The attributes of a counter with words of its caller.
+fn external(completions: CounterMemory<'_>, errors: CounterMemory<'_>) -> efadv_comp_cntr_init_attr {
+    efadv_comp_cntr_init_attr {
+        flags: verbs::EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM
+            | verbs::EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM,
+        comp_cntr_ext_mem: location(completions),
+        err_cntr_ext_mem: location(errors),
+        ..Default::default()
+    }
+}
+
 /// Limits of an adapter's counters (`ibv_comp_cntr_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,7 +69,11 @@ pub struct CounterLimits {
 /// number posted minus both. Clones are handles of one counter, which is destroyed when the last clone and the
 /// last queue pair that it is attached to are dropped.
 #[derive(Clone, Debug)]
-pub struct CompletionCounter(Arc<Object<verbs::ibv_comp_cntr, Context>>);
+pub struct CompletionCounter(Arc<Object<verbs::ibv_comp_cntr, (Option<Buffer>, Context)>>);
+
+/// Distance of the word of errors from that of successes, where the counter owns them: they are on different cache lines of
+/// a GPU.
+const STRIDE: usize = 128;
 
 impl CompletionCounter {
     /// Returns the limits of the adapter's counters.
@@ -83,7 +98,26 @@ impl CompletionCounter {
     /// [`ErrorKind::Other`] where `efadv_create_comp_cntr` fails.
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: the call passes no memory of the caller.
-        unsafe { Self::make(context, efadv_comp_cntr_init_attr::default()) }
+        unsafe { Self::make(context, efadv_comp_cntr_init_attr::default(), None) }
+    }
+
+    /// Creates a counter that owns its words, in host memory ([`Self::words`]).
+    ///
+    /// # Errors
+    /// Those of [`Self::create`]; [`ErrorKind::OutOfMemory`].
+    pub fn on_host(context: &Context) -> Result<Self> {
+        const BYTES: usize = STRIDE + size_of::<u64>();
+        let words = Buffer::zeroed(BYTES).ok_or_else(|| Error::out_of_memory(BYTES))?;
+        let [success, error] = [0, STRIDE]
+            .map(|offset| CounterMemory { mapped: words.as_ptr().wrapping_add(offset).cast(), dmabuf: None });
+        // SAFETY: the counter owns the words, which are freed after it is destroyed.
+        unsafe { Self::make(context, external(success, error), Some(words)) }
+    }
+
+    /// Returns the addresses of the words. None where the counter does not own them.
+    pub fn words(&self) -> Option<CounterWords> {
+        let success = self.0.parents().0.as_ref()?.as_ptr() as u64;
+        Some(CounterWords { success, error: success + STRIDE as u64, device: None })
     }
 
     /// Creates a counter with words of the caller, for example in GPU memory.
@@ -98,20 +132,17 @@ impl CompletionCounter {
         completions: CounterMemory<'_>,
         errors: CounterMemory<'_>,
     ) -> Result<Self> {
-        let attr = efadv_comp_cntr_init_attr {
-            flags: verbs::EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM
-                | verbs::EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM,
-            comp_cntr_ext_mem: location(completions),
-            err_cntr_ext_mem: location(errors),
-            ..Default::default()
-        };
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::make(context, attr) }
+        unsafe { Self::make(context, external(completions, errors), None) }
     }
 
     /// # Safety
-    /// Words that `efa` names must stay allocated until the counter is destroyed.
-    unsafe fn make(context: &Context, mut efa: efadv_comp_cntr_init_attr) -> Result<Self> {
+    /// Words that `efa` names must stay allocated until the counter is destroyed, unless they are in `words`.
+    unsafe fn make(
+        context: &Context,
+        mut efa: efadv_comp_cntr_init_attr,
+        words: Option<Buffer>,
+    ) -> Result<Self> {
         let create = function!(context.library(), efadv, efadv_create_comp_cntr)?;
         // Checked before the counter is created, so that it can be destroyed.
         function!(context.library(), ibv, ibv_destroy_comp_cntr)?;
@@ -121,8 +152,9 @@ impl CompletionCounter {
         // SAFETY: the context is open; both structures are complete; the caller guarantees the words.
         let raw =
             pointer("efadv_create_comp_cntr", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
+        let parents = (words, context.clone());
         // SAFETY: the object was just created, and no other handle to it exists.
-        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), context.clone()) })))
+        Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.library().clone(), parents) })))
     }
 
     /// Returns the numbers of requests that completed successfully and with an error.
@@ -143,7 +175,7 @@ impl CompletionCounter {
 
     /// The adapter of the counter.
     pub(crate) fn context(&self) -> &Context {
-        self.0.parents()
+        &self.0.parents().1
     }
 
     /// Destroys the counter and reports the result.

@@ -51,3 +51,20 @@ fn rdma_core_before_65_refuses_counters_and_names_release_65() {
     let error = CompletionCounter::create(&library.adapter(None).unwrap()).unwrap_err();
     assert_error!(error, ErrorKind::Unsupported, "which rdma-core 65 added");
 }
+
+#[test]
+fn a_counter_on_the_host_owns_both_of_its_words() {
+    let counter = CompletionCounter::on_host(&context()).unwrap();
+    let words = counter.words().unwrap();
+    assert_eq!(words.device, None);
+    let attr = state(|state| state.counter.unwrap());
+    for (location, word) in [(attr.comp_cntr_ext_mem, words.success), (attr.err_cntr_ext_mem, words.error)] {
+        assert_eq!(u32::from(location.type_), sys::EFADV_MEMORY_LOCATION_VA);
+        assert_eq!(location.ptr as u64, word);
+        assert_eq!(word % 8, 0);
+        // SAFETY: the counter owns the word.
+        assert_eq!(unsafe { (word as *const u64).read_volatile() }, 0);
+    }
+    assert!(words.success.abs_diff(words.error) >= 8, "{words:?}");
+    assert_eq!(CompletionCounter::create(&context()).unwrap().words(), None);
+}

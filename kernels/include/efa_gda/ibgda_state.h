@@ -59,7 +59,7 @@ struct efa_gda_ibgda_shared {
 /* The first failure, in host memory that the GPU writes, for the host to read while kernels run. */
 struct efa_gda_ibgda_report {
   /* enum efa_gda_status, written last: the host must load it with an acquire before the others. 0: no failure. With
-   * EFA_GDA_COMPLETION_ERROR, efa_gda_mapped_poll of the queue returns the status of its first failed request. The
+   * EFA_GDA_COMPLETION_ERROR, efa_gda_queue_poll of the queue returns the status of its first failed request. The
    * queue is that of channel qp; if the call was Set8 or Drain, it may be any queue. */
   volatile uint32_t status;
   /* The PE and the channel of the call that failed, which need not be those of the failed request. */

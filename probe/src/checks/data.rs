@@ -153,7 +153,7 @@ fn qualification(laps: u64, passed: bool, soft: bool) -> Qualification {
         }
         (true, false) => {
             "for adapters of this kind, programs may set StoreWidth::Sixteen (MappedQueue::with_store_width), in C \
-             EFA_GDA_STORE_WIDTH_SIXTEEN (efa_gda_mapped_attr::store_width)"
+             EFA_GDA_QUEUE_WIDE_STORES (efa_gda_options::flags)"
         }
     };
     Qualification { laps, passed, next: next.to_owned() }
