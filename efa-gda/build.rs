@@ -76,7 +76,7 @@ fn main() {
     }
 }
 
-/// Compiles each kernel file to `OUT_DIR/NAME.W.fatbin` for each width W of stores, which the library includes.
+/// Compiles each kernel file to `OUT_DIR/NAME.fatbin`, which the library includes.
 fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
     println!("cargo::rerun-if-changed={}", nvcc.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -92,17 +92,14 @@ fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
         );
     }
     for name in kernels {
-        for width in [8, 16] {
-            let mut command = Command::new(nvcc);
-            command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
-            command.arg(format!("-DEFA_GDA_STORE_BYTES={width}"));
-            for target in &targets {
-                command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
-            }
-            command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
-            command.args(headers.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
-            run(command.arg("-o").arg(out.join(format!("{name}.{width}.fatbin"))).arg(root.join(name)));
+        let mut command = Command::new(nvcc);
+        command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
+        for target in &targets {
+            command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
         }
+        command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+        command.args(headers.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
+        run(command.arg("-o").arg(out.join(format!("{name}.fatbin"))).arg(root.join(name)));
     }
 }
 

@@ -88,7 +88,7 @@ install_headers
 # What a block of 1,024 threads has.
 compile deepep/efa_device_state.cu device.o -maxrregcount=64
 compile nvshmem/host.cpp host.o
-compile put.cu put.o -DEFA_GDA_STORE_BYTES=8
+compile put.cu put.o
 compile nvshmem/ring.cu ring.o
 rm -f -- "$PREFIX/lib/libefa_gda_nvshmem.a"
 ar rcs "$PREFIX/lib/libefa_gda_nvshmem.a" "$WORK"/{device,host,put}.o || die 'ar failed; nothing was installed'

@@ -104,6 +104,11 @@ pub enum DeviceError {
          and the signal's address"
     )]
     TimeoutSignal,
+    /// A post that does not wait found too few free slots (`kPostTry`). Poisons nothing.
+    #[error(
+        "EFA_GDA_NO_ROOM: the send queue has too few free slots and nothing was posted; post again later"
+    )]
+    NoRoom,
     /// The kernel did not store a result. As the reason of a poison: the queue's state in the GPU's memory was lost, or
     /// a kernel that the library launched may still run.
     #[error(
@@ -140,6 +145,7 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
         device::EFA_GDA_IN_USE => DeviceError::InUse,
         device::EFA_GDA_IN_FLIGHT => DeviceError::InFlight,
         device::EFA_GDA_TIMEOUT_SIGNAL => DeviceError::TimeoutSignal,
+        device::EFA_GDA_NO_ROOM => DeviceError::NoRoom,
         device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
         other => DeviceError::Unknown(other),
     })

@@ -35,7 +35,7 @@ const LOAD: Local = Local { stack: 112, spilled: 0, saved: 0 };
 /// The kernel puts with a signal: two posts of a warp and waits; and it waits for a signal.
 const EXAMPLE: Local = Local { stack: 208, spilled: 0, saved: 0 };
 /// The kernel's waits and polls keep their state in the thread's memory.
-const RECEIVE: Local = Local { stack: 80, spilled: 0, saved: 0 };
+const RECEIVE: Local = Local { stack: 120, spilled: 0, saved: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
 type Source = (&'static str, &'static [&'static str], [Local; 3]);

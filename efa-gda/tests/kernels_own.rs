@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
-    EFA_GDA_OP_WRITE, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_put_args,
+    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NO_ROOM, EFA_GDA_NOT_RUN,
+    EFA_GDA_OK, EFA_GDA_OP_WRITE, EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_put_args,
     efa_gda_put_result, efa_gda_queue,
 };
 use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
@@ -182,7 +182,23 @@ fn deferred_entries_are_passed_on_after_a_system_fence() {
         let run = fences.get::<unsafe extern "C" fn(*mut efa_gda_queue) -> u32>(b"fences_of_a_deferred_post");
         assert_eq!(run.unwrap()(&raw mut *bench.queue), 1, "the leader's");
     }
-    assert_eq!((bench.doorbell(), bench.doorbell_index()), (0, 0));
+    // The end of the handle's scope rings.
+    assert_eq!((bench.doorbell(), bench.doorbell_index()), (2, 2));
+}
+
+#[test]
+fn a_post_that_does_not_wait_finds_no_room_and_harms_nothing() {
+    for scenario in [10, 11] {
+        let mut bench = Bench::silent(Shape::default());
+        let (good, full) = (EFA_GDA_OK, EFA_GDA_NO_ROOM);
+        assert_eq!(handles(&mut bench, scenario, 1, 0), [[good, good, good, good, full, full]]);
+        assert_eq!((bench.queue.error.poison, bench.doorbell()), (EFA_GDA_OK, 64));
+        // The adapter completes them, so that the next posts have room.
+        let mut adapter = bench.stepped();
+        while adapter.step() {}
+        assert_eq!(handles(&mut bench, scenario, 1, 0), [[good, good, good, good, full, full]]);
+        assert_eq!((bench.queue.error.poison, bench.doorbell()), (EFA_GDA_OK, 128));
+    }
 }
 
 #[test]

@@ -52,8 +52,6 @@ bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes) {
 }
 
 #ifdef EFA_GDA_TEST_UTILS
-bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes) { return efa_gda_host_put(args, lanes); }
-
 bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const void *src, size_t n,
                            uint32_t lkey, uint32_t rkey, uint32_t lanes) {
   efa_gda_test_put_target = *target;

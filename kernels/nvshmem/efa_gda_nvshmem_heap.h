@@ -30,7 +30,8 @@ struct efa_gda_nvshmem_attr {
    * nvshmem_malloc. Puts from or to other chunks fail with EFA_GDA_BAD_ARGUMENT. */
   void *symmetric;
   /* Virtual queue pairs to each PE: num_channels * num_devices. 0 selects 32 and 1. They are numbers only: each queue
-   * pair of the adapter reaches all PEs, and virtual queue pair i of each PE is of queue i modulo num_queues. */
+   * pair of the adapter reaches all PEs, and the virtual queue pairs, one PE after the other, are of one queue after
+   * the other. */
   uint32_t num_channels;
   uint32_t num_devices;
   /* Bound of each wait of device code, from its last progress, in nanoseconds; 0 selects ten seconds. */

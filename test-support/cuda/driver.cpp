@@ -54,7 +54,6 @@ struct efa_gda_bench_args;
 /* The host executor (kernels/host/executor.cpp, kernels/test/load_host.cpp). */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
-bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);
 bool efa_gda_host_receive(const efa_gda_receive_args *args);
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks, uint32_t lanes);
@@ -69,9 +68,6 @@ constexpr int kRelaxed = 2;
 /* Attributes and their values: compute capability 9.0, memory pools, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {115, 1}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
-/* The image of kernels that store 8 bytes, the definition that makes the source so, and a prefix of their names here. */
-constexpr char kImageOf8[] = "\x7f" "ELF of a pretended GPU, with stores of 8 bytes";
-constexpr char kStoresOf8[] = "#define EFA_GDA_STORE_BYTES 8\n";
 /* Bytes of `struct efa_gda_bench_args` (kernels/bench.cu). */
 constexpr size_t kBenchArgs = 56;
 
@@ -91,8 +87,6 @@ const Kernel kKernels[] = {
      }},
     {"efa_gda_put_kernel", sizeof(efa_gda_put_args),
      [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put((const efa_gda_put_args *)a, lanes); }},
-    {"8:efa_gda_put_kernel", sizeof(efa_gda_put_args),
-     [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put_8((const efa_gda_put_args *)a, lanes); }},
     {"efa_gda_load_kernel", sizeof(efa_gda_load_args),
      [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
        efa_gda_host_load((const efa_gda_load_args *)a, false, block, blocks, lanes);
@@ -506,16 +500,12 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
 
 /* A module is its image. */
 int cuModuleLoadData(void **module, const void *image) {
-  for (const char *known : {kImage, kImageOf8}) {
-    if (strcmp((const char *)image, known) == 0) return give(module, (void *)known);
-  }
-  return kNotSupported;
+  return strcmp((const char *)image, kImage) == 0 ? give(module, (void *)kImage) : kNotSupported;
 }
 int cuModuleUnload(void *) { return kSuccess; }
-int cuModuleGetFunction(void **function, void *module, const char *name) {
-  std::string wanted = (module == (void *)kImageOf8 ? "8:" : "") + std::string(name);
+int cuModuleGetFunction(void **function, void *, const char *name) {
   for (auto &kernel : kKernels) {
-    if (wanted == kernel.name) return give(function, (void *)&kernel);
+    if (strcmp(name, kernel.name) == 0) return give(function, (void *)&kernel);
   }
   return kNotFound;
 }
@@ -570,10 +560,9 @@ bool pretend_gpu_write(uint64_t address, const void *from, size_t length) {
 /* No compiler has version 0.0, so that nothing that is cached on disk passes for kernels of a GPU. */
 int nvrtcVersion(int *major, int *minor) { return *major = *minor = 0; }
 /* A program is its image. */
-int nvrtcCreateProgram(const void **program, const char *source, const char *, int, const char *const *,
+int nvrtcCreateProgram(const void **program, const char *, const char *, int, const char *const *,
                        const char *const *) {
-  bool of_8 = strncmp(source, kStoresOf8, strlen(kStoresOf8)) == 0;
-  return give<const void *>(program, of_8 ? kImageOf8 : kImage);
+  return give<const void *>(program, kImage);
 }
 int nvrtcDestroyProgram(void **) { return kSuccess; }
 int nvrtcCompileProgram(void *, int, const char *const *) { return kSuccess; }

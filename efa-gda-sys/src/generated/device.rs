@@ -45,6 +45,9 @@ pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
 /** The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
  poison the queue.*/
 pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
+/** A post that does not wait (kPostTry in post.h): the queue has too few free slots. Posts nothing and harms nothing:
+ queue and handle remain usable.*/
+pub const EFA_GDA_NO_ROOM: efa_gda_status = 15;
 /** The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
  a poison: the queue's words were lost, or a kernel that failed may still write them.*/
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
@@ -314,7 +317,7 @@ pub struct efa_gda_request_words {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_receive_words {
-    /// 1 while a thread posts or takes.
+    /// 1 while a thread posts.
     pub lock: u32,
     /// Producer index, modulo 2^32.
     pub posted: u32,
@@ -322,6 +325,9 @@ pub struct efa_gda_receive_words {
     pub doorbell_index: u32,
     /// Completions taken from the inbox, modulo 2^32.
     pub taken: u32,
+    /// 1 while a thread takes.
+    pub taking: u32,
+    pub reserved: u32,
 }
 /// A mapped queue.
 #[repr(C)]

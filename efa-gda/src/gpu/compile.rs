@@ -7,7 +7,6 @@
 //! user's cache directory, keyed by source, compiler and architecture, in a directory of mode 0700 that the user owns.
 //! Without such a directory nothing is cached.
 
-use std::borrow::Cow;
 use std::ffi::{CString, c_char};
 use std::fmt;
 use std::fs;
@@ -71,37 +70,15 @@ fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub(crate) struct Source {
     name: &'static str,
     text: &'static str,
-    /// The fatbins for each width of stores, the wider first, if the build compiled them.
-    built: Option<[&'static [u8]; 2]>,
+    /// The fatbin, if the build compiled it.
+    built: Option<&'static [u8]>,
 }
 
-/// The line before a source whose kernels write entries by stores of 8 bytes. Without it they store 16.
-const STORES_OF_8: &str = "#define EFA_GDA_STORE_BYTES 8\n";
-
-/// A kernel file, and the bytes of the widest stores by which its kernels write entries: 8 or 16.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Variant {
-    pub(crate) source: Source,
-    pub(crate) store_bytes: u32,
-}
-
-impl Variant {
-    fn text(self) -> Cow<'static, str> {
-        match self.store_bytes {
-            8 => [STORES_OF_8, "#line 1\n", self.source.text].concat().into(),
-            _ => self.source.text.into(),
-        }
-    }
-}
-
-/// The fatbins of a kernel file, if the build script compiled them.
+/// The fatbin of a kernel file, if the build script compiled it.
 #[cfg(efa_gda_fatbin)]
 macro_rules! built {
     ($name:literal) => {
-        Some([
-            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".16.fatbin")),
-            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".8.fatbin")),
-        ])
+        Some(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))
     };
 }
 #[cfg(not(efa_gda_fatbin))]
@@ -159,9 +136,8 @@ impl fmt::Display for Origin {
 }
 
 /// Returns the code that the build included, if it supports the GPU (`build.rs`).
-pub(crate) fn built_in(variant: Variant, major: i32, minor: i32) -> Option<Kernels> {
-    let [wide, narrow] = variant.source.built.filter(|_| major >= 8)?;
-    let image = if variant.store_bytes == 8 { narrow } else { wide }.to_vec();
+pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
+    let image = source.built.filter(|_| major >= 8)?.to_vec();
     Some(Kernels { image, architecture: architecture(major, minor), origin: Origin::BuiltIn })
 }
 
@@ -179,16 +155,16 @@ pub(crate) fn has_compiler() -> bool {
 ///
 /// # Errors
 /// [`ErrorKind::Gpu`](crate::ErrorKind::Gpu) without libnvrtc, or with the compiler's log.
-pub(crate) fn compiled(variant: Variant, major: i32, minor: i32) -> Result<Kernels> {
+pub(crate) fn compiled(source: Source, major: i32, minor: i32) -> Result<Kernels> {
     if !has_compiler() {
         return Err(error::no_compiler());
     }
     let architecture = architecture(major, minor);
-    let cached = cache_directory().map(|folder| folder.join(file_name(variant, &architecture)));
+    let cached = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
     if let Some(image) = cached.as_deref().and_then(read_cached) {
         return Ok(Kernels { image, architecture, origin: Origin::Disk });
     }
-    let image = compile_source(variant.source.name, &variant.text(), &architecture)?;
+    let image = compile_source(source.name, source.text, &architecture)?;
     if let Some(file) = cached {
         cache(&file, &image);
     }
@@ -196,13 +172,13 @@ pub(crate) fn compiled(variant: Variant, major: i32, minor: i32) -> Result<Kerne
 }
 
 /// Returns the name of a cached image, which is different for each source, width, compiler and target.
-fn file_name(variant: Variant, architecture: &str) -> String {
+fn file_name(source: Source, architecture: &str) -> String {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: writes two numbers into locals.
     unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
     let mut key = DefaultHasher::new();
-    (variant.text(), HEADERS, ENTRIES, major, minor).hash(&mut key);
-    let name = variant.source.name;
+    (source.text, HEADERS, ENTRIES, major, minor).hash(&mut key);
+    let name = source.name;
     format!("{name}-{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
 }
 
@@ -413,8 +389,7 @@ mod tests {
                 (RECEIVE, &["efa_gda_receive_kernel"]),
                 (BENCH, &["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
             ] {
-                let text = Variant { source, store_bytes: 16 }.text();
-                let cubin = compile_source(source.name, &text, architecture).unwrap();
+                let cubin = compile_source(source.name, source.text, architecture).unwrap();
                 let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
                 assert!(kernels.iter().copied().all(has), "{architecture}: {kernels:?}");
             }
@@ -431,30 +406,20 @@ mod tests {
         };
         let kernels = ["efa_gda_put_kernel", "efa_gda_receive_kernel", "efa_gda_bench_rate_kernel"];
         for (source, kernel) in std::iter::zip([PUT, RECEIVE, BENCH], kernels) {
-            let images = source.built.unwrap();
-            for image in images {
-                // A header, and parts. Each part has a header too: its kind, the lengths of both, and its GPU.
-                assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
-                let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
-                while at < image.len() {
-                    parts.push((number(image, at, 2), number(image, at + 28, 4)));
-                    at += (number(image, at + 4, 4) + number(image, at + 8, 8)) as usize;
-                }
-                parts.sort_unstable();
-                assert_eq!(
-                    parts,
-                    [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)],
-                    "{}",
-                    source.name
-                );
-                assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
+            let image = source.built.unwrap();
+            // A header, and parts. Each part has a header too: its kind, the lengths of both, and its GPU.
+            assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
+            let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
+            while at < image.len() {
+                parts.push((number(image, at, 2), number(image, at + 28, 4)));
+                at += (number(image, at + 4, 4) + number(image, at + 8, 8)) as usize;
             }
+            parts.sort_unstable();
+            assert_eq!(parts, [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)], "{}", source.name);
+            assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
         }
-        let [wide, narrow] = PUT.built.unwrap();
-        assert_ne!(wide, narrow);
-        let put = Variant { source: PUT, store_bytes: 8 };
-        assert_eq!(built_in(put, 9, 0).unwrap().origin, Origin::BuiltIn);
-        assert!(built_in(put, 7, 5).is_none(), "older than all targets");
+        assert_eq!(built_in(PUT, 9, 0).unwrap().origin, Origin::BuiltIn);
+        assert!(built_in(PUT, 7, 5).is_none(), "older than all targets");
     }
 
     #[test]

@@ -24,27 +24,11 @@ const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
-    /// The put kernel for each width of stores (`ByWidth`).
-    loaded: Arc<ByWidth<Loaded>>,
+    /// The put kernel.
+    loaded: Arc<OnceLock<Loaded>>,
     receive: Arc<OnceLock<CudaFunction>>,
     #[cfg(feature = "test-utils")]
-    bench: Arc<ByWidth<Bench>>,
-}
-
-/// What kernels of stores of 8 bytes and of 16 bytes have each.
-#[derive(Debug)]
-struct ByWidth<T>([OnceLock<T>; 2]);
-
-impl<T> Default for ByWidth<T> {
-    fn default() -> Self {
-        Self(Default::default())
-    }
-}
-
-impl<T> ByWidth<T> {
-    fn of(&self, store_bytes: u32) -> &OnceLock<T> {
-        &self.0[usize::from(store_bytes != 8)]
-    }
+    bench: Arc<OnceLock<Bench>>,
 }
 
 #[derive(Debug)]
@@ -193,16 +177,15 @@ impl Gpu {
         Ok(device)
     }
 
-    /// Returns the put kernel with stores of `store_bytes` bytes, which is compiled and loaded on first use.
-    pub(crate) fn put_kernel(&self, store_bytes: u32) -> Result<&CudaFunction> {
-        let slot = self.loaded.of(store_bytes);
-        if let Some(loaded) = slot.get() {
+    /// Returns the put kernel, which is compiled and loaded on first use.
+    pub(crate) fn put_kernel(&self) -> Result<&CudaFunction> {
+        if let Some(loaded) = self.loaded.get() {
             return Ok(&loaded.put);
         }
-        let (module, kernels) = self.load(compile::PUT, store_bytes)?;
+        let (module, kernels) = self.load(compile::PUT)?;
         let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
         let Kernels { architecture, origin, .. } = kernels;
-        Ok(&slot.get_or_init(|| Loaded { put, architecture, origin }).put)
+        Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, origin }).put)
     }
 
     /// Returns the kernel that posts and takes receives, which is loaded on first use.
@@ -210,63 +193,56 @@ impl Gpu {
         if let Some(kernel) = self.receive.get() {
             return Ok(kernel);
         }
-        let (module, _) = self.load(compile::RECEIVE, 16)?;
+        let (module, _) = self.load(compile::RECEIVE)?;
         let kernel =
             module.load_function("efa_gda_receive_kernel").map_err(in_call("cuModuleGetFunction"))?;
         Ok(self.receive.get_or_init(|| kernel))
     }
 
-    /// Returns the kernels for benches with stores of `store_bytes` bytes, which are loaded on first use.
+    /// Returns the kernels for benches, which are loaded on first use.
     #[cfg(feature = "test-utils")]
-    pub(crate) fn bench_kernels(&self, store_bytes: u32) -> Result<&Bench> {
-        let slot = self.bench.of(store_bytes);
-        if let Some(bench) = slot.get() {
+    pub(crate) fn bench_kernels(&self) -> Result<&Bench> {
+        if let Some(bench) = self.bench.get() {
             return Ok(bench);
         }
-        let (module, _) = self.load(compile::BENCH, store_bytes)?;
+        let (module, _) = self.load(compile::BENCH)?;
         let function = |name| module.load_function(name).map_err(in_call("cuModuleGetFunction"));
         let bench = Bench {
             rate: function("efa_gda_bench_rate_kernel")?,
             latency: function("efa_gda_bench_latency_kernel")?,
         };
-        Ok(slot.get_or_init(|| bench))
+        Ok(self.bench.get_or_init(|| bench))
     }
 
     /// Loads a kernel file: the code that the build included, or code that is compiled for this GPU.
-    fn load(&self, source: compile::Source, store_bytes: u32) -> Result<(Arc<CudaModule>, Kernels)> {
-        let variant = compile::Variant { source, store_bytes };
+    fn load(&self, source: compile::Source) -> Result<(Arc<CudaModule>, Kernels)> {
         let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
         let load = |mut kernels: Kernels| {
             let image = Ptx::from_binary(std::mem::take(&mut kernels.image));
             let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
             Ok((module, kernels))
         };
-        let Some(kernels) = compile::built_in(variant, major, minor) else {
-            return load(compile::compiled(variant, major, minor)?);
+        let Some(kernels) = compile::built_in(source, major, minor) else {
+            return load(compile::compiled(source, major, minor)?);
         };
         load(kernels).or_else(|refused| match compile::has_compiler() {
             // The driver's error explains more than the missing compiler.
             false => Err(refused),
-            true => load(compile::compiled(variant, major, minor)?),
+            true => load(compile::compiled(source, major, minor)?),
         })
     }
 
-    /// Compiles and loads the put kernel now, instead of at the first launch: the one for rings in ordinary memory.
-    /// [`GpuQueue::prepare`](crate::gpu_queue::GpuQueue::prepare) does so for a queue.
+    /// Compiles and loads the put kernel now, instead of at the first launch.
     ///
     /// # Errors
     /// Those of the driver, or of the compiler.
     pub fn prepare(&self) -> Result<()> {
-        self.put_kernel(16).map(|_| ())
+        self.put_kernel().map(|_| ())
     }
 
     /// Returns the target of the put kernel, such as `sm_90`, and its origin; None before its first use.
     pub fn kernels(&self) -> Option<(&str, Origin)> {
-        self.loaded
-            .0
-            .iter()
-            .find_map(OnceLock::get)
-            .map(|loaded| (loaded.architecture.as_str(), loaded.origin))
+        self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.origin))
     }
 }
 

@@ -147,7 +147,7 @@ impl DeviceState {
             Plain(efa_gda_put_args { queue: self.queue.address(), result: self.result.address(), ..*args });
         let config =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = self.stream.launch_builder(gpu.put_kernel(self.store_bytes)?);
+        let mut launch = self.stream.launch_builder(gpu.put_kernel()?);
         launch.arg(&argument);
         // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue is in this GPU's memory and refers to
         // pages that `GpuQueue` keeps registered. This borrow is exclusive, so nothing else posts.

@@ -57,9 +57,8 @@ impl GpuQueue {
         let mut words = Words::of(load, latency);
         let (gpu, stream) = (first.gpu.clone(), first.device.stream.clone());
         // The kernel uses one width for all queues. A queue that allows stores of 16 bytes allows those of 8.
-        let store_bytes = queues.iter().map(Self::store_bytes).min().unwrap_or(8);
         let ran = gpu
-            .bench_kernels(store_bytes)
+            .bench_kernels()
             .and_then(|kernels| launch(kernels, &stream, &requests, &mut words, load, latency));
         let ended = ran.is_ok() || queues[0].kernels_ended();
         let mut loaded = Ok(());

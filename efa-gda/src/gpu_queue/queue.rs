@@ -175,12 +175,12 @@ impl GpuQueue {
         self.device.store_bytes
     }
 
-    /// Compiles and loads the put kernel of this queue's width now, instead of at the first launch.
+    /// Compiles and loads the put kernel now, instead of at the first launch.
     ///
     /// # Errors
     /// As [`Gpu::prepare`].
     pub fn prepare(&self) -> Result<()> {
-        self.gpu.put_kernel(self.store_bytes()).map(|_| ())
+        self.gpu.put_kernel().map(|_| ())
     }
 
     /// Keeps the queue mapped for a launch of the caller's kernels. The caller must drop the guard only after the

@@ -2,7 +2,7 @@
 /* Counts the fences of the device library on the host executor that have the order of fence_system(). */
 #include <stdint.h>
 
-static uint32_t fences;
+static uint32_t fences, before_close;
 #define __atomic_thread_fence(order) (fences += (order) == __ATOMIC_SEQ_CST, __atomic_thread_fence(order))
 
 #include "efa_gda/post.h"
@@ -14,10 +14,14 @@ extern "C" uint32_t fences_of_a_deferred_post(efa_gda_queue *queue) {
     Sender<Sharing::Device, WarpGroup> sender(queue);
     /* The first post polls for free slots, which fences. */
     auto make = [](uint32_t) { return write_entry(efa_gda_peer(), Memory{0, 1, 8}, 0, 1); };
-    sender.post(1, make, kPostDefer);
+    (void)sender.post(1, make, kPostDefer);
     fences = 0;
     WarpGroup().sync();
-    sender.post(1, make, kPostDefer);
+    (void)sender.post(1, make, kPostDefer);
+    WarpGroup().sync();
+    before_close = fences;
+    /* The end of the scope fences again. */
+    WarpGroup().sync();
   });
-  return fences;
+  return before_close;
 }

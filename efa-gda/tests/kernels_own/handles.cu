@@ -3,6 +3,8 @@
  * calls, in order. */
 #include "efa_gda/post.h"
 
+#include <type_traits>
+
 struct handles_args {
   struct efa_gda_queue *queue;
   struct efa_gda_peer peer;
@@ -11,6 +13,11 @@ struct handles_args {
   /* kMaxCalls words for each warp. */
   uint32_t *status;
 };
+
+/* A copy would overwrite entries of the handle that it is a copy of. */
+static_assert(!std::is_copy_constructible<efa_gda::Sender<efa_gda::Sharing::Thread>>::value &&
+                  !std::is_copy_assignable<efa_gda::Sender<efa_gda::Sharing::Device>>::value,
+              "a handle cannot be copied");
 
 namespace {
 
@@ -62,8 +69,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 1: {
-      /* An owner does not close its handle. */
-      Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+      /* An owner does not close its handle, which it never deletes. */
+      auto &sender = *new Sender<Sharing::Warp>(a.queue, a.timeout_ns);
       log.add(post(a, sender, 4));
       log.add(sender.quiet());
       return;
@@ -160,6 +167,26 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       log.add((efa_gda_status)efa_gda::load_system(q->sq.doorbell));
       efa_gda::fence_release_device();
       efa_gda::exchange_relaxed(&q->turn.word, efa_gda::kOneCall << EFA_GDA_TURN_BITS);
+      return;
+    }
+    case 10:
+    case 11: {
+      /* Posts that do not wait, until there is no room for a further one, and once more; by a group that shares the queue
+       * or owns it. */
+      auto fill = [&](auto &sender) {
+        for (int call = 0; call < 6; call++) {
+          log.add(sender.post(
+              16, [&](uint32_t i) { return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, i, 1); },
+              efa_gda::kPostTry));
+        }
+      };
+      if (a.scenario == 10) {
+        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+        fill(sender);
+      } else {
+        Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+        fill(sender);
+      }
       return;
     }
     case 8: {

@@ -59,7 +59,7 @@ EFA_GDA_FN efa_gda_status send_round(const signals_args &a, AnySender &sender, u
   auto value = [&] {
     SignalWord word = {a.source + a.words, a.local + scratch, a.lkey};
     SignalTarget target = {a.peer, a.rkey, a.remote + scratch};
-    return a.form == SIGNALS_ONLY ? value_signal(a.queue, target, (uint32_t)round, word)
+    return a.form == SIGNALS_ONLY ? value_signal<uint32_t>(a.queue, target, round, word)
                                   : value_signal(a.queue, target, round, word);
   };
   auto tick = [&] {

@@ -5,49 +5,43 @@
  * and nvshmem.cuh (NVSHMEM) call ibgda_put() and ibgda_flag(), or store by ibgda_mapped() (NVLink). Blocks must be
  * one-dimensional.
  *
- * TERMS. Request: see cq.h. Done, R: see requests.h. Owner: see post.h. PE: a rank of the job. Channel: a virtual queue
+ * TERMS. Request: see cq.h. Done, R: see requests.h. PE: a rank of the job. Channel: a virtual queue
  * pair to a PE, which DeepEP and NVSHMEM call a QP. Queue: one of the GPU's queue pairs of the adapter. Each queue
- * reaches all PEs, so a channel needs no queue of its own: the channels with the number i, of all PEs, post to queue i
- * modulo num_queues. Flag: a value that ibgda_flag() writes. Drain: to wait until all requests are done that any thread
- * of the GPU posted to a queue before; ibgda_drain(). Remote address: an address of this PE's heap; the functions add
- * the difference between the heaps.
+ * reaches all PEs, so a channel needs no queue of its own: the channels of all PEs, one PE after the other, post to the
+ * queues in turn (ibgda_queue_number()). Flag: a value that ibgda_flag() writes. Drain: to wait until all requests are
+ * done that any thread of the GPU posted to a queue before; ibgda_drain(). Remote address: an address of this PE's
+ * heap; the functions add the difference between the heaps.
  *
  * ORDER. The adapter executes requests in any order, and has no atomic operations. So
  *   - ibgda_flag() posts a flag when all requests are done that any thread of this GPU posted before the call through
- *     channels of the same number: it drains their queue, and for Set8 and Drain each queue (the requests of all
- *     channels). Data in GPU memory with strict ordering that went through the flag's queue is then visible before the
- *     flag (signal.h, form put_signal). Data of other queues (Set8, Drain) went to other endpoints, for which signal.h
- *     requires a read-back, and may become visible after the flag;
+ *     the channel, and all others of its queue: it drains the queue, and for Set8 and Drain each queue. Data in GPU
+ *     memory with strict ordering that went through the flag's queue is then visible before the flag (signal.h, form
+ *     put_signal). Data of other queues (Set8, Drain) went to other endpoints, for which signal.h requires a read-back,
+ *     and may become visible after the flag;
  *   - an add is a write of the sum. The channel keeps the sum of each remote word (counts), so each word must have one
  *     writer: this PE, and one channel of it. The sum starts at 0. Quiet of the channel forgets its sums: the
  *     caller must zero the words at the peer after a quiet, as it must before the first add.
  * "Before" includes what another thread posted, if its call returned and the threads synchronised since.
  *
- * ibgda_drain() waits for the requests [start, end). end is the low half of reserve.word, to which close() adds the
- * requests of each post; but at most oldest + R, because the words of later requests may be of an earlier lap with the
- * same phase (requests.h). Every request whose post returned before the drain is before both limits. start is the later
- * of queue.done and tracking.oldest: all requests before either are done.
+ * ibgda_drain() waits for the requests [start, end). end is the slot of turn.word; but at most oldest + R, because the
+ * words of later requests may be of an earlier lap with the same phase (requests.h). Every request whose post returned
+ * before the drain is before both limits. start is the later of queue.done and tracking.oldest: all requests before
+ * either are done.
  *
- * POSTING. The thread that has queue.lock owns the queue (post.h) for one post. Owners need few registers: device.cu is
- * compiled for the 64 of blocks of 1,024 threads, in which a handle of a shared queue spills (docs/kernels.md, Costs).
- * A thread waits for the lock of one queue only, so with more queues more threads post at once. Threads of one warp may
- * own different queues. Where the warp reconverges, a thread may wait until another thread has posted, and so until the
- * other's queue has free slots. The other's wait for them depends on the adapter alone, so the bound of that wait ends
- * both.
+ * POSTING. Each call posts as a thread that shares the queue (turns.h), with a handle of its own. Threads of one warp
+ * may post to one queue or to several.
  *
  * WORDS
  *   word              | written by                        | read by        | ordered by
- *   queue.lock        | a thread that posts: CAS 0 to 1;  | the same       | acquire of the CAS, release of the store.
- *                     | the holder: store of 0            |                | A wait for it: FAILURES
- *   queue.done        | ibgda_drain(), to its `end`; the  | ibgda_drain(), | fence_device() before the CAS; load with
- *                     | holder of queue.lock, if 2^30     | the holder of  | an acquire in ibgda_drain(), which may
- *                     | behind, to tracking.oldest: CAS,  | queue.lock     | then skip the requests before it. The
- *                     | which only raises it              |                | holder: relaxed, it only compares
+ *   queue.done        | ibgda_drain(), to its `end`; a    | the same       | fence_device() before the CAS; load with
+ *                     | thread that posts, if 2^30        |                | an acquire in ibgda_drain(), which may
+ *                     | behind, to tracking.oldest: CAS,  |                | then skip the requests before it. A
+ *                     | which only raises it              |                | poster: relaxed, it only compares
  *   shared.failed     | the first thread that fails: CAS  | all calls      | relaxed; carries no data
  *   report            | that thread; status last          | host           | fence_system() before the status. The host
  *                     |                                   |                | must load it first, with an acquire
- *   channel.lock      | a thread in ibgda_flag(): CAS 0   | the same       | as queue.lock
- *                     | to 1; the holder: store of 0      |                |
+ *   channel.lock      | a thread in ibgda_flag(): CAS 0   | the same       | acquire of the CAS, release of the store.
+ *                     | to 1; the holder: store of 0      |                | A wait for it: FAILURES
  *   channel.counts    | holder of channel.lock            | the same       | channel.lock
  *   channel.word      | holder of channel.lock, after its | adapter        | the fence before the doorbell (sq.h). The
  *                     | ibgda_drain() and before its post |                | next holder's drain covers the request
@@ -59,14 +53,12 @@
  * sees a flag behind a put that failed.
  *   EFA_GDA_COMPLETION_ERROR    a request of the queue failed, for example because a peer is unreachable
  *   EFA_GDA_TIMEOUT_COMPLETION  no request completed within the bound
- *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock or queue.lock within the bound, which begins again
- *                               when a request completes: of any queue for channel.lock, of that queue for queue.lock.
- *                               This poisons no queue. The locks are not fair
+ *   EFA_GDA_TIMEOUT_LOCK        the thread did not get channel.lock within the bound, which begins again when a request
+ *                               of any queue completes, and poisons nothing. The locks are not fair. Or as post()
  *   EFA_GDA_BAD_ARGUMENT        a PE that does not exist; memory outside the heap; a put of more than
  *                               kMaxEntriesPerCall requests; adds to more than EFA_GDA_IBGDA_COUNTS words of a channel
  *                               without a quiet; a post in a block of several dimensions
  *   EFA_GDA_UNSUPPORTED         the queue has no request table (flags), or no RDMA; IbgdaFlag::Refused
- *   EFA_GDA_IN_USE              other device code posts to the queue
  *   others                      as post() and wait() return them (post.h); a poison or an abort flag ends the waits for
  *                               locks too
  */
@@ -102,9 +94,11 @@ EFA_GDA_FN efa_gda_ibgda_channel *ibgda_channel(const efa_gda_ibgda_state *s, in
   return s->channels + (uint64_t)(uint32_t)pe * channels + (uint32_t)qp % channels;
 }
 
-/* The number of the queue to which a channel posts. */
-EFA_GDA_FN uint32_t ibgda_queue_number(const efa_gda_ibgda_state *s, uint32_t qp) {
-  return qp % ibgda_channels(s) % s->num_queues;
+/* The number of the queue to which a channel posts. Peers differ, so that a few channels to each of many peers use all
+ * queues. */
+EFA_GDA_FN uint32_t ibgda_queue_number(const efa_gda_ibgda_state *s, uint32_t pe, uint32_t qp) {
+  uint32_t channels = ibgda_channels(s);
+  return (pe * channels + qp % channels) % s->num_queues;
 }
 
 EFA_GDA_FN bool ibgda_in_heap(const efa_gda_ibgda_state *s, uint64_t address, uint64_t bytes) {
@@ -139,14 +133,17 @@ EFA_GDA_FN void ibgda_advance_done(efa_gda_ibgda_queue *queue, uint32_t index) {
   }
 }
 
-/* Posts a write and rings for it, as the queue's owner. The caller has the queue's lock. */
-EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgda_queue *queue, IbgdaWrite *write) {
+/* Posts a write and rings for it. One thread calls it. */
+EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, IbgdaWrite *write) {
+  uint32_t number = ibgda_queue_number(s, write->pe, write->qp);
+  efa_gda_ibgda_queue *queue = s->queues + number;
+  write->to = s->peers + (uint64_t)number * s->num_pes + write->pe;
   uint32_t most = (uint32_t)max_entry_bytes(*queue->queue, true);
   if (most == 0) return EFA_GDA_UNSUPPORTED;
   uint64_t entries = entries_per_transfer(write->bytes, most);
   if (entries > kMaxEntriesPerCall) return EFA_GDA_BAD_ARGUMENT;
-  Sender<Sharing::Thread> sender(queue->queue, s->timeout_ns);
-  sender.post(
+  Sender<Sharing::Device> sender(queue->queue, s->timeout_ns, ThreadGroup(), false);
+  uint32_t status = sender.post(
       (uint32_t)entries,
       [&](uint32_t i) {
         uint64_t at = (uint64_t)i * most, left = write->bytes - at;
@@ -155,32 +152,9 @@ EFA_GDA_FN uint32_t ibgda_post_locked(const efa_gda_ibgda_state *s, efa_gda_ibgd
         return write_entry(to.peer, local, to.heap + write->offset + at, to.rkey);
       },
       kPostDefault, &write->first);
-  uint32_t status = sender.close();
   /* queue.done must not fall behind by 2^31, half of the range of its comparisons, if no thread drains. */
   if (status == EFA_GDA_OK && write->first - load_relaxed(&queue->done) > 1u << 30) {
     ibgda_advance_done(queue, load_acquire(&queue->queue->tracking.oldest));
-  }
-  return status;
-}
-
-/* Waits for the lock of the channel's queue, and posts a write. One thread calls it. */
-EFA_GDA_COLD uint32_t ibgda_post(const efa_gda_ibgda_state *s, IbgdaWrite *write) {
-  uint32_t number = ibgda_queue_number(s, write->qp);
-  efa_gda_ibgda_queue *queue = s->queues + number;
-  write->to = s->peers + (uint64_t)number * s->num_pes + write->pe;
-  Deadline::State state(s->timeout_ns);
-  Deadline deadline(state, queue->queue, &queue->queue->completion.completed);
-  uint32_t status = EFA_GDA_OK;
-  bool done = false;
-  while (!done && status == EFA_GDA_OK) {
-    /* The lock is released within the iteration, so that it can pass between the threads of a warp. */
-    if (compare_swap_acquire(&queue->lock, 0, 1) == 0) {
-      status = ibgda_post_locked(s, queue, write);
-      store_release(&queue->lock, 0u);
-      done = true;
-    } else {
-      status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
-    }
   }
   return status;
 }
@@ -190,7 +164,8 @@ EFA_GDA_COLD uint32_t ibgda_drain(efa_gda_ibgda_queue *of, uint64_t timeout_ns) 
   efa_gda_queue *queue = of->queue;
   if (queue->requests.num_entries == 0) return EFA_GDA_UNSUPPORTED;
   uint32_t oldest = load_acquire(&queue->tracking.oldest), start = load_acquire(&of->done);
-  uint32_t end = (uint32_t)load_relaxed(&queue->reserve.word), most = oldest + queue->requests.num_entries;
+  uint32_t end = (uint32_t)(load_acquire(&queue->turn.word) >> EFA_GDA_TURN_BITS);
+  uint32_t most = oldest + queue->requests.num_entries;
   if (is_before(start, oldest)) start = oldest;
   if (is_before(most, end)) end = most;
   uint32_t status = EFA_GDA_OK;
@@ -243,7 +218,7 @@ EFA_GDA_FN uint32_t ibgda_flag_locked(const efa_gda_ibgda_state *s, efa_gda_ibgd
                                       uint64_t remote, uint64_t value, int pe, int qp) {
   if (flag == IbgdaFlag::Refused) return EFA_GDA_UNSUPPORTED;
   bool all = flag == IbgdaFlag::Set8 || flag == IbgdaFlag::Drain;
-  uint32_t number = all ? 0 : ibgda_queue_number(s, (uint32_t)qp), end = all ? s->num_queues : number + 1;
+  uint32_t number = all ? 0 : ibgda_queue_number(s, (uint32_t)pe, (uint32_t)qp), end = all ? s->num_queues : number + 1;
   EFA_GDA_NO_UNROLL for (; number != end; number++) {
     uint32_t status = ibgda_drain(s->queues + number, s->timeout_ns);
     if (status != EFA_GDA_OK) return status;
@@ -273,7 +248,7 @@ EFA_GDA_IBGDA_CALL void ibgda_flag(const efa_gda_ibgda_state *s, IbgdaFlag flag,
                                    int pe, int qp) {
   if (!ibgda_begin(s, remote, ibgda_flag_bytes(flag), pe, qp)) return;
   efa_gda_ibgda_channel *channel = ibgda_channel(s, pe, qp);
-  efa_gda_queue *queue = s->queues[ibgda_queue_number(s, (uint32_t)qp)].queue;
+  efa_gda_queue *queue = s->queues[ibgda_queue_number(s, (uint32_t)pe, (uint32_t)qp)].queue;
   Deadline::State state(s->timeout_ns);
   Deadline deadline(state, queue, &queue->completion.completed);
   uint32_t status = EFA_GDA_OK, completed = 0;

@@ -61,8 +61,8 @@ namespace EFA_GDA_COMPAT_NS {
 
 EFA_GDA_FN efa_gda_ibgda_state *ibgda_get_state() { return &EFA_GDA_IBGDA_STATE; }
 
-/* Puts `bytes` bytes. All lanes of a warp call it. Each put is rung for at once, whatever kAlwaysDoPostSend says: a
- * thread owns the queue for one post, and no later post is sure to ring for a deferred one. */
+/* Puts `bytes` bytes. All lanes of a warp call it. Each put is rung for, by it or by a later call that has begun,
+ * whatever kAlwaysDoPostSend says: no later post is sure to ring for a deferred one. */
 template <bool kAlwaysDoPostSend = false>
 EFA_GDA_FN void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr, size_t bytes, int dst_pe, int qp_id,
                                             int lane_id, int message_idx) {

@@ -45,8 +45,7 @@ struct efa_gda_ibgda_queue {
   /* All requests with an index before this one are done, modulo 2^32. The host must store the queue's producer index,
    * while no request is in flight: 0 for a new queue of an adapter. */
   uint32_t done;
-  /* 1 while a thread posts to the queue. */
-  uint32_t lock;
+  uint32_t reserved;
 };
 
 /* Words that all threads of the GPU share, in its memory. */
@@ -76,7 +75,7 @@ struct efa_gda_ibgda_state {
   uint32_t num_pes;
   /* Local key of this PE's heap. */
   uint32_t lkey;
-  /* num_queues queues; channel i of each PE posts to queue i modulo num_queues. */
+  /* num_queues queues; the channels, in their order, post to one after the other. */
   struct efa_gda_ibgda_queue *queues;
   /* This PE's symmetric heap, at its addresses for the GPU, and where it begins as the adapter addresses it. */
   uint64_t heap;

@@ -7,11 +7,11 @@
  *     return efa_gda::write_entry(peer, {local + i * 64, lkey, 64}, remote + i * 64, rkey);
  *   });
  *   status = sender.quiet();
- *   sender.close();
  *
  * All threads of the group must construct the handle and make every call together, with the same arguments, but for
- * `make` and pointers to results, which may be the thread's own. All receive the same status. Each path out of the
- * kernel must close the handle, once. kernels/examples/put_signal.cu has two complete kernels.
+ * `make` and pointers to results, which may be the thread's own. All receive the same status. A handle cannot be
+ * copied, and is closed at the end of its scope, which all threads of the group must leave together.
+ * kernels/examples/put_signal.cu has two complete kernels.
  *
  * TERMS. Group, leader, owner, call, entry, place, ring, done, quiet, poison, abort flag: see sq.h. Ticket, turn: see
  * turns.h. To post is to place entries; post() also rings, or leaves that to a later call (turns.h; kPostDefer). The
@@ -28,6 +28,7 @@
  *     requests
  *   EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED of wait(), wait_own() and test()
  *   EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries
+ *   EFA_GDA_NO_ROOM of a post() that does not wait (kPostTry)
  * close() closes the handle whatever it returns. If the handle's status was EFA_GDA_OK, later calls return
  * EFA_GDA_BAD_ARGUMENT, also if close() returned EFA_GDA_IN_USE.
  *
@@ -102,7 +103,10 @@ enum PostFlags : uint32_t {
    * flush() or a quiet(), of any group on this queue; and of this handle close() and, on a queue with a request table,
    * wait(), wait_own() and test(). The entries are rung for earlier if the batch window or the free slots require it.
    * */
-  kPostDefer = 1
+  kPostDefer = 1,
+  /* Do not wait for free slots: poll once, and return EFA_GDA_NO_ROOM if there are too few for all entries. A constant,
+   * so that other posts have no code for it. */
+  kPostTry = 2
 };
 
 /* What an owner that takes `ticket` stores in reserve.word (OWNED QUEUES). */
@@ -116,28 +120,29 @@ EFA_GDA_FN efa_gda_status for_all(Group group, uint32_t status) {
   return (efa_gda_status)status;
 }
 
-constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
-
 template <Sharing S, class Group = typename GroupOf<S>::Type>
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
-   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above). Every
-   * other wait with this bound poisons the queue almost at once, also the wait for a turn in wait(), wait_own() and
-   * test() after a post that deferred its doorbell.
+   * With 0, the waits for requests of wait() and wait_own() return EFA_GDA_IN_FLIGHT (WAITS THAT RUN OUT above), and a
+   * wait for a turn, which other groups end, has the default bound. Every other wait with this bound poisons the queue
+   * almost at once; a post with kPostTry has no other wait.
+   *   Without `waits` the handle does not mark its requests in the request table: wait(), wait_own() and test() return
+   * EFA_GDA_UNSUPPORTED.
    *   EFA_GDA_IN_USE, for an owner: another group has a ticket of a call that is not served, owns the queue, or did not
    * close it. EFA_GDA_BAD_ARGUMENT: the block has more than one dimension, so threads have no unique index; threads of
    * the warp or the block do not exist or have ended, so entries would be missing; or the queue's max_batch is 0.
    * EFA_GDA_POISONED: for an owner only; a shared handle learns of a poison from its first call that takes a ticket or
    * has to wait. */
-  EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
+  EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group(),
+                             bool waits = true)
       : queue_(queue), ring_(queue, group), timeout_ns_(timeout_ns) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
       ring_.set_status(EFA_GDA_BAD_ARGUMENT);
       return;
     }
     if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
-    if (queue->requests.num_entries != 0) take_poster_number();
+    if (waits && queue->requests.num_entries != 0) take_poster_number();
     if constexpr (S == Sharing::Device) {
       /* A limit that is not too high, and that is near: this handle may be older than 2^31 entries of others. */
       ring_.set_free_limit(load_relaxed(&queue->completion.completed));
@@ -146,6 +151,13 @@ class Sender {
       acquire_queue();
     }
   }
+
+  /* As close(). */
+  EFA_GDA_FN ~Sender() {
+    if (ring_.has(S == Sharing::Device ? RingOf::kDeferred : RingOf::kOwnsQueue)) close();
+  }
+  Sender(const Sender &) = delete;
+  Sender &operator=(const Sender &) = delete;
 
   EFA_GDA_FN efa_gda_status status() const { return ring_.status(); }
 
@@ -156,9 +168,9 @@ class Sender {
    * may return before the doorbell: a later call of another group then rings for the entries, unless the queue is
    * poisoned first. */
   template <class Make>
-  EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
+  [[nodiscard]] EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
-    const bool rings = (flags & kPostDefer) == 0;
+    const bool rings = (flags & kPostDefer) == 0, tries = (flags & kPostTry) != 0;
     if constexpr (S != Sharing::Device) {
       uint32_t is_ready = ring_.is_plain_round(count) & ring_.has_slots(count);
       if (!EFA_GDA_LIKELY(is_ready)) {
@@ -180,8 +192,15 @@ class Sender {
     efa_gda_status status;
     if constexpr (S == Sharing::Device) {
       if (!rings) ring_.set(RingOf::kDeferred, true);
-      status = post_shared(count, make, rings, first);
+      status = post_shared(count, make, rings, tries, first);
+      if (!EFA_GDA_LIKELY(status != EFA_GDA_NO_ROOM)) {
+        if (ring_.has(RingOf::kDeferred)) (void)flush();
+        return status;
+      }
     } else {
+      if (tries && !poll_for_slots(count)) {
+        return load_relaxed(&queue_->error.poison) == EFA_GDA_OK ? EFA_GDA_NO_ROOM : EFA_GDA_POISONED;
+      }
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
       status = ring_.place_entries(count, make, timeout_ns_);
@@ -192,7 +211,7 @@ class Sender {
   }
 
   /* Rings for all entries that any group posted to the queue before this call and that are not rung for. */
-  EFA_GDA_FN efa_gda_status flush() {
+  [[nodiscard]] EFA_GDA_FN efa_gda_status flush() {
     if (status() != EFA_GDA_OK) return status();
     if constexpr (S == Sharing::Device) {
       ring_.set(RingOf::kDeferred, false);
@@ -210,7 +229,7 @@ class Sender {
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
    * returned this status. The failed request may be of any group, and may have been posted before the handle was
    * opened. efa_gda_queue::error has the first error of the queue. */
-  EFA_GDA_FN efa_gda_status quiet() {
+  [[nodiscard]] EFA_GDA_FN efa_gda_status quiet() {
     efa_gda_status status = flush();
     if (status != EFA_GDA_OK) return status;
     if constexpr (S == Sharing::Device) {
@@ -237,7 +256,7 @@ class Sender {
 
   /* quiet() for the requests to one peer. No word says to which peer a request goes, so it waits for the requests to
    * all peers. */
-  EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
+  [[nodiscard]] EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
   /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored,
    * and fewer than 2^31 requests may have been posted after it. Other groups may post meanwhile.
@@ -249,13 +268,13 @@ class Sender {
    *   EFA_GDA_UNSUPPORTED: the queue has no request table.
    * With any other status `*failed` is the first failure found so far, or has status 0. It is not written if the call
    * looks at no request: with count 0, EFA_GDA_UNSUPPORTED, or a failure of the handle or of ringing. */
-  EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
+  [[nodiscard]] EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, timeout_ns_, failed);
   }
 
   /* wait() for all requests that this handle posted and that no earlier wait_own() covered. A wait_own() that returns
    * EFA_GDA_IN_FLIGHT covers none. */
-  EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
+  [[nodiscard]] EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
     /* The table has the statuses of the last R requests (requests.h). The wait covers one more: its poster word is
      * overwritten by that of the newest request, which shows that older statuses were overwritten. */
     uint32_t most = queue_->requests.num_entries, count = own_end_ - own_first_;
@@ -269,7 +288,7 @@ class Sender {
    * first rings for entries that are not rung for; with Sharing::Device only if the handle's last post deferred its
    * doorbell, and then it may wait for its turn. On a poisoned queue it returns EFA_GDA_POISONED if requests are in
    * flight, or if it takes a ticket to ring. */
-  EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
+  [[nodiscard]] EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, 0, failed);
   }
 
@@ -277,10 +296,10 @@ class Sender {
    * owner releases the queue. Returns the handle's status, or EFA_GDA_IN_USE if another group took a ticket while this
    * group owned the queue; the queue is then poisoned. */
   EFA_GDA_FN efa_gda_status close() {
-    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
+    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) (void)flush();
     uint32_t result = status();
     if (ring_.has(RingOf::kOwnsQueue)) result = release_queue();
-    ring_.set(RingOf::kOwnsQueue, false);
+    ring_.set(RingOf::kOwnsQueue | RingOf::kDeferred, false);
     if (status() == EFA_GDA_OK) ring_.set_status(EFA_GDA_BAD_ARGUMENT);
     return (efa_gda_status)result;
   }
@@ -319,7 +338,7 @@ class Sender {
   EFA_GDA_FN efa_gda_status wait_for(uint32_t first, uint32_t count, uint32_t poster, uint64_t bound_ns,
                                      FailedRequest *failed) {
     if (ring_.poster() == 0 && status() == EFA_GDA_OK) return EFA_GDA_UNSUPPORTED;
-    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) flush();
+    if (S != Sharing::Device || ring_.has(RingOf::kDeferred)) (void)flush();
     if (this->status() != EFA_GDA_OK || count == 0) return this->status();
     uint64_t result = 0;
     if (ring_.group().polls()) {
@@ -379,7 +398,8 @@ class Sender {
       /* T2 in turns.h, for the last doorbell. */
       fence_release_system();
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
-        exchange_relaxed(&queue_->turn.word, after << EFA_GDA_TURN_BITS | (unrung < kMaxWindow ? unrung : kMaxWindow - 1));
+        /* After a wait that failed, all that was placed is rung for: an owner rings before it waits. */
+        exchange_relaxed(&queue_->turn.word, after << EFA_GDA_TURN_BITS | (unrung < kMaxWindow ? unrung : 0));
       } else {
         status = EFA_GDA_IN_USE;
         poison(queue_, EFA_GDA_IN_USE);
@@ -396,16 +416,34 @@ class Sender {
     return more != 0;
   }
 
-  /* post() on a shared queue (A POST in turns.h). `rings`: does not defer. */
+  /* kPostTry of an owner: whether there are free slots for `count` entries. If the cached limit does not show it, rings
+   * for what is placed, and polls once. */
+  EFA_GDA_FN bool poll_for_slots(uint32_t count) {
+    if (ring_.has_slots(count)) return true;
+    (void)flush();
+    uint32_t slots = ring_.group().polls() ? poll_slots<Poller>(queue_, ring_.next()) : 0;
+    return ring_.end_wait(slots) == EFA_GDA_OK && ring_.has_slots(count);
+  }
+
+  /* post() on a shared queue (A POST in turns.h). `rings`: does not defer. `tries`: kPostTry. */
   template <class Make>
-  EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, uint32_t *first) {
+  EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool rings, bool tries, uint32_t *first) {
     Group group = ring_.group();
     const bool leads = ring_.is_leader(), record = ring_.has(RingOf::kRecord);
     Turn turn = {queue_, 0, 0, 0};
     uint32_t status = EFA_GDA_OK;
+    const uint64_t adds = (rings ? kOneCall : 0) + count;
+    if (!EFA_GDA_LIKELY(!tries)) {
+      uint64_t reserved = 0;
+      if (group.polls()) status = reserve_if_free<Poller>(queue_, count, adds, local_pointer(&reserved));
+      status = group.from_leader(status);
+      if (status != EFA_GDA_OK) return (efa_gda_status)status;
+      turn.ticket = reserved;
+    }
     if (leads) {
-      uint64_t adds = (rings ? kOneCall : 0) + count;
-      turn.ticket = fetch_add_relaxed(&queue_->reserve.word, adds + zero_by_thread());
+      if (EFA_GDA_LIKELY(!tries)) {
+        turn.ticket = fetch_add_relaxed(&queue_->reserve.word, adds + zero_by_thread());
+      }
       status = load_relaxed(&queue_->error.poison) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
       turn.word = load_acquire(&queue_->turn.word);
     }

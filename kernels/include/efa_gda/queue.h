@@ -88,6 +88,9 @@ enum efa_gda_status {
   /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
    * poison the queue. */
   EFA_GDA_TIMEOUT_SIGNAL = 14,
+  /* A post that does not wait (kPostTry in post.h): the queue has too few free slots. Posts nothing and harms nothing:
+   * queue and handle remain usable. */
+  EFA_GDA_NO_ROOM = 15,
   /* The kernel did not run, or did not write its result: the host stores this value before the launch. As the reason of
    * a poison: the queue's words were lost, or a kernel that failed may still write them. */
   EFA_GDA_NOT_RUN = 255
@@ -281,7 +284,7 @@ struct efa_gda_request_words {
 
 /* Engine: the receive queue's producer, and the inbox's consumer (rq.h). */
 struct efa_gda_receive_words {
-  /* 1 while a thread posts or takes. */
+  /* 1 while a thread posts. */
   uint32_t lock;
   /* Producer index, modulo 2^32. */
   uint32_t posted;
@@ -289,6 +292,9 @@ struct efa_gda_receive_words {
   uint32_t doorbell_index;
   /* Completions taken from the inbox, modulo 2^32. */
   uint32_t taken;
+  /* 1 while a thread takes. */
+  uint32_t taking;
+  uint32_t reserved;
 };
 
 /* A mapped queue. */

@@ -3,7 +3,8 @@
  * The receive queue: posts buffers for messages of peers, and takes completions of receives from the inbox.
  *
  * One thread makes each call, not a group. Any number of threads may call at the same time: receive.lock lets one at a
- * time post or take. If several threads of one warp call, the holder must run on while the others wait for the lock.
+ * time post, and receive.taking one at a time take. A thread that waits for a message holds neither. If several threads
+ * of one warp call, the holder must run on while the others wait for the lock.
  * CUDA's execution model promises that (forward progress of each thread), and it ran so on a GPU (docs/fidelity.md).
  * Completions of receives come through the same completion queue as those of requests. Whichever thread polls it (cq.h)
  * copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of them for
@@ -14,8 +15,8 @@
  * no thread is in post_receives().
  *
  * TERMS. Poison, abort flag: see sq.h. Request, poll, reader, receive, posted receive, unsolicited, inbox: see cq.h.
- * The holder is the thread that holds receive.lock. To post is to write receives to the ring and to ring for them. To
- * take is to copy completions out of the inbox.
+ * The holder is the thread that holds receive.lock, and the taker the thread that holds receive.taking. To post is to
+ * write receives to the ring and to ring for them. To take is to copy completions out of the inbox.
  *
  * A queue with completion counters whose wrap is not 0 must have no receives: its counters count requests only, and its
  * completion queue is read for errors alone (cq.h). The host must ensure this; the functions do not check it. On any
@@ -25,21 +26,22 @@
  * WORDS
  *   word                   | written by                    | read by     | ordered by
  *   receive.lock           | a thread: CAS 0 to 1, acquire;| all threads | the holder's release of 0 and the next CAS:
- *                          | holder: store 0, release      |             |   posted and taken become visible
+ *                          | holder: store 0, release      |             |   posted becomes visible
  *   ring slots             | holder                        | adapter     | a release, then the doorbell
  *   doorbell               | holder                        | adapter     | after that fence
  *   receive.posted         | holder                        | next holder | receive.lock
  *                          |                               | waiters for | relaxed; progress of the lock
  *                          |                               |   the lock  |
  *   receive.doorbell_index | holder                        | host        | relaxed; for snapshots only
- *   receive.taken          | holder                        | next holder | receive.lock
+ *   receive.taking         | as receive.lock               | the same    | the same: taken becomes visible
+ *   receive.taken          | taker                         | next taker  | receive.taking
  *                          |                               | reader      | store_release; the reader's load_acquire,
  *                          |                               |             |   before it writes the inbox entry again
  *                          |                               | waiters for | relaxed; progress of the lock
  *                          |                               |   the lock  |
  *   completion.received    | reader                        | holder      | B2 in cq.h, fetch_add; the holder's
  *                          |                               |             |   load_acquire, before it reuses the slots
- *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire,
+ *   completion.inboxed,    | reader                        | taker       | store_release; the taker's load_acquire,
  *   inbox entries          |                               |             |   before it copies the entry
  * Free slots: rq.num_entries - (posted - received). Each completion that used a posted receive frees one slot.
  *
@@ -53,13 +55,13 @@
  * slot or a completion, it goes on. A call that need not wait reads neither poison nor abort flag, and succeeds on a
  * poisoned queue.
  *   wait                                | at its bound
- *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
+ *   for a lock                          | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
  *                                       |   stay posted
  *   for a completion (take_received)    | EFA_GDA_TIMEOUT_COMPLETION; nothing was taken
- * A call holds receive.lock while it waits for a free slot or a completion, so other threads' calls wait for the lock
- * meanwhile, perhaps to their bound. post_receives() polls while it waits, so completions go to the inbox while no
- * thread can take them; a full inbox drops further ones (completion.lost).
+ * A call holds receive.lock while it waits for a free slot, so other threads that post wait for the lock meanwhile,
+ * perhaps to their bound. It polls while it waits, so completions go to the inbox; a full inbox drops further ones
+ * (completion.lost).
  *
  * A kernel that has taken a completion may load the message only if the completion proves that the message is visible
  * (signal.h, RECEIVING SIDE, step 2). For a message in the GPU's memory, the completion queue must be in that memory as
@@ -73,13 +75,13 @@
 
 namespace efa_gda {
 
-/* Acquires receive.lock. A status other than EFA_GDA_OK: the caller does not hold it. */
-EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns) {
+/* Acquires `lock`: receive.lock or receive.taking. A status other than EFA_GDA_OK: the caller does not hold it. */
+EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint32_t *lock, uint64_t timeout_ns) {
   Deadline::State state(timeout_ns);
   Deadline deadline(state, queue);
   efa_gda_status status = EFA_GDA_OK;
   uint32_t seen = 0;
-  while (status == EFA_GDA_OK && compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
+  while (status == EFA_GDA_OK && compare_swap_acquire(lock, 0, 1) != 0) {
     /* Both only grow, so the sum changes with either. */
     uint32_t moved = load_relaxed(&queue->receive.posted) + load_relaxed(&queue->receive.taken);
     if (moved != seen) deadline.restart();
@@ -94,13 +96,13 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
  * full. `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written
  * once the lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is
  * more than 65,535, or local.key has more than 24 bits. */
-EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
+[[nodiscard]] EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
                                         uint32_t count, uint32_t *first, uint32_t *posted, uint64_t timeout_ns) {
   const efa_gda_rq &rq = queue->rq;
   *posted = 0;
   if (rq.num_entries == 0) return EFA_GDA_UNSUPPORTED;
   if (local.length > 0xffff || (local.key & ~(uint32_t)EFA_IO_RX_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
-  efa_gda_status status = lock_receive(queue, timeout_ns);
+  efa_gda_status status = lock_receive(queue, &queue->receive.lock, timeout_ns);
   if (status != EFA_GDA_OK) return status;
   uint32_t slot = load_relaxed(&queue->receive.posted);
   if (first != nullptr) *first = slot;
@@ -131,7 +133,8 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
 }
 
 /* Posts one receive of `local`. Its completion carries the low 16 bits of `*id`. */
-EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local, uint32_t *id, uint64_t timeout_ns) {
+[[nodiscard]] EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local, uint32_t *id,
+                                                     uint64_t timeout_ns) {
   uint32_t posted;
   return post_receives(queue, local, 0, 1, id, &posted, timeout_ns);
 }
@@ -140,35 +143,34 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
  * completion until its bound, for further ones until a poll reads no receive. Copies EFA_GDA_INBOX_ENTRY bytes of each
  * to `out`, in global memory (not local or shared), 8-byte aligned, with `max` times as many bytes. `*taken` becomes
  * the number of completions taken; the inbox keeps the others. EFA_GDA_UNSUPPORTED: the queue has no inbox. */
-EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
+[[nodiscard]] EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                         uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;
   *taken = 0;
   if (inbox.num_entries == 0) return EFA_GDA_UNSUPPORTED;
-  efa_gda_status status = lock_receive(queue, timeout_ns);
-  if (status != EFA_GDA_OK) return status;
   Deadline::State state(timeout_ns);
   Deadline deadline(state, queue, &queue->completion.inboxed);
-  uint32_t next = load_relaxed(&queue->receive.taken);
-  while (*taken < max) {
-    if (load_acquire(&queue->completion.inboxed) == next) {
-      poll(queue);
-      if (load_acquire(&queue->completion.inboxed) != next) continue;
-      if (*taken != 0) break;
-      status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
-      if (status != EFA_GDA_OK) break;
-      continue;
+  for (;;) {
+    efa_gda_status status = lock_receive(queue, &queue->receive.taking, timeout_ns);
+    if (status != EFA_GDA_OK) return *taken != 0 ? EFA_GDA_OK : status;
+    uint32_t next = load_relaxed(&queue->receive.taken), inboxed = load_acquire(&queue->completion.inboxed);
+    for (; *taken < max && next != inboxed; ++*taken) {
+      const uint8_t *from = inbox.entries + (uint64_t)(next & (inbox.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
+      for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
+        uint64_t word = load_relaxed(reinterpret_cast<const uint64_t *>(from + i));
+        store_relaxed(reinterpret_cast<uint64_t *>(out + (uint64_t)*taken * EFA_GDA_INBOX_ENTRY + i), word);
+      }
+      store_release(&queue->receive.taken, ++next);
     }
-    const uint8_t *from = inbox.entries + (uint64_t)(next & (inbox.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
-    for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
-      uint64_t word = load_relaxed(reinterpret_cast<const uint64_t *>(from + i));
-      store_relaxed(reinterpret_cast<uint64_t *>(out + (uint64_t)*taken * EFA_GDA_INBOX_ENTRY + i), word);
-    }
-    store_release(&queue->receive.taken, ++next);
-    ++*taken;
+    /* The wait is without the lock, so that other threads can take, too. */
+    store_release(&queue->receive.taking, 0u);
+    if (*taken == max) return EFA_GDA_OK;
+    poll(queue);
+    if (load_acquire(&queue->completion.inboxed) != next) continue;
+    if (*taken != 0) return EFA_GDA_OK;
+    status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
+    if (status != EFA_GDA_OK) return status;
   }
-  store_release(&queue->receive.lock, 0u);
-  return status;
 }
 
 }  // namespace efa_gda

@@ -124,11 +124,17 @@ EFA_GDA_FN bool can_write_inline(const efa_gda_queue *queue, uint32_t bytes) {
   return queue->sq.entry_size == 128 && (queue->sq.flags & EFA_GDA_SQ_INLINE_WRITE) != 0 && bytes <= queue->max_inline;
 }
 
-/* An entry that writes `value`, an integer of 4 or 8 bytes, to `target`: inline if the queue can, otherwise from
- * `word`. One thread calls it, within make(). */
-template <class Value>
-EFA_GDA_FN Entry value_signal(const efa_gda_queue *queue, const SignalTarget &target, Value value,
-                              const SignalWord &word) {
+/* The type itself, from which the compiler deduces no template argument: a literal then has the width of the word. */
+template <class Type>
+struct Exactly {
+  using Value = Type;
+};
+
+/* An entry that writes `value` to the 8 bytes at `target`, or with value_signal<uint32_t>() to 4 bytes: inline if the
+ * queue can, otherwise from `word`. One thread calls it, within make(). */
+template <class Value = uint64_t>
+EFA_GDA_FN Entry value_signal(const efa_gda_queue *queue, const SignalTarget &target,
+                              typename Exactly<Value>::Value value, const SignalWord &word) {
   static_assert(sizeof(Value) == 4 || sizeof(Value) == 8, "the adapter writes such a word at once");
   if (can_write_inline(queue, sizeof(Value))) {
     uint8_t bytes[sizeof(Value)];
@@ -155,8 +161,9 @@ enum class SignalAfter { Call, Own };
  * wait_own().
  * One loop, so that the kernel has one copy of post(). */
 template <class AnySender, class Make>
-EFA_GDA_FN efa_gda_status post_in_steps(AnySender &sender, SignalAfter after, uint32_t count, uint32_t steps, Make make,
-                                        FailedRequest *failed, uint32_t *last_request) {
+[[nodiscard]] EFA_GDA_FN efa_gda_status post_in_steps(AnySender &sender, SignalAfter after, uint32_t count,
+                                                      uint32_t steps, Make make, FailedRequest *failed,
+                                                      uint32_t *last_request) {
   efa_gda_status status = sender.status();
   EFA_GDA_NO_UNROLL for (uint32_t step = 0; step < steps && status == EFA_GDA_OK; step++) {
     uint32_t n = step == 0 ? count : 1, first = 0;
@@ -174,7 +181,7 @@ EFA_GDA_FN efa_gda_status post_in_steps(AnySender &sender, SignalAfter after, ui
  * `data` and `signal` return entries and obey the rules of make() (post.h). With EFA_GDA_OK, `*signal_request` becomes
  * the signal's producer index, for wait(); otherwise its value means nothing. All threads of the group call it. */
 template <class AnySender, class Data, class Signal>
-EFA_GDA_FN efa_gda_status put_signal(AnySender &sender, uint32_t count, Data data, Signal signal,
+[[nodiscard]] EFA_GDA_FN efa_gda_status put_signal(AnySender &sender, uint32_t count, Data data, Signal signal,
                                      FailedRequest *failed = nullptr, uint32_t *signal_request = nullptr) {
   auto make = [&](uint32_t step, uint32_t i) { return step == 0 ? data(i) : signal(); };
   return post_in_steps(sender, SignalAfter::Call, count, 2, make, failed, signal_request);
@@ -183,9 +190,10 @@ EFA_GDA_FN efa_gda_status put_signal(AnySender &sender, uint32_t count, Data dat
 /* The same for regions with relaxed ordering, or data and word in different memories: when the data requests are done,
  * it posts read_back(), an RDMA read of bytes that the data wrote, and waits for it before it posts the signal. */
 template <class AnySender, class Data, class ReadBack, class Signal>
-EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count, Data data, ReadBack read_back,
-                                               Signal signal, FailedRequest *failed = nullptr,
-                                               uint32_t *signal_request = nullptr) {
+[[nodiscard]] EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count, Data data,
+                                                             ReadBack read_back, Signal signal,
+                                                             FailedRequest *failed = nullptr,
+                                                             uint32_t *signal_request = nullptr) {
   auto make = [&](uint32_t step, uint32_t i) { return step == 0 ? data(i) : step == 1 ? read_back() : signal(); };
   return post_in_steps(sender, SignalAfter::Call, count, 3, make, failed, signal_request);
 }
@@ -194,7 +202,7 @@ EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count
  * posts signal(). If such a wait for this data, or an earlier signal_own(), returned EFA_GDA_COMPLETION_ERROR, the
  * caller must not signal: this call no longer waits for those requests. For regions with strict ordering. */
 template <class AnySender, class Signal>
-EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedRequest *failed = nullptr,
+[[nodiscard]] EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedRequest *failed = nullptr,
                                      uint32_t *signal_request = nullptr) {
   auto make = [&](uint32_t, uint32_t) { return signal(); };
   return post_in_steps(sender, SignalAfter::Own, 0, 2, make, failed, signal_request);
@@ -205,7 +213,7 @@ EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedReq
  * read-backs of all but one of these memories, and then call this function, which waits for them and reads back from
  * the last one. */
 template <class AnySender, class ReadBack, class Signal>
-EFA_GDA_FN efa_gda_status signal_own_read_back(AnySender &sender, ReadBack read_back, Signal signal,
+[[nodiscard]] EFA_GDA_FN efa_gda_status signal_own_read_back(AnySender &sender, ReadBack read_back, Signal signal,
                                                FailedRequest *failed = nullptr, uint32_t *signal_request = nullptr) {
   auto make = [&](uint32_t step, uint32_t) { return step == 1 ? read_back() : signal(); };
   return post_in_steps(sender, SignalAfter::Own, 0, 3, make, failed, signal_request);
@@ -249,8 +257,10 @@ EFA_GDA_COLD efa_gda_status leader_wait_until(const efa_gda_queue *queue, const 
  * posts nothing to it. Unless `seen` is null, `*seen` becomes the last value that was read of the word, with any
  * status. `wrap`: see satisfies(). */
 template <class Group, class Word>
-EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, const volatile Word *word, Until until,
-                                     Word value, uint64_t timeout_ns, Word *seen = nullptr, Word wrap = 0) {
+[[nodiscard]] EFA_GDA_FN efa_gda_status wait_until(const efa_gda_queue *queue, Group group, const volatile Word *word,
+                                                   Until until, typename Exactly<Word>::Value value,
+                                                   uint64_t timeout_ns, Word *seen = nullptr,
+                                                   typename Exactly<Word>::Value wrap = 0) {
   Word last = 0;
   uint32_t status = EFA_GDA_OK;
   if (group.rank() == 0) status = leader_wait_until(queue, word, until, value, wrap, timeout_ns, &last);

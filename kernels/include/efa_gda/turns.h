@@ -97,6 +97,8 @@ namespace efa_gda {
 #define EFA_GDA_FENCES_REACH_ADAPTER 0
 #endif
 
+constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
+
 /* What a call that rings adds to reserve.word besides its entries. */
 constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 constexpr uint32_t kMaxWindow = (1u << EFA_GDA_TURN_BITS) - 1;
@@ -162,7 +164,8 @@ EFA_GDA_COLD uint64_t wait_long(efa_gda_queue *queue, uint64_t ticket, uint32_t 
                                 uint64_t timeout_ns) {
   Turn t = {queue, ticket, 0, 0};
   efa_gda_status status = EFA_GDA_OK;
-  Deadline::State state(timeout_ns, clock_ns() + Deadline::kAbortPollNs);
+  /* A handle whose timeout is 0 does not wait for the adapter; the turn of this ticket is up to other groups. */
+  Deadline::State state(timeout_ns != 0 ? timeout_ns : kDefaultTimeoutNs, clock_ns() + Deadline::kAbortPollNs);
   Deadline deadline(state, queue, &queue->completion.completed);
   for (;;) {
     uint64_t before = t.word;
@@ -245,6 +248,22 @@ EFA_GDA_COLD uint64_t wait_for_slots(efa_gda_queue *queue, uint64_t ticket, uint
   }
   if (leads && status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
   return (uint64_t)status << 32 | slots;
+}
+
+/* Step 1 of a post that does not wait for slots (kPostTry in post.h): adds `adds` to reserve.word if `count` slots are
+ * free after it, and sets *ticket; otherwise returns EFA_GDA_NO_ROOM or, on a poisoned queue, EFA_GDA_POISONED. Called
+ * by all lanes of the poller; the result is the leader's. */
+template <class Poller>
+EFA_GDA_COLD uint32_t reserve_if_free(efa_gda_queue *queue, uint32_t count, uint64_t adds, uint64_t *ticket) {
+  uint64_t word = load_relaxed(&queue->reserve.word);
+  uint32_t first = Poller().from_leader((uint32_t)word), slots = poll_slots<Poller>(queue, first);
+  if (Poller().rank() != 0) return EFA_GDA_OK;
+  while (slots - ((uint32_t)word - first) >= count && slots >= (uint32_t)word - first) {
+    *ticket = compare_swap(&queue->reserve.word, word, word + adds);
+    if (*ticket == word) return EFA_GDA_OK;
+    word = *ticket;
+  }
+  return load_relaxed(&queue->error.poison) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_NO_ROOM;
 }
 
 /* Steps 3 and 4 for the chunk that ends at `end`, when its threads have written and the group has synchronised. `last`:

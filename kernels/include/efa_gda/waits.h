@@ -87,6 +87,15 @@ EFA_GDA_COLD uint64_t wait_polling(efa_gda_queue *queue, WaitFor what, uint32_t 
   return (uint64_t)status << 32 | free_slots;
 }
 
+/* Polls once, and returns the free slots from `next` on. Called by all lanes of the poller; argument and result are the
+ * leader's. */
+template <class Poller>
+EFA_GDA_COLD uint32_t poll_slots(efa_gda_queue *queue, uint32_t next) {
+  uint32_t completed = load_relaxed(&queue->completion.completed);
+  completed = CompletionReader<Poller>(queue).completed_now(next, completed);
+  return Poller().rank() == 0 ? free_slots_of(queue, next, completed) : 0;
+}
+
 }  // namespace efa_gda
 
 #endif
