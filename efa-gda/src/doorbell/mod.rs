@@ -133,4 +133,5 @@ mod store;
 pub use handoff::RecordFault;
 pub use mode::DoorbellMode;
 pub use proxy::DoorbellProxy;
-pub use registration::{End, Registration, Ring, Service};
+pub use proxy_queues::End;
+pub use registration::{Registration, Ring, Service};

@@ -15,24 +15,17 @@
 //! it for one round, or for the last visits of one queue or of all. The stop bound covers only the wait for the
 //! thread's end.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::memory::Records;
-use super::port::{Copying, Words};
-use super::proxy_queues::ProxyQueues;
-use super::registration::{Registration, Ring, Service, Shared};
-use super::store::BlockCopy;
+use super::memory::{Record, Records};
+use super::port::Words;
+use super::proxy_queues::{ProxyQueues, Shared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Buffer, page_size};
 
-/// The most entries, or completions, that one visit copies, so that a busy queue does not delay the others. A detach
-/// makes as many visits as it needs.
-const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
 /// Rounds that found no work, between two reads of the clock.
@@ -48,7 +41,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// Rings for queues whose devices store doorbell records, and relays completions to devices that cannot map the
-/// completion queue. Clones are handles to one proxy, which stops when the last handle is dropped. Each [`Registration`]
+/// completion queue. Clones are handles to one proxy, which stops when the last handle is dropped. Each [`Registration`](super::Registration)
 /// holds a handle.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
@@ -209,72 +202,24 @@ impl DoorbellProxy {
         self.0.core.lock().relayed
     }
 
-    /// Registers a queue, which the proxy serves from now on.
-    ///
-    /// No request of a send queue may be in flight. `index` is the producer index that its last doorbell carried; for
-    /// [`Service::Staged`] no entry past it may be posted yet.
-    ///
-    /// For [`Service::Relay`], `index` is the consumer index, modulo 2^32: every earlier completion was read, and the
-    /// adapter's doorbell, if it has one, holds its low 16 bits. Device code must count completions only from the copy,
-    /// not by completion counters ("No overrun" in the module's documentation).
+    /// Takes a record, whose word is `first`. None if memory is short.
+    pub(super) fn record(&self, first: u32) -> Option<Record> {
+        self.0.core.records.take(first)
+    }
+
+    /// Adds a queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a ring that no adapter has, or a proxy that was stopped;
-    /// [`ErrorKind::OutOfMemory`].
-    ///
-    /// # Safety
-    /// `ring` must state the size of the ring that is at its address. The caller must keep the ring readable, and the
-    /// doorbell mapped and writable, until the result is dropped or [`Registration::detach`] returns, and must let no
-    /// other thread or device store to the doorbell; for [`Service::Staged`] the ring must be writable, and no other
-    /// may store to it. A device that uses [`Registration::record`] and [`Registration::buffer`] must reuse slots as
-    /// the module's documentation states ("Reuse of slots"), and must stop before the result is dropped.
-    pub unsafe fn register(&self, ring: Ring, index: u32) -> Result<Registration> {
-        ring.check()?;
-        let Ring { num_entries, entry_size, .. } = ring;
-        let first = if ring.service == Service::Relay { index & 0xffff } else { index };
-        let record = self.0.core.records.take(first);
-        let record = record.ok_or_else(|| no_memory(page_size()))?;
-        let (copying, limit, batch) = match ring.service {
-            Service::Record { max_batch } => {
-                let limit = num_entries.min(max_batch);
-                (Copying::Nothing, limit, limit)
-            }
-            Service::Staged { max_batch, store_bytes } => {
-                let copying = Copying::Staged(BlockCopy::of_at_most(store_bytes));
-                (copying, num_entries, max_batch.min(COPIED_AT_ONCE))
-            }
-            Service::Relay => (Copying::Completions, num_entries, COPIED_AT_ONCE),
-        };
-        let bytes = ring.bytes();
-        let copy = match copying {
-            Copying::Nothing => None,
-            _ => Some(Buffer::zeroed(bytes).ok_or_else(|| no_memory(bytes))?),
-        };
-        let words = Words {
-            copying,
-            record: record.as_ptr(),
-            doorbell: ring.doorbell.map(NonNull::cast),
-            adapter: ring.buffer,
-            host: copy.as_ref().map_or(ring.buffer, Buffer::start),
-            num_entries,
-            entry_size,
-        };
-        if copy.is_some() {
-            words.prepare(index);
-        }
-        let handoff = match ring.service {
-            Service::Relay => Handoff::relay(words, index, limit, batch),
-            _ => Handoff::new(words, index, limit, batch),
-        };
-        let shared = Arc::new(Shared::new(record, copy));
+    /// [`ErrorKind::Unsupported`] if the proxy was stopped.
+    pub(super) fn add(&self, handoff: Handoff<Words>, shared: Arc<Shared>) -> Result<()> {
         let mut queues = self.0.core.lock();
         if queues.stopped() {
             return Err(Error::unsupported("the doorbell proxy was stopped; start another"));
         }
-        queues.add(handoff, shared.clone());
+        queues.add(handoff, shared);
         drop(queues);
         self.0.wake();
-        Ok(Registration::new(shared, self.clone(), ring))
+        Ok(())
     }
 
     /// Detaches a queue; does nothing if the registration has ended.
@@ -292,10 +237,6 @@ impl DoorbellProxy {
     pub fn stop(&self) -> Result<()> {
         self.0.stop()
     }
-}
-
-fn no_memory(bytes: usize) -> Error {
-    Error::out_of_memory(bytes).within("a doorbell record, staging ring or copy of a completion queue")
 }
 
 impl Owner {
@@ -342,7 +283,10 @@ impl Drop for Owner {
 
 #[cfg(test)]
 mod tests {
+
+    use super::super::{Registration, Ring, Service};
     use super::*;
+    use crate::memory::Buffer;
 
     /// Registers a queue whose ring and doorbell are pages of memory.
     fn register(proxy: &DoorbellProxy, ring: &Buffer, doorbell: &Buffer) -> Registration {

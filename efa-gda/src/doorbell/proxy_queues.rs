@@ -1,11 +1,115 @@
-//! The queues of one proxy. Every access is under the proxy's lock.
+//! The queues of one proxy, which are accessed under its lock, and what each shares with its registration.
 
-use std::sync::Arc;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::handoff::Handoff;
+use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
+
+use super::handoff::{Handoff, RecordFault};
+use super::memory::Record;
 use super::port::Words;
-use super::registration::{End, Shared};
 use super::store::order_stores;
+use crate::memory::Buffer;
+use crate::status::{DeviceError, outcome};
+
+/// See [`Registration::add_alarm`](super::Registration::add_alarm).
+pub(super) type Alarm = Box<dyn Fn(End) + Send + Sync>;
+
+/// How a registration ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The registration was detached or dropped. The proxy rang for every record stored before that, and relayed every
+    /// completion written before.
+    Detached,
+    /// The proxy was stopped, with the same last visits, or its thread panicked, without them.
+    Stopped,
+    /// The doorbell record was bad.
+    Fault(RecordFault),
+}
+
+impl End {
+    /// The error with which waits on the queue end.
+    pub fn error(&self) -> DeviceError {
+        outcome(self.status()).err().unwrap_or(DeviceError::ProxyStopped)
+    }
+
+    /// The status with which waits on the queue end (`enum efa_gda_status`).
+    pub fn status(&self) -> u32 {
+        match self {
+            Self::Fault(_) => EFA_GDA_BAD_RECORD,
+            Self::Detached | Self::Stopped => EFA_GDA_PROXY_STOPPED,
+        }
+    }
+}
+
+/// State that the proxy and a [`Registration`](super::Registration) share. Each reference to it keeps the memory of `record` and `copy`
+/// allocated.
+pub(super) struct Shared {
+    /// The doorbell record, or the device's consumer index.
+    pub(super) record: Record,
+    /// The staging ring, or the copy of a completion queue.
+    pub(super) copy: Option<Buffer>,
+    /// How the registration ended, with the last doorbell's producer index or the number of the next
+    /// completion. The proxy sets it once, while it holds the lock of `alarms`; so each alarm is raised once, whether
+    /// it was added before or after the end.
+    pub(super) end: OnceLock<(End, u32)>,
+    alarms: Mutex<Vec<Alarm>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("record", &self.record.word()).field("end", &self.end).finish()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(record: Record, copy: Option<Buffer>) -> Self {
+        Self { record, copy, end: OnceLock::new(), alarms: Mutex::default() }
+    }
+
+    pub(super) fn alarms(&self) -> MutexGuard<'_, Vec<Alarm>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is
+    /// recorded.
+    pub(super) fn end(&self, end: End, index: u32) {
+        let alarms = self.alarms();
+        if self.end.set((end, index)).is_err() {
+            return;
+        }
+        for alarm in alarms.iter() {
+            if !contain_panic(|| alarm(end)) {
+                contain_panic(|| {
+                    tracing::error!(
+                        ?end,
+                        "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their \
+                         bounds; mend the alarm"
+                    );
+                });
+            }
+        }
+        if let End::Fault(fault) = end {
+            contain_panic(|| {
+                tracing::error!(
+                    %fault,
+                    doorbell_index = index,
+                    record = ?self.record.as_ptr(),
+                    "doorbell proxy: the queue with this doorbell record (sq.doorbell of its struct) was removed \
+                     because of the fault; its waits end with EFA_GDA_BAD_RECORD; destroy the queue"
+                );
+            });
+        }
+    }
+}
+
+/// Calls an alarm or logs. Returns whether that did not panic: a panic must not keep the caller from other alarms, of
+/// this queue and of others. The proxy reads nothing that the panic may have left half changed.
+fn contain_panic(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_ok()
+}
 
 /// All queues of a proxy. Those that are dropped with it were not detached; they end as [`End::Stopped`].
 #[derive(Default)]

@@ -1,21 +1,25 @@
 //! A queue registered with a proxy: what the caller supplies, what it gets, and how the registration ends.
 
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_RECORD, efa_gda_sq};
+use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
-use super::handoff::RecordFault;
-use super::memory::Record;
+use super::handoff::Handoff;
 use super::mode::DoorbellMode;
+use super::port::{Copying, Words};
 use super::proxy::DoorbellProxy;
-use super::store::BLOCK;
-use crate::memory::Buffer;
-use crate::status::{DeviceError, outcome};
+use super::proxy_queues::{End, Shared};
+use super::store::{BLOCK, BlockCopy};
+#[cfg(doc)]
+use crate::ErrorKind;
+use crate::memory::{Buffer, page_size};
 use crate::{Error, Result};
+
+/// The most entries, or completions, that one visit copies, so that a busy queue does not delay the others. A detach
+/// makes as many visits as it needs.
+const COPIED_AT_ONCE: u32 = 256;
 
 /// A ring as the adapter exposes it, at addresses of this process, and what the host does for it.
 #[derive(Clone, Copy, Debug)]
@@ -92,102 +96,72 @@ impl Ring {
     }
 }
 
-/// See [`Registration::add_alarm`].
-type Alarm = Box<dyn Fn(End) + Send + Sync>;
-
-/// How a registration ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum End {
-    /// The registration was detached or dropped. The proxy rang for every record stored before that, and relayed every
-    /// completion written before.
-    Detached,
-    /// The proxy was stopped, with the same last visits, or its thread panicked, without them.
-    Stopped,
-    /// The doorbell record was bad.
-    Fault(RecordFault),
-}
-
-impl End {
-    /// The error with which waits on the queue end.
-    pub fn error(&self) -> DeviceError {
-        outcome(self.status()).err().unwrap_or(DeviceError::ProxyStopped)
-    }
-
-    /// The status with which waits on the queue end (`enum efa_gda_status`).
-    pub fn status(&self) -> u32 {
-        match self {
-            Self::Fault(_) => EFA_GDA_BAD_RECORD,
-            Self::Detached | Self::Stopped => EFA_GDA_PROXY_STOPPED,
-        }
-    }
-}
-
-/// State that the proxy and a [`Registration`] share. Each reference to it keeps the memory of `record` and `copy`
-/// allocated.
-pub(super) struct Shared {
-    /// The doorbell record, or the device's consumer index.
-    record: Record,
-    /// The staging ring, or the copy of a completion queue.
-    copy: Option<Buffer>,
-    /// How the registration ended, with the last doorbell's producer index or the number of the next
-    /// completion. The proxy sets it once, while it holds the lock of `alarms`; so each alarm is raised once, whether
-    /// it was added before or after the end.
-    end: OnceLock<(End, u32)>,
-    alarms: Mutex<Vec<Alarm>>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("record", &self.record.word()).field("end", &self.end).finish()
-    }
-}
-
-impl Shared {
-    pub(super) fn new(record: Record, copy: Option<Buffer>) -> Self {
-        Self { record, copy, end: OnceLock::new(), alarms: Mutex::default() }
-    }
-
-    fn alarms(&self) -> MutexGuard<'_, Vec<Alarm>> {
-        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records the end and the last index, raises the alarms, and logs a bad record. Does nothing if an end is
-    /// recorded.
-    pub(super) fn end(&self, end: End, index: u32) {
-        let alarms = self.alarms();
-        if self.end.set((end, index)).is_err() {
-            return;
-        }
-        for alarm in alarms.iter() {
-            if !contain_panic(|| alarm(end)) {
-                contain_panic(|| {
-                    tracing::error!(
-                        ?end,
-                        "doorbell proxy: an alarm of a queue panicked, so the queue's waits may end only by their \
-                         bounds; mend the alarm"
-                    );
-                });
+impl DoorbellProxy {
+    /// Registers a queue, which the proxy serves from now on.
+    ///
+    /// No request of a send queue may be in flight. `index` is the producer index that its last doorbell carried; for
+    /// [`Service::Staged`] no entry past it may be posted yet.
+    ///
+    /// For [`Service::Relay`], `index` is the consumer index, modulo 2^32: every earlier completion was read, and the
+    /// adapter's doorbell, if it has one, holds its low 16 bits. Device code must count completions only from the copy,
+    /// not by completion counters ("No overrun" in the module's documentation).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a ring that no adapter has, or a proxy that was stopped;
+    /// [`ErrorKind::OutOfMemory`].
+    ///
+    /// # Safety
+    /// `ring` must state the size of the ring that is at its address. The caller must keep the ring readable, and the
+    /// doorbell mapped and writable, until the result is dropped or [`Registration::detach`] returns, and must let no
+    /// other thread or device store to the doorbell; for [`Service::Staged`] the ring must be writable, and no other
+    /// may store to it. A device that uses [`Registration::record`] and [`Registration::buffer`] must reuse slots as
+    /// the module's documentation states ("Reuse of slots"), and must stop before the result is dropped.
+    pub unsafe fn register(&self, ring: Ring, index: u32) -> Result<Registration> {
+        ring.check()?;
+        let Ring { num_entries, entry_size, .. } = ring;
+        let first = if ring.service == Service::Relay { index & 0xffff } else { index };
+        let record = self.record(first);
+        let record = record.ok_or_else(|| no_memory(page_size()))?;
+        let (copying, limit, batch) = match ring.service {
+            Service::Record { max_batch } => {
+                let limit = num_entries.min(max_batch);
+                (Copying::Nothing, limit, limit)
             }
+            Service::Staged { max_batch, store_bytes } => {
+                let copying = Copying::Staged(BlockCopy::of_at_most(store_bytes));
+                (copying, num_entries, max_batch.min(COPIED_AT_ONCE))
+            }
+            Service::Relay => (Copying::Completions, num_entries, COPIED_AT_ONCE),
+        };
+        let bytes = ring.bytes();
+        let copy = match copying {
+            Copying::Nothing => None,
+            _ => Some(Buffer::zeroed(bytes).ok_or_else(|| no_memory(bytes))?),
+        };
+        let words = Words {
+            copying,
+            record: record.as_ptr(),
+            doorbell: ring.doorbell.map(NonNull::cast),
+            adapter: ring.buffer,
+            host: copy.as_ref().map_or(ring.buffer, Buffer::start),
+            num_entries,
+            entry_size,
+        };
+        if copy.is_some() {
+            words.prepare(index);
         }
-        if let End::Fault(fault) = end {
-            contain_panic(|| {
-                tracing::error!(
-                    %fault,
-                    doorbell_index = index,
-                    record = ?self.record.as_ptr(),
-                    "doorbell proxy: the queue with this doorbell record (sq.doorbell of its struct) was removed \
-                     because of the fault; its waits end with EFA_GDA_BAD_RECORD; destroy the queue"
-                );
-            });
-        }
+        let handoff = match ring.service {
+            Service::Relay => Handoff::relay(words, index, limit, batch),
+            _ => Handoff::new(words, index, limit, batch),
+        };
+        let shared = Arc::new(Shared::new(record, copy));
+        self.add(handoff, shared.clone())?;
+        Ok(Registration::new(shared, self.clone(), ring))
     }
 }
 
-/// Calls an alarm or logs. Returns whether that did not panic: a panic must not keep the caller from other alarms, of
-/// this queue and of others. The proxy reads nothing that the panic may have left half changed.
-fn contain_panic(call: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(call)).is_ok()
+fn no_memory(bytes: usize) -> Error {
+    Error::out_of_memory(bytes).within("a doorbell record, staging ring or copy of a completion queue")
 }
 
 /// A queue registered with a proxy. A drop detaches it ([`Self::detach`]).

@@ -1,19 +1,28 @@
 //! Completion queues. A GPU or this library polls the entries, and nothing reads them through libfabric, because two
 //! readers would each get a part of the completions.
 
+use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::gda::{CQ_OPEN_EXT, CqOpenExt, cq_error};
-use super::object::{Object, Padded, table_op};
+use super::error::CQ_OPEN_EXT;
+use super::object::{Context, Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 use crate::{Error, Result};
+
+pub(super) type CqOpenExt = unsafe extern "C" fn(
+    *mut fi::fid_domain,
+    *mut fi::fi_cq_attr,
+    *mut fi::fi_efa_cq_init_attr,
+    *mut *mut fi::fid_cq,
+    *mut c_void,
+) -> c_int;
 
 /// A completion queue. Clones are handles of one queue, which is closed when the last clone and the last
 /// endpoint bound to it are dropped.
@@ -106,8 +115,9 @@ impl CompletionQueue {
             None => Memory::Host,
         };
         let parents = CqParents::new(domain, memory);
+        let error = |context: &Context, code| context.failure(CQ_OPEN_EXT, code).of_gda();
         // SAFETY: no other handle exists to the queue that the call opens.
-        let object = unsafe { Object::open_or(CQ_OPEN_EXT, domain.context(), parents, cq_error, call) };
+        let object = unsafe { Object::open_or(CQ_OPEN_EXT, domain.context(), parents, error, call) };
         Ok(Self(Arc::new(object?)))
     }
 

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::error;
-use super::gda::{CNTR_OPEN_EXT, counter_error};
-use super::object::{Object, Padded, table_op};
+use super::error::{self, CNTR_OPEN_EXT};
+use super::object::{Context, Object, Padded, table_op};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::memory::{Buffer, CounterMemory, CounterWords, DeviceMemory, Dmabuf, Owner, Reader, in_bounds};
@@ -177,9 +176,9 @@ impl CompletionCounter {
         let readable_by_host = [success, error].map(|word| word.is_none_or(|word| word.readable_by_host));
         let parents =
             CounterParents { readable_by_host, words, counting: Polling::default(), domain: domain.clone() };
+        let failed = |context: &Context, code| context.failure(CNTR_OPEN_EXT, code).of_gda();
         // SAFETY: no other handle exists to the counter that the call opens.
-        let object =
-            unsafe { Object::open_or(CNTR_OPEN_EXT, domain.context(), parents, counter_error, call) };
+        let object = unsafe { Object::open_or(CNTR_OPEN_EXT, domain.context(), parents, failed, call) };
         Ok(Self(Arc::new(object?)))
     }
 

@@ -6,7 +6,6 @@ use efa_gda_sys::{LoadError, fi};
 
 use super::Version;
 use crate::error::{Error, ErrorKind, QueryOption};
-use crate::fabric::gda::CNTR_OPEN_EXT;
 use crate::memory::REGION_IN_USE_HINT;
 
 /// Why an operation of the GDA table is unavailable.
@@ -48,6 +47,10 @@ impl fmt::Display for UnavailableReason {
         }
     }
 }
+
+/// Operations of the GDA table that open objects.
+pub(super) const CQ_OPEN_EXT: &str = "cq_open_ext";
+pub(super) const CNTR_OPEN_EXT: &str = "cntr_open_ext";
 
 /// A call into libfabric that returned an error.
 pub(super) struct FailedCall {
@@ -93,7 +96,7 @@ impl FailedCall {
     }
 
     /// libfabric was built without support for the operation (ENOSYS from a GDA operation).
-    pub(super) fn not_built_in(&self) -> Error {
+    fn not_built_in(&self) -> Error {
         let hint = match self.operation {
             CNTR_OPEN_EXT => {
                 "use a libfabric newer than 2.6.0 that was built with rdma-core 65, or the EFA installer's 64.0amzn0, \
@@ -108,7 +111,7 @@ impl FailedCall {
     }
 
     /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
-    pub(super) fn adapter_lacks(&self) -> Error {
+    fn adapter_lacks(&self) -> Error {
         let hint = match self.operation {
             CNTR_OPEN_EXT => {
                 "before libfabric is loaded, set FI_EFA_USE_HW_CNTR=1 (from 2.7 on it may be unset, but not 0 or text \
@@ -120,6 +123,15 @@ impl FailedCall {
             }
         };
         self.error(ErrorKind::Unsupported, self.to_string(), hint)
+    }
+
+    /// An operation of the GDA table returned the code.
+    pub(super) fn of_gda(self) -> Error {
+        match -self.code {
+            libc::ENOSYS => self.not_built_in(),
+            libc::EOPNOTSUPP => self.adapter_lacks(),
+            _ => self.into(),
+        }
     }
 
     /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).

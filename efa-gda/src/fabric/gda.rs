@@ -3,15 +3,16 @@
 //! The table has neither a size nor a version: its length follows from the provider's release. No pointer that
 //! this release lacks is read, and the reason is recorded for each operation that is missing.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
+use super::completion::CqOpenExt;
 use super::counter::{CntrOpenExt, OwnedWords};
-use super::error::{self, UnavailableReason};
+use super::error::{self, CNTR_OPEN_EXT, CQ_OPEN_EXT, UnavailableReason};
 use super::memory::MemoryObject;
 use super::object::{Context, Padded, open_ops};
 use super::table::pointer_at;
@@ -33,21 +34,12 @@ const OPEN: &str = "fi_open_ops(efa gda ops)";
 const QUERY_ADDR: &str = "query_addr";
 const QUERY_QP_WQS: &str = "query_qp_wqs";
 const QUERY_CQ: &str = "query_cq";
-pub(super) const CQ_OPEN_EXT: &str = "cq_open_ext";
 const GET_MR_LKEY: &str = "get_mr_lkey";
-pub(super) const CNTR_OPEN_EXT: &str = "cntr_open_ext";
 
 type QueryAddr = unsafe extern "C" fn(*mut fi::fid_ep, u64, *mut u16, *mut u16, *mut u32) -> c_int;
 type QueryQpWqs =
     unsafe extern "C" fn(*mut fi::fid_ep, *mut fi::fi_efa_wq_attr, *mut fi::fi_efa_wq_attr) -> c_int;
 type QueryCq = unsafe extern "C" fn(*mut fi::fid_cq, *mut fi::fi_efa_cq_attr) -> c_int;
-pub(super) type CqOpenExt = unsafe extern "C" fn(
-    *mut fi::fid_domain,
-    *mut fi::fi_cq_attr,
-    *mut fi::fi_efa_cq_init_attr,
-    *mut *mut fi::fid_cq,
-    *mut c_void,
-) -> c_int;
 type GetMrLkey = unsafe extern "C" fn(*mut fi::fid_mr) -> u64;
 
 /// A function of the table, or the reason why it is unavailable.
@@ -350,28 +342,8 @@ fn available<F>(operation: &'static str, op: Op<F>) -> Result<F> {
     op.map_err(|reason| error::unavailable(operation, reason))
 }
 
-/// Turns a negative code of an operation of the table into an error.
-fn gda_error(context: &Context, operation: &'static str, code: c_int) -> Error {
-    let failure = context.failure(operation, code);
-    match -code {
-        libc::ENOSYS => failure.not_built_in(),
-        libc::EOPNOTSUPP => failure.adapter_lacks(),
-        _ => failure.into(),
-    }
-}
-
-/// Turns a negative code of `cq_open_ext` into an error.
-pub(super) fn cq_error(context: &Context, code: c_int) -> Error {
-    gda_error(context, CQ_OPEN_EXT, code)
-}
-
-/// Turns a negative code of `cntr_open_ext` into an error.
-pub(super) fn counter_error(context: &Context, code: c_int) -> Error {
-    gda_error(context, CNTR_OPEN_EXT, code)
-}
-
 fn check_gda_call(context: &Context, operation: &'static str, code: c_int) -> Result<()> {
-    if code == 0 { Ok(()) } else { Err(gda_error(context, operation, code)) }
+    if code == 0 { Ok(()) } else { Err(context.failure(operation, code).of_gda()) }
 }
 
 /// Turns the code with which `fi_open_ops` refused the table into an error.

@@ -10,8 +10,8 @@ use cudarc::nvrtc::Ptx;
 
 use super::compile::{self, Kernels, Origin};
 use super::error::{self, REGISTER, is_lost};
-use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
+use super::relaxed::Relaxed;
 use crate::memory::page_size;
 use crate::smaps::{self, Mapping, MemoryKind};
 use crate::{Error, Result};

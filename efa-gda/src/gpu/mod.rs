@@ -9,6 +9,7 @@ pub(crate) mod error;
 pub(crate) mod memory;
 mod nearest;
 mod pages;
+pub(crate) mod relaxed;
 
 pub use compile::{Origin, compile_source};
 #[cfg(feature = "test-utils")]

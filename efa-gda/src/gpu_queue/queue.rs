@@ -14,7 +14,7 @@ use super::memory::require_same_gpu;
 use crate::doorbell::{DoorbellMode, DoorbellProxy};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::gpu::Gpu;
-use crate::gpu::memory::Relaxed;
+use crate::gpu::relaxed::Relaxed;
 use crate::leak;
 use crate::queue::inline::inline_bytes;
 use crate::queue::mapped::{is_in_use, refuse_unfinished, unrung_entries};

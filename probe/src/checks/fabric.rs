@@ -122,7 +122,7 @@ impl Layer for Libfabric {
     }
 
     fn another_queue(&mut self, _: Op) -> Result<MappedQueue, String> {
-        let (completions, queue) = on_gpu::another_queue(self)?;
+        let (completions, queue) = objects::another_queue(self)?;
         self.more_completions = Some(completions);
         Ok(queue)
     }

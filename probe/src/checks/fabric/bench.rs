@@ -10,7 +10,7 @@ use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
 use efa_gda::{Error, Result};
 
-use super::on_gpu::another_queue;
+use super::objects::another_queue;
 use super::{MOVES_REGISTERED, Session, failure};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::{self, Bed, Case, Meter, REGION, cases, processor};

@@ -4,8 +4,7 @@ use efa_gda::Error;
 use efa_gda::fabric::{Fabric, Info, Library};
 use efa_gda::queue::MappedQueue;
 
-use super::objects::PEERS;
-use super::on_gpu::another_queue;
+use super::objects::{PEERS, another_queue};
 use super::{Libfabric, Session};
 use crate::checks::session::{Layer as _, no_neighbour, text};
 

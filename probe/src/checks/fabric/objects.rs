@@ -1,10 +1,12 @@
 //! Opens libfabric's objects on one adapter.
 
-use efa_gda::fabric::{Access, Bindings, Buffer};
+use efa_gda::fabric::{Access, Bindings, Buffer, CompletionQueue};
+use efa_gda::queue::MappedQueue;
 
-use super::{Session, refused, refused_then};
+use super::{Libfabric, Session, refused, refused_then};
 use crate::check::{Checked, Outcome};
 use crate::checks::session::open;
+use crate::checks::session::text;
 
 /// Capacity of the address vector: the probe needs a few addresses.
 pub(super) const PEERS: usize = 16;
@@ -83,4 +85,21 @@ pub(crate) fn own_address(session: &mut Session) -> Checked {
     let (address, length) = inserted.map_err(refused_then(next))?;
     session.rig.objects.own_address = Some(address);
     Outcome::pass(format!("{length} bytes")).into()
+}
+
+/// Another queue on the open adapter, with a separate completion queue.
+pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, MappedQueue), String> {
+    let (Some(domain), Some(info), Some(addresses), Some(ops)) =
+        (&objects.domain, &objects.info, &objects.addresses, &objects.ops)
+    else {
+        return Err("the domain is not open in this process".to_owned());
+    };
+    let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
+        let endpoint = domain.endpoint(info, Bindings::shared(addresses, &completions))?;
+        Ok((completions, endpoint))
+    });
+    let (completions, endpoint) =
+        opened.map_err(|error| format!("a second endpoint does not open: {}", error))?;
+    let queue = MappedQueue::new(endpoint, ops).map_err(text)?;
+    Ok((completions, queue))
 }

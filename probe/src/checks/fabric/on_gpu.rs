@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
-use efa_gda::fabric::{Bindings, CompletionQueue, Query};
+use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, MappedPart};
 use efa_gda::queue::{MappedQueue, StoreWidth};
 use efa_gda::smaps::MemoryKind;
 use efa_gda::{Error, Refused};
 
-use super::objects::COMPLETIONS;
+use super::objects::another_queue;
 use super::{Libfabric, Session, neighbour};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data;
@@ -266,23 +266,6 @@ fn receiver(session: &mut Session) -> Result<MappedQueue, Outcomes> {
     let (completions, queue) = another_queue(&session.rig.objects).map_err(no_doorbell_mode)?;
     session.rig.objects.more_completions = Some(completions);
     Ok(queue)
-}
-
-/// Another queue on the open adapter, with a separate completion queue.
-pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, MappedQueue), String> {
-    let (Some(domain), Some(info), Some(addresses), Some(ops)) =
-        (&objects.domain, &objects.info, &objects.addresses, &objects.ops)
-    else {
-        return Err("the domain is not open in this process".to_owned());
-    };
-    let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
-        let endpoint = domain.endpoint(info, Bindings::shared(addresses, &completions))?;
-        Ok((completions, endpoint))
-    });
-    let (completions, endpoint) =
-        opened.map_err(|error| format!("a second endpoint does not open: {}", error))?;
-    let queue = MappedQueue::new(endpoint, ops).map_err(text)?;
-    Ok((completions, queue))
 }
 
 fn no_doorbell_mode(observed: String) -> Outcomes {

@@ -3,7 +3,7 @@
 
 use nix::unistd::{Uid, User};
 
-use super::shape;
+use super::shape::{self, REDACTED};
 use crate::system::System;
 
 /// Parts of names of variables and settings whose values are secrets.
@@ -16,9 +16,6 @@ const SHORTEST: usize = 4;
 const SHORTEST_WORD: usize = 2;
 /// What replaces the name of a host.
 pub(super) const HOST: &str = "<host>";
-
-/// What replaces a secret and a part of a value that has no known shape.
-pub(super) const REDACTED: &str = "<redacted>";
 
 /// Replaces words of a text.
 #[derive(Debug, Default)]

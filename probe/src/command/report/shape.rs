@@ -1,7 +1,8 @@
 //! Values of settings. A report shows the parts of a value that have a known shape, which says nothing of a machine or
 //! a user: numbers, versions, adapters, and words of libraries and of their directories.
 
-use super::redact::REDACTED;
+/// What replaces a secret and a part of a value that has no known shape.
+pub(super) const REDACTED: &str = "<redacted>";
 
 /// Placeholders of the redactor.
 const PLACEHOLDERS: [&str; 5] = ["address", "home", "host", "redacted", "user"];
