@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int};
 use efa_gda::queue::{doorbell_index, outstanding, reserved};
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::error::write_text;
 use crate::queue::{QUEUES, begin_launch, with};
 use crate::{Handle, Out, call, call_for};
 
@@ -68,7 +67,7 @@ pub extern "C" fn efa_gda_queue_poll(
             first_request: state.error.request_id,
         };
         progress.fill("the progress", value)?;
-        write_text(&snapshot, &text);
+        snapshot.set_text(&text);
         Ok(())
     })
 }

@@ -12,8 +12,7 @@ use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
 
 use crate::error::{Code, Fault};
-use crate::options::HOST;
-use crate::queue::{QUEUES, begin_launch, release, store_bytes, with};
+use crate::queue::{HOST, QUEUES, begin_launch, release, store_bytes, with};
 use crate::{Handle, Out, bound, call, foreign, options, queue};
 
 /// The variable that numbers the GPU.

@@ -13,7 +13,7 @@ use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
 use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::queue::QUEUES;
+use crate::queue::{QUEUES, with};
 use crate::{Handle, Out, call, call_for};
 
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
@@ -124,6 +124,15 @@ pub extern "C" fn efa_gda_region_keys(region: Handle, lkey: Out<u32>, rkey: Out<
             rkey.set(open.region.remote_key().get());
             Ok(())
         })
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_queue_retain(queue: Handle, region: Handle) -> c_int {
+    call(|| {
+        let region = self::region(region)?;
+        with(queue, |_, queue| Ok(queue.retain(&region).map(drop)?))
     })
 }
 
