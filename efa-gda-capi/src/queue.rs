@@ -111,14 +111,6 @@ impl OpenQueue {
     }
 }
 
-/// Calls `body` with an open queue, whose lock it holds.
-pub(crate) fn with<T>(
-    handle: Handle,
-    body: impl FnOnce(&OpenQueue, &mut Queue) -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    QUEUES.with(handle, |driven, open| body(open, driven))
-}
-
 pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
     match mode {
         DoorbellMode::Direct => 1,
@@ -231,7 +223,8 @@ pub extern "C" fn efa_gda_queue_describe(
     refused: Out<*const c_char>,
 ) -> c_int {
     call(|| {
-        let (value, text) = with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
+        let (value, text) =
+            QUEUES.with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
         info.fill("the queue's info", value)?;
         refused.set_text(&text);
         Ok(())
@@ -243,7 +236,7 @@ pub extern "C" fn efa_gda_queue_describe(
 pub extern "C" fn efa_gda_queue_insert_peer(queue: Handle, address: Bytes, peer: Out<efa_gda_peer>) -> c_int {
     call_for(peer, "the pointer to the peer", || {
         let address = address.require::<ADDRESS_BYTES>("the peer's address")?;
-        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
+        let inserted = QUEUES.with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
         Ok(device_peer(inserted))
     })
 }

@@ -618,7 +618,6 @@ int main(int argc, char **argv) {
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed|abandoned|refused|order|"
-          "threads|wide\n", argv[0]);
+  fprintf(stderr, "usage: %s TEST\n", argv[0]);
   return 2;
 }
