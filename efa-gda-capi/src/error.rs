@@ -6,8 +6,6 @@ use std::fmt::Display;
 
 use efa_gda::ErrorKind;
 
-use crate::pointers::Out;
-
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -90,18 +88,6 @@ impl Fault {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    static TEXT: RefCell<CString> = RefCell::default();
-}
-
-/// Stores the text of a call that succeeds for this thread, and sets `result`, unless it is null, to it.
-pub(crate) fn write_text(result: &Out<*const c_char>, text: &str) {
-    let stored = TEXT.try_with(|stored| {
-        // The text has no zero byte, unless a name from outside has one.
-        *stored.borrow_mut() = CString::new(text.replace('\0', "")).unwrap_or_default();
-        stored.borrow().as_ptr()
-    });
-    // The storage of a thread that is ending may be gone.
-    result.set(stored.unwrap_or(c"".as_ptr()));
 }
 
 /// Returns the text of this thread's last error, or an empty one. It is valid until the thread's next call.

@@ -52,11 +52,11 @@ impl<T, S> Table<T, S> {
     pub(crate) fn with<R>(
         &self,
         handle: Handle,
-        body: impl FnOnce(&mut T, &S) -> Result<R, Fault>,
+        body: impl FnOnce(&S, &mut T) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         let open = self.get(handle)?;
         let mut object = locked(&open.object);
-        body(object.as_mut().ok_or_else(|| Fault::closing(self.kind))?, &open.shared)
+        body(&open.shared, object.as_mut().ok_or_else(|| Fault::closing(self.kind))?)
     }
 
     /// Closes an object with `how`. Removes its handle, unless `how` hands the object back.

@@ -5,8 +5,7 @@ use std::ffi::{c_char, c_int};
 use efa_gda::queue::{doorbell_index, outstanding, reserved};
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::error::write_text;
-use crate::queue::{QUEUES, begin_launch, with};
+use crate::queue::{QUEUES, begin_launch};
 use crate::{Handle, Out, call, call_for};
 
 /// `struct efa_gda_progress`.
@@ -27,7 +26,7 @@ pub struct Progress {
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_queue_begin_launch(queue: Handle, device: Out<*mut efa_gda_queue>) -> c_int {
     call_for(device, "the pointer to the queue's address", || {
-        with(queue, |open, queue| {
+        QUEUES.with(queue, |open, queue| {
             open.launches().push(begin_launch(queue));
             Ok(queue.device_address())
         })
@@ -48,7 +47,7 @@ pub extern "C" fn efa_gda_queue_poll(
     snapshot: Out<*const c_char>,
 ) -> c_int {
     call(|| {
-        let (state, text) = with(queue, |_, queue| match snapshot.is_null() {
+        let (state, text) = QUEUES.with(queue, |_, queue| match snapshot.is_null() {
             true => Ok((queue.state()?, String::new())),
             false => {
                 let seen = queue.snapshot()?;
@@ -68,7 +67,7 @@ pub extern "C" fn efa_gda_queue_poll(
             first_request: state.error.request_id,
         };
         progress.fill("the progress", value)?;
-        write_text(&snapshot, &text);
+        snapshot.set_text(&text);
         Ok(())
     })
 }

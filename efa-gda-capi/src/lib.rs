@@ -22,15 +22,15 @@ pub use launch::{
     Progress, efa_gda_queue_abort, efa_gda_queue_begin_launch, efa_gda_queue_end_launch, efa_gda_queue_poll,
 };
 pub use nvshmem::{NvshmemState, nvshmemt_efa_gda_fini, nvshmemt_efa_gda_init_on_ep, nvshmemt_efa_gda_state};
-pub use options::QueueOptions;
+pub use options::{QueueOptions, efa_gda_queue_open};
 pub use pointers::{Bytes, In, Out, Text};
 pub use queue::{
     QueueInfo, efa_gda_queue_close, efa_gda_queue_describe, efa_gda_queue_destroy, efa_gda_queue_insert_peer,
-    efa_gda_queue_open, efa_gda_queue_retain,
 };
 pub use receive::{ReceivedOne, efa_gda_queue_post_receives, efa_gda_queue_receive};
 pub use region::{
-    efa_gda_region_close, efa_gda_region_keys, efa_gda_region_register, efa_gda_region_register_gpu,
+    efa_gda_queue_retain, efa_gda_region_close, efa_gda_region_keys, efa_gda_region_register,
+    efa_gda_region_register_gpu,
 };
 pub use work::{Work, efa_gda_queue_execute, efa_gda_queue_wait};
 

@@ -12,8 +12,7 @@ use efa_gda_sys::device::efa_gda_queue;
 use efa_gda_sys::fi;
 
 use crate::error::{Code, Fault};
-use crate::options::HOST;
-use crate::queue::{QUEUES, begin_launch, release, store_bytes, with};
+use crate::queue::{HOST, QUEUES, begin_launch, release, store_bytes};
 use crate::{Handle, Out, bound, call, foreign, options, queue};
 
 /// The variable that numbers the GPU.
@@ -80,7 +79,7 @@ pub unsafe extern "C" fn nvshmemt_efa_gda_init_on_ep(domain: *mut c_void, ep: *m
 /// Begins the launch.
 fn begin(queue: Queue, gpu: i32) -> Result<NvshmemState, Fault> {
     let handle = queue::insert(queue);
-    with(handle, |open, queue| {
+    QUEUES.with(handle, |open, queue| {
         open.of_init.store(true, Ordering::Relaxed);
         open.launches().push(begin_launch(queue));
         let (device, store_bytes) = (queue.device_address(), store_bytes(queue));
@@ -106,11 +105,11 @@ pub extern "C" fn nvshmemt_efa_gda_fini() -> c_int {
         }
         open.shared.launches().clear();
         drop(open);
-        let waited = with(handle, |_, queue| Ok(queue.quiet(bound(0))?));
+        let waited = QUEUES.with(handle, |_, queue| Ok(queue.quiet(bound(0))?));
         let destroyed = release(handle, Queue::destroy);
         if destroyed.as_ref().is_err_and(|fault| fault.code() == Code::Busy) {
             // Kernels may still use the queue, which stays open.
-            with(handle, |open, queue| {
+            QUEUES.with(handle, |open, queue| {
                 open.launches().push(begin_launch(queue));
                 Ok(())
             })?;

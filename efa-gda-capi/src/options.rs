@@ -1,5 +1,6 @@
 //! What a queue is opened with: `struct efa_gda_options`.
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use efa_gda::doorbell::DoorbellMode;
@@ -9,16 +10,8 @@ use efa_gda::{Options, Queue, Source};
 use efa_gda_sys::fi;
 
 use crate::error::{Code, Fault};
-use crate::queue::QUEUES;
-use crate::{Handle, Text, foreign};
-
-/// The value of `gpu` for the host's processor.
-pub(crate) const HOST: i32 = -1;
-
-pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
-pub(crate) const COUNTERS: u32 = 1 << 1;
-pub(crate) const WIDE_ENTRIES: u32 = 1 << 2;
-const WIDE_STORES: u32 = 1 << 3;
+use crate::queue::{COUNTERS, HOST, QUEUES, REQUEST_TABLE, WIDE_ENTRIES, WIDE_STORES, insert};
+use crate::{Handle, In, Out, Text, call_for, foreign};
 
 /// `struct efa_gda_options`.
 #[repr(C)]
@@ -37,6 +30,15 @@ pub struct QueueOptions {
     pub(crate) beside: Handle,
     pub(crate) domain: *mut fi::fid_domain,
     pub(crate) info: *mut fi::fi_info,
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_queue_open(options: In<QueueOptions>, queue: Out<Handle>) -> c_int {
+    call_for(queue, "the pointer to the queue", || {
+        let options = options.read("the queue's options")?;
+        Ok(insert(options.unwrap_or(QueueOptions::DEFAULT).open()?))
+    })
 }
 
 impl QueueOptions {

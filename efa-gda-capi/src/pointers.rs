@@ -1,7 +1,8 @@
 //! What a C caller passes by address. The header demands of each pointer that it is null or points to what its type names;
 //! nothing but a C caller makes one, so each use relies on the header alone.
 
-use std::ffi::{CStr, c_char};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
 
 use crate::error::Fault;
 
@@ -76,6 +77,23 @@ impl<T: Copy> Out<T> {
             // SAFETY: the caller guarantees the elements.
             unsafe { self.0.add(index).write_unaligned(value) };
         }
+    }
+}
+
+thread_local! {
+    static TEXT: RefCell<CString> = RefCell::default();
+}
+
+impl Out<*const c_char> {
+    /// Stores a text for this thread, and writes its address, unless the pointer is null.
+    pub(crate) fn set_text(&self, text: &str) {
+        let stored = TEXT.try_with(|stored| {
+            // The text has no zero byte, unless a name from outside has one.
+            *stored.borrow_mut() = CString::new(text.replace('\0', "")).unwrap_or_default();
+            stored.borrow().as_ptr()
+        });
+        // The storage of a thread that is ending may be gone.
+        self.set(stored.unwrap_or(c"".as_ptr()));
     }
 }
 

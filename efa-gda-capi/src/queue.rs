@@ -10,15 +10,20 @@ use efa_gda::wire::EntrySize;
 use efa_gda::{OpenDomain, Queue, Refused, Source};
 use efa_gda_sys::device::efa_gda_peer;
 
-use crate::error::{Code, Fault, write_text};
+use crate::error::{Code, Fault};
 use crate::handles::Table;
-use crate::options::{COUNTERS, HOST, QueueOptions, REQUEST_TABLE, WIDE_ENTRIES};
-use crate::region;
-use crate::{Bytes, Handle, In, Out, call, call_for};
+use crate::{Bytes, Handle, Out, call, call_for};
 
 pub(crate) static QUEUES: Table<Queue, OpenQueue> = Table::new("queue", 3 << 32);
 
-/// Only in what `efa_gda_queue_describe` returns.
+/// The value of `gpu` for the host's processor.
+pub(crate) const HOST: i32 = -1;
+
+pub(crate) const REQUEST_TABLE: u32 = 1 << 0;
+pub(crate) const COUNTERS: u32 = 1 << 1;
+pub(crate) const WIDE_ENTRIES: u32 = 1 << 2;
+pub(crate) const WIDE_STORES: u32 = 1 << 3;
+/// Only in what `efa_gda_queue_describe` returns, as the next one.
 const COMPLETIONS_IN_GPU: u32 = 1 << 4;
 #[cfg(feature = "cuda")]
 const RELAYED: u32 = 1 << 5;
@@ -106,29 +111,12 @@ impl OpenQueue {
     }
 }
 
-/// Calls `body` with an open queue, whose lock it holds.
-pub(crate) fn with<T>(
-    handle: Handle,
-    body: impl FnOnce(&OpenQueue, &mut Queue) -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    QUEUES.with(handle, |driven, open| body(open, driven))
-}
-
 pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
     match mode {
         DoorbellMode::Direct => 1,
         DoorbellMode::Record => 2,
         DoorbellMode::Staged => 3,
     }
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_queue_open(options: In<QueueOptions>, queue: Out<Handle>) -> c_int {
-    call_for(queue, "the pointer to the queue", || {
-        let options = options.read("the queue's options")?;
-        Ok(insert(options.unwrap_or(QueueOptions::DEFAULT).open()?))
-    })
 }
 
 /// Returns the handle of an open queue.
@@ -235,9 +223,10 @@ pub extern "C" fn efa_gda_queue_describe(
     refused: Out<*const c_char>,
 ) -> c_int {
     call(|| {
-        let (value, text) = with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
+        let (value, text) =
+            QUEUES.with(queue, |_, queue| Ok((describe(queue)?, queue.refused().join("\n"))))?;
         info.fill("the queue's info", value)?;
-        write_text(&refused, &text);
+        refused.set_text(&text);
         Ok(())
     })
 }
@@ -247,17 +236,8 @@ pub extern "C" fn efa_gda_queue_describe(
 pub extern "C" fn efa_gda_queue_insert_peer(queue: Handle, address: Bytes, peer: Out<efa_gda_peer>) -> c_int {
     call_for(peer, "the pointer to the peer", || {
         let address = address.require::<ADDRESS_BYTES>("the peer's address")?;
-        let inserted = with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
+        let inserted = QUEUES.with(queue, |_, queue| Ok(queue.insert_peer(&address)?))?;
         Ok(device_peer(inserted))
-    })
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_queue_retain(queue: Handle, region: Handle) -> c_int {
-    call(|| {
-        let region = region::region(region)?;
-        with(queue, |_, queue| Ok(queue.retain(&region).map(drop)?))
     })
 }
 

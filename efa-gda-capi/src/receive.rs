@@ -6,7 +6,7 @@ use efa_gda::queue::{Arrival, Received, Receives};
 use efa_gda::wire::UNKNOWN_ADDRESS_HANDLE;
 
 use crate::error::Fault;
-use crate::queue::with;
+use crate::queue::QUEUES;
 use crate::region;
 use crate::work::Work;
 use crate::{Handle, In, Out, bound, call, call_for};
@@ -65,7 +65,7 @@ pub extern "C" fn efa_gda_queue_post_receives(queue: Handle, work: In<Work>, pos
             .stride(work.bytes)
             .count(count)
             .timeout(bound(work.timeout_ns));
-        with(queue, |open, queue| {
+        QUEUES.with(queue, |open, queue| {
             open.refuse_in_launch()?;
             let before = queue.state()?.receive.posted;
             let result = queue.post_receives(&receives);
@@ -92,7 +92,7 @@ pub extern "C" fn efa_gda_queue_receive(
         if capacity == 0 {
             return Err(Fault::argument("capacity is 0: expected an array of 1 element or more"));
         }
-        let taken = with(queue, |open, queue| {
+        let taken = QUEUES.with(queue, |open, queue| {
             open.refuse_in_launch()?;
             Ok(queue.receive_many(capacity as usize, bound(timeout_ns))?)
         })?;

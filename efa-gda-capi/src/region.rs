@@ -34,7 +34,7 @@ fn open(queue: Handle, register: impl FnOnce(&OpenDomain) -> Result<Region, Faul
 
 /// Returns the open region of a handle.
 pub(crate) fn region(handle: Handle) -> Result<Region, Fault> {
-    REGIONS.with(handle, |open, _| Ok(open.region.clone()))
+    REGIONS.with(handle, |(), open| Ok(open.region.clone()))
 }
 
 fn access(bits: u64) -> Result<Access, Fault> {
@@ -119,11 +119,20 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_region_keys(region: Handle, lkey: Out<u32>, rkey: Out<u32>) -> c_int {
     call(|| {
-        REGIONS.with(region, |open, _| {
+        REGIONS.with(region, |(), open| {
             lkey.set(open.lkey.get());
             rkey.set(open.region.remote_key().get());
             Ok(())
         })
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_queue_retain(queue: Handle, region: Handle) -> c_int {
+    call(|| {
+        let region = self::region(region)?;
+        QUEUES.with(queue, |_, queue| Ok(queue.retain(&region).map(drop)?))
     })
 }
 

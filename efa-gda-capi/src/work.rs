@@ -8,7 +8,7 @@ use efa_gda::wire::{AddressHandle, Peer, QueueKey, QueuePairNumber, RemoteKey};
 use efa_gda_sys::device::{self, efa_gda_peer};
 
 use crate::error::Fault;
-use crate::queue::with;
+use crate::queue::QUEUES;
 use crate::region;
 use crate::{Handle, In, bound, call};
 
@@ -76,7 +76,7 @@ pub extern "C" fn efa_gda_queue_execute(queue: Handle, work: In<Work>) -> c_int 
     call(|| {
         let work = work.require("the work")?;
         let work = work.request(&region::region(work.local)?)?;
-        with(queue, |open, queue| {
+        QUEUES.with(queue, |open, queue| {
             open.refuse_in_launch()?;
             queue.execute(&work)?;
             Ok(())
@@ -88,7 +88,7 @@ pub extern "C" fn efa_gda_queue_execute(queue: Handle, work: In<Work>) -> c_int 
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_queue_wait(queue: Handle, timeout_ns: u64) -> c_int {
     call(|| {
-        with(queue, |open, queue| {
+        QUEUES.with(queue, |open, queue| {
             open.refuse_in_launch()?;
             queue.quiet(bound(timeout_ns))?;
             Ok(())

@@ -210,6 +210,11 @@ fn every_operation_and_receives_work_from_c() {
 }
 
 #[test]
+fn wide_entries_carry_inline_writes_from_c() {
+    in_c("wide", &[]);
+}
+
+#[test]
 fn counters_count_for_a_queue_and_for_its_peer_in_c() {
     in_c("counters", COUNTERS);
 }

@@ -203,6 +203,7 @@ static void operations(void) {
   CHECK(efa_gda_queue_execute(first, &work) == 0 && from[0] == to[0]);
   work.op = EFA_GDA_OP_INLINE_WRITE; /* Only 128-byte entries carry it. */
   CHECK(efa_gda_queue_execute(first, &work) == EFA_GDA_ERROR_UNSUPPORTED);
+  CHECK(strstr(efa_gda_last_error(), "128-byte") != NULL);
   work.op = 7;
   CHECK(efa_gda_queue_execute(first, &work) == EFA_GDA_ERROR_ARGUMENT);
   /* A receive that reaches past the region, and one that is too long. */
@@ -212,6 +213,25 @@ static void operations(void) {
   CHECK(efa_gda_queue_post_receives(second, &receives, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_queue_receive(second, got, 0, &count, 0) == EFA_GDA_ERROR_ARGUMENT);
   close_all();
+}
+
+/* A queue of 128-byte entries, which is its own peer, carries data in the entry. */
+static void wide(void) {
+  struct efa_gda_options options = for_host();
+  struct efa_gda_queue_info info = {sizeof info};
+  options.flags = EFA_GDA_QUEUE_WIDE_ENTRIES | EFA_GDA_QUEUE_WIDE_STORES;
+  CHECK(efa_gda_queue_open(&options, &first) == 0);
+  CHECK(efa_gda_queue_describe(first, &info, NULL) == 0);
+  CHECK(info.flags == EFA_GDA_QUEUE_WIDE_ENTRIES && info.entry_size == 128 && info.max_inline >= 16);
+  CHECK(efa_gda_queue_insert_peer(first, info.address, &peer) == 0);
+  memset(from, 7, sizeof from);
+  CHECK(efa_gda_region_register(first, from, sizeof from, ALL, &source) == 0);
+  CHECK(efa_gda_region_register(first, to, sizeof to, ALL, &target) == 0);
+  struct efa_gda_work write = write_all();
+  write.op = EFA_GDA_OP_INLINE_WRITE;
+  write.bytes = 16;
+  CHECK(efa_gda_queue_execute(first, &write) == 0 && memcmp(from, to, 16 * COUNT) == 0 && to[16 * COUNT] == 0);
+  CHECK(efa_gda_queue_close(first) == 0 && efa_gda_region_close(source) == 0 && efa_gda_region_close(target) == 0);
 }
 
 /* Run where the provider has counters. The queue counts its own requests, and its peer those that arrive. */
@@ -591,14 +611,13 @@ int main(int argc, char **argv) {
   } tests[] = {{"put", put},           {"errors", errors},     {"busy", busy},       {"operations", operations},
                {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse},
                {"relaxed", relaxed},   {"borrowed", borrowed}, {"abandoned", abandoned}, {"refused", refused},
-               {"order", order},       {"threads", threads}};
+               {"order", order},       {"threads", threads},   {"wide", wide}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed|borrowed|abandoned|refused|order|"
-          "threads\n", argv[0]);
+  fprintf(stderr, "usage: %s TEST\n", argv[0]);
   return 2;
 }
