@@ -105,7 +105,9 @@ pub enum DeviceError {
     )]
     TimeoutSignal,
     /// A post that does not wait found too few free slots (`kPostTry`). Poisons nothing.
-    #[error("EFA_GDA_NO_ROOM: the send queue has too few free slots and nothing was posted; post again later")]
+    #[error(
+        "EFA_GDA_NO_ROOM: the send queue has too few free slots and nothing was posted; post again later"
+    )]
     NoRoom,
     /// The kernel did not store a result. As the reason of a poison: the queue's state in the GPU's memory was lost, or
     /// a kernel that the library launched may still run.
