@@ -111,7 +111,8 @@ judged() {
           of("busy", "idle", 0, 1.5)
         } else {
           of("after", "before", 0.95)
-          of("after", "nccl", 2)
+          if (name ~ /shared/) of("after, 8-byte stores", "nccl", 1.6)
+          else of("after", "nccl", 2)
           of("nccl drop-in, 16-byte stores", "nccl", name ~ /1 thread/ ? 1.5 : 2)
           if (batch == 64 && (name == "block of 8 warps owns its queue" || name == "16 x 1 warp, 16 queues"))
             of("after", "bare", 0.97)

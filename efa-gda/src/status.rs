@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A status of device code other than success (`enum efa_gda_status`).
 ///
 /// The bound of a wait begins again with each progress: for most waits, each request that completes. *Send side* means
-/// waits of a `Sender`: for the ticket lock, for free slots, and for requests. One whose bound runs out (`post.h` lists
+/// waits of a `Sender`: for the turn, for free slots, and for requests. One whose bound runs out (`post.h` lists
 /// two exceptions), or that is aborted, poisons the queue. A wait of the receive side poisons nothing, unless it reads
 /// a completion of another queue pair.
 #[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
@@ -26,10 +26,10 @@ pub enum DeviceError {
          receives completed; if it is the send queue, it is poisoned: destroy its endpoint before you free its buffers"
     )]
     TimeoutSlots,
-    /// The bound of a wait for a lock ran out. For the ticket lock: it was not passed, and no request completed. For
-    /// the lock of the receive side: the thread that holds it posted no receive and took no completion.
+    /// The bound of a wait for a lock or a turn ran out. For the turn of a shared queue: it was not passed on, and no
+    /// request completed. For the lock of the receive side: the thread that holds it posted no receive and took no completion.
     #[error(
-        "EFA_GDA_TIMEOUT_LOCK: the lock of the send or receive queue was not passed on within the bound; if it is the \
+        "EFA_GDA_TIMEOUT_LOCK: the turn of the send queue, or the lock of the receive queue, was not passed on within the bound; if it is the \
          send queue, it is poisoned: destroy it, and check that every kernel closes its Sender"
     )]
     TimeoutLock,
