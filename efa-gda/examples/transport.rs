@@ -13,7 +13,6 @@ use std::error::Error;
 use std::io::{Read, Write, stderr, stdin, stdout};
 use std::process::{Command, ExitCode, Stdio};
 
-use efa_gda::memory::RemoteRegion;
 use efa_gda::queue::device_peer;
 use efa_gda::{Queue, Source};
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
@@ -74,11 +73,11 @@ fn with_peer() -> Result<()> {
 }
 
 /// Sends bytes to the peer and returns as many of its own. A peer that ended is an error.
-fn exchange<const N: usize>(from: &mut impl Read, to: &mut impl Write, bytes: [u8; N]) -> Result<[u8; N]> {
-    to.write_all(&bytes)
+fn exchange(from: &mut impl Read, to: &mut impl Write, bytes: &[u8]) -> Result<Vec<u8>> {
+    to.write_all(bytes)
         .and_then(|()| to.flush())
         .map_err(|error| format!("the peer takes nothing: {error}"))?;
-    let mut theirs = [0; N];
+    let mut theirs = vec![0; bytes.len()];
     from.read_exact(&mut theirs).map_err(|error| format!("the peer sent too little: {error}"))?;
     Ok(theirs)
 }
@@ -95,16 +94,9 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
     let memory = processor.allocate(&queue, bytes.len())?;
     memory.write(0, &bytes)?;
 
-    // The peer needs the queue's address, and where it writes.
-    let RemoteRegion { address, key, .. } = memory.remote();
-    let mut card = [0; 44];
-    card[..32].copy_from_slice(&queue.address()?);
-    card[32..40].copy_from_slice(&address.to_ne_bytes());
-    card[40..].copy_from_slice(&key.get().to_ne_bytes());
-    let theirs = exchange(from, to, card)?;
-    let peer = queue.insert_peer(&theirs[..32])?;
+    let (peer, regions) = queue.insert_card(&exchange(from, to, &queue.card(&[&memory])?)?)?;
     // An adapter refuses requests of a sender that it does not know, so both must have inserted each other.
-    exchange(from, to, [rank])?;
+    exchange(from, to, &[rank])?;
 
     let lkey = queue.retain(&memory)?.get();
     processor.run(
@@ -112,9 +104,9 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
         Reduce {
             queue: queue.device_address(),
             peer: device_peer(peer),
-            memory: address,
-            remote: u64::from_ne_bytes(theirs[32..40].try_into()?),
-            rkey: u32::from_ne_bytes(theirs[40..].try_into()?),
+            memory: memory.address(),
+            remote: regions[0].address,
+            rkey: regions[0].key.get(),
             lkey,
             warps: WARPS as u32,
             part_bytes: PART as u32,
@@ -122,7 +114,7 @@ fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> 
         },
     )?;
     // Neither rank closes its queue while the other one's requests are in flight.
-    exchange(from, to, [rank])?;
+    exchange(from, to, &[rank])?;
     memory.read(0, &mut bytes)?;
 
     let (sums, ended) = (bytes[2 * TENSOR..3 * TENSOR].as_chunks().0, bytes[STATUS..].as_chunks().0);

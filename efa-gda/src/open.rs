@@ -1,5 +1,6 @@
 //! A queue in one call: the library that opens it, the processor that drives it and the doorbell are values.
 
+mod card;
 mod close;
 mod domain;
 mod options;

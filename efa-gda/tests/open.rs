@@ -191,3 +191,31 @@ fn a_queue_counts_what_arrives_and_another_queue_on_its_domain_takes_its_regions
         assert_eq!(&bytes, b"counted");
     });
 }
+
+#[test]
+fn two_queues_reach_each_other_by_their_cards_and_other_bytes_are_no_card() {
+    with_soft_adapter(&[], |adapter| {
+        let (mut first, second) =
+            (Queue::open(&Options::new()).unwrap(), Queue::open(&Options::new()).unwrap());
+        let source = first.allocate(BYTES, Access::WRITE).unwrap();
+        let targets = [0, 1].map(|_| second.allocate(BYTES, Access::REMOTE_WRITE).unwrap());
+        let card = second.card(&[&targets[0], &targets[1]]).unwrap();
+        assert_eq!(card.len(), 36 + 2 * 20);
+        let (peer, regions) = first.insert_card(&card).unwrap();
+        assert_eq!(regions, targets.each_ref().map(Region::remote));
+        // An adapter refuses requests of a sender that it does not know.
+        assert_eq!(second.insert_card(&first.card(&[]).unwrap()).unwrap().1, []);
+        source.write(0, b"by card").unwrap();
+        first.execute(&WorkRequest::write(peer, &source, regions[1]).bytes(7)).unwrap();
+        let mut arrived = [0; 7];
+        targets[1].read(0, &mut arrived).unwrap();
+        assert_eq!(&arrived, b"by card");
+        for cut in [0, 3, 35, 37, card.len() - 1] {
+            let error = first.insert_card(&card[..cut]).unwrap_err();
+            assert_error!(error, ErrorKind::Argument, "are no card of a queue");
+        }
+        let other = [b"EFG2", &card[4..]].concat();
+        assert_error!(first.insert_card(&other).unwrap_err(), ErrorKind::Argument);
+        assert_no_violations(adapter);
+    });
+}
