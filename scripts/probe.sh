@@ -28,17 +28,20 @@ choose_target_dir
 [[ -z ${EFA_GDA_PROBE_DEV:-} ]] || build=debug
 PROBE=$TARGET/$build/gda-probe
 
-# is_built: the probe, and what else the arguments need, is newer than every source.
+# The probe, and what else the arguments need.
+files=("$PROBE" "$TARGET/$build/libsoftefa.so")
+[[ -z ${more[*]} ]] || files+=("$TARGET/$build"/{softefa,libsoftefa_preload.so})
+
+# is_built: each of the files is newer than every source.
 is_built() {
-  local file files=(gda-probe libsoftefa.so)
-  [[ -z ${more[*]} ]] || files+=(softefa libsoftefa_preload.so)
-  for file in "${files[@]}"; do
-    [[ -x $TARGET/$build/$file ]] || return 1
-  done
+  local file
   # What these name becomes a part of the probe.
   [[ -z ${EFA_GDA_NVCC:-}${EFA_GDA_STANDALONE:-} ]] || return 1
-  [[ -z $(find "$ROOT"/{Cargo.toml,Cargo.lock,probe,efa-gda,efa-gda-sys,softefa,kernels,third_party,docs/{statuses,troubleshooting}.md} \
-    -type f -newer "$PROBE" -print -quit) ]]
+  for file in "${files[@]}"; do
+    [[ -x $file ]] || return 1
+    [[ -z $(find "$ROOT"/{Cargo.toml,Cargo.lock,probe,efa-gda,efa-gda-sys,softefa,kernels,third_party,docs/{statuses,troubleshooting}.md} \
+      -type f -newer "$file" -print -quit) ]] || return 1
+  done
 }
 
 # page CODE: the section of the documentation; false if there is none.
@@ -82,7 +85,7 @@ if [[ -z $built ]]; then
   (cd -- "$ROOT" && exec env -u CARGO_BUILD_TARGET cargo build --locked --target-dir "$TARGET" "${what[@]}") \
     </dev/null >&2 || die 'building failed; gda-probe did not run'
   [[ -x $PROBE ]] || die "the build made no $PROBE; does cargo's configuration set build.target?"
-  # A change that is no part of the probe leaves the file as it was.
-  touch -- "$PROBE"
+  # A change that is no part of a file leaves it as it was.
+  touch -- "${files[@]}"
 fi
 exec "$PROBE" ${soft:+--soft} "$@"

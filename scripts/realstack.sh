@@ -210,7 +210,7 @@ library_libfabric_dir() {
   build_tests fabric_counters queue_operations queue_external_completions fabric_soft doorbell_soft
   fabric_tests queue_operations a_read_copies_remote_bytes_to_local_memory \
     an_inline_write_of_80_bytes_travels_in_its_entry \
-    a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_wrap_around_their_ring_many_times \
+    an_inline_send_carries_its_immediate receives_wrap_around_their_ring_many_times \
     unsolicited_writes_do_not_consume_posted_receives
   fabric_tests queue_external_completions completions_arrive_in_memory_of_the_caller
   fabric_tests fabric_soft two_hundred_thousand_puts_arrive_across_every_wrap \

@@ -164,7 +164,8 @@ struct efa_gda_options {
  * exposes, and maps them for the processor that drives the queue. Null `options`: the host's, the first adapter. Errors: ARGUMENT also for a domain or an info that is no readable memory, or an object of another class (fid.fclass);
  * other memory that looks like one cannot be recognised. UNSUPPORTED if the source exposes no queues, the info is of
  * another provider or fabric, the queue cannot have the flags, the build has no CUDA, or the adapter no counters (which
- * need FI_EFA_USE_HW_CNTR=1 before libfabric 2.7; rdma-core 65 or the installer's 64.0amzn0). NO_ADAPTER; EXPOSURE. */
+ * need FI_EFA_USE_HW_CNTR=1 before libfabric 2.7; rdma-core 65 or the installer's 64.0amzn0). NO_ADAPTER; EXPOSURE, but UNSUPPORTED
+ * for a size of entries that this version does not know. */
 int efa_gda_queue_open(const struct efa_gda_options *options, efa_gda_queue_handle **queue);
 
 struct efa_gda_queue_info {
@@ -185,7 +186,8 @@ struct efa_gda_queue_info {
 };
 
 /* Fills in *info. *refused, unless null, becomes the text of what the queue would have preferred and could not use, and
- * why, one a line: a source, doorbell modes, memory of the GPU. */
+ * why, one a line: a source, doorbell modes, memory of the GPU. Words of a counter in host memory are not mapped into a GPU:
+ * the caller must register them with CUDA before a kernel reads them. */
 int efa_gda_queue_describe(efa_gda_queue_handle *queue, struct efa_gda_queue_info *info, const char **refused);
 
 /* Inserts a peer by its raw address, and fills in *peer for entries to it, also during a launch. Both sides must insert
@@ -313,7 +315,7 @@ int efa_gda_queue_poll(efa_gda_queue_handle *queue, struct efa_gda_progress *pro
 
 /* Closes the queue and its endpoint, and releases the regions that it retains. Errors: BUSY during a launch, while
  * requests are in flight, while entries have no doorbell (efa_gda_queue_wait rings), if kernels do not end, or if a
- * kernel that owned the queue did not close its Sender. */
+ * kernel that owned the queue did not close its Sender, or a group failed in its turn on a shared queue. */
 int efa_gda_queue_close(efa_gda_queue_handle *queue);
 
 /* As efa_gda_queue_close, even if requests are in flight or the queue is poisoned. Errors: BUSY during a launch, or if

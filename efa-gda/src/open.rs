@@ -179,17 +179,7 @@ impl Queue {
         let library = verbs::Library::load()?;
         library.exposes_queues()?;
         let context = match &options.adapter {
-            None if options.for_gpu() => {
-                let mut all = library.adapters()?.collect::<Result<Vec<_>>>()?;
-                let device = |context: &Context| {
-                    Path::new("/sys/class/infiniband").join(context.name()).join("device")
-                };
-                let nearest = options.nearest(|| all.iter().map(device).collect())?;
-                match all.is_empty() {
-                    true => library.adapter(None)?,
-                    false => all.swap_remove(nearest),
-                }
-            }
+            None if options.for_gpu() => nearest_adapter(&library, options)?,
             name => library.adapter(name.as_deref())?,
         };
         Self::on_protection_domain(&ProtectionDomain::allocate(&context)?, options)
@@ -232,7 +222,11 @@ impl Queue {
         };
         let queue = MappedQueue::over_verbs(QueuePair::open(domain, &completions, &of_pair)?)?;
         let domain = OpenDomain(Layer::RdmaCore(domain.clone()));
-        Self::drive(queue, processor, Opened { domain, refused: Vec::new(), counter }, options)
+        let unmapped =
+            "a completion counter: its words are in memory of the host, which the GPU does not map";
+        let refused = (options.for_gpu() && counter.is_some()).then(|| unmapped.to_owned());
+        let opened = Opened { domain, refused: refused.into_iter().collect(), counter };
+        Self::drive(queue, processor, opened, options)
     }
 
     fn drive(
@@ -443,6 +437,29 @@ impl Queue {
     }
 }
 
+/// Opens the EFA adapter nearest to the GPU, or the first one of the others that opens: a container may lack nodes of
+/// adapters that sysfs shows.
+#[cfg(feature = "verbs")]
+fn nearest_adapter(library: &verbs::Library, options: &Options) -> Result<Context> {
+    /// Amazon's PCI vendor.
+    const VENDOR: &str = "0x1d0f";
+    let entry =
+        |device: &verbs::Device| Path::new("/sys/class/infiniband").join(device.name()).join("device");
+    let mut devices = library.devices()?;
+    devices.retain(|device| {
+        // A software adapter may have no such file.
+        std::fs::read_to_string(entry(device).join("vendor"))
+            .map_or(true, |vendor| vendor.starts_with(VENDOR))
+    });
+    if devices.is_empty() {
+        return library.adapter(None);
+    }
+    let nearest = options.nearest(|| devices.iter().map(entry).collect())?;
+    devices.swap(0, nearest);
+    let mut opened = devices.iter().map(verbs::Device::open);
+    opened.find(Result::is_ok).unwrap_or_else(|| library.adapter(None))
+}
+
 /// A domain of libfabric that exposes queues.
 struct Libfabric {
     domain: Domain,
@@ -465,8 +482,9 @@ impl Libfabric {
                 None => (query.find(&library)?, None),
             };
         let adapter = |info: &Info| {
-            let address = info.nic().and_then(|nic| nic.pci).map(|pci| pci.to_string());
-            Path::new("/sys/bus/pci/devices").join(address.unwrap_or_default())
+            let address = info.nic().and_then(|nic| nic.pci);
+            // An adapter without an address, such as a software adapter, has no entry.
+            address.map(|pci| Path::new("/sys/bus/pci/devices").join(pci.to_string())).unwrap_or_default()
         };
         let info = infos.swap_remove(options.nearest(|| infos.iter().map(adapter).collect())?);
         let domain = Fabric::open(&library, &info)?.domain(&info)?;

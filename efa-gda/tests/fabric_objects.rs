@@ -321,7 +321,7 @@ fn eopnotsupp_from_a_query_means_that_the_adapter_lacks_it() {
     let fake = Fake::answering("query_cq", -95);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
-    assert_error!(error, ErrorKind::Unsupported);
+    assert_error!(error, ErrorKind::Unsupported, "use an adapter and kernel driver with the capability");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn a_completion_queue_that_the_two_rings_can_overrun_is_refused() {
 fn a_completion_queue_that_the_send_queue_can_overrun_is_refused() {
     with_soft_adapter(&[], |_| {
         let error = mapped_on(&Side::open(&Query::new()), 2048, true).unwrap_err();
-        assert_error!(error, ErrorKind::Argument, "the completion queue has", "4096", "0");
+        assert_error!(error, ErrorKind::Argument, "(4096 of the send queue, 0 of the receive queue)");
     });
 }
 
@@ -156,7 +156,7 @@ fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
         let [source, target] = pair.regions(65537);
         let put = WorkRequest::write(pair.peer, &source, target.remote()).count(1 << 63);
         let error = pair.first.execute(&put).unwrap_err();
-        assert_error!(error, ErrorKind::Argument, "more entries than can be counted", "2");
+        assert_error!(error, ErrorKind::Argument, "of 2 entries each are more entries than can be counted");
         assert_eq!(pair.first.in_flight(), 0);
     });
 }

@@ -195,7 +195,7 @@ fn nvcc_compiles_the_kernels() {
 #[test]
 fn a_kernel_that_posts_may_set_its_number_of_registers() {
     let Some(toolkit) = toolkit() else { return };
-    let folder = efa_gda_test_support::TempDir::new("setmaxnreg");
+    let folder = efa_gda_test_support::TempDir::new("registers");
     for sharing in ["Device", "Warp"] {
         let source = folder.path().join(format!("{sharing}.cu"));
         let text = format!(
@@ -204,7 +204,7 @@ fn a_kernel_that_posts_may_set_its_number_of_registers() {
              if (threadIdx.x >= 128) {{\nasm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n\
              x[threadIdx.x] *= 2;\nreturn;\n}}\nasm volatile(\"setmaxnreg.dec.sync.aligned.u32 56;\");\n\
              if (threadIdx.x >= 32) return;\nSender<Sharing::{sharing}, WarpGroup> sender(queue);\n\
-             sender.post(32, [](uint32_t) {{ return Entry(); }});\nsender.quiet();\nsender.close();\n}}\n"
+             (void)sender.post(32, [](uint32_t) {{ return Entry(); }});\n(void)sender.quiet();\n(void)sender.close();\n}}\n"
         );
         fs::write(&source, text).expect("the source is written");
         let mut command = Command::new(toolkit.join("bin/nvcc"));

@@ -278,7 +278,7 @@ fn unread_completions_past_the_inbox_are_counted_as_lost() {
             .execute(&WorkRequest::write(itself, &region, region.remote()).bytes(0).count(many).immediate(0))
             .unwrap();
         let error = queue.receive_many(1, PATIENT).unwrap_err();
-        assert_error!(error, ErrorKind::Lost, "7");
+        assert_error!(error, ErrorKind::Lost, "were lost (7)");
         arrived(queue.receive_many(1, PATIENT));
     });
 }

@@ -22,7 +22,8 @@
 //!
 //! All indices are 32-bit counters that wrap; they are compared modulo 2^32. A *lap* is one pass over a ring; the phase
 //! bit of entries flips with each lap, and begins as 0 in a send queue and as 1 in a completion queue. The *writer* of
-//! a queue is the only group of threads that may write its entries and its record at this time (`sq.h`). In a *visit*
+//! a record is the group that owns the queue, or has the turn of a shared one (`turns.h`); it alone stores the record at
+//! that time. In a *visit*
 //! to a queue, the proxy loads the record once and rings at most once, for entries before that record, or it copies
 //! completions. A *last visit* is all the visits that a detach or a stop makes to one queue.
 //!
@@ -37,7 +38,8 @@
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
 //! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it orders before the record the entries of every
-//! thread of the group, the entries of every earlier writer, and every record stored earlier. The proxy loads the
+//! thread of the group, the entries of every group whose turn came before (T1 of `turns.h`), and every record stored
+//! earlier. The proxy loads the
 //! record with acquire, and executes `order_after_device_load` (`store.rs`) before it reads entries or rings. Fence,
 //! store, acquire load and this barrier synchronise at system scope, so a proxy that reads producer index `p` can read
 //! every entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads values of

@@ -24,8 +24,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`ErrorKind::Other`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
-    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
-    /// [`ErrorKind::Other`] or [`ErrorKind::Other`] for a key that no entry can carry.
+    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]), and for a key that no entry can carry.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region> {
         let (start, length) = (buffer.start(), buffer.len());
         // SAFETY: the buffer owns the memory, and the region owns the buffer until it is deregistered.

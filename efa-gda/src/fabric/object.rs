@@ -9,6 +9,8 @@ use efa_gda_sys::fi;
 
 use super::error::{self, FailedCall};
 use super::{Info, Library};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::object::Destroy;
 pub(super) use crate::object::Object;
 use crate::{Error, Result};

@@ -14,7 +14,7 @@ use super::pages::{PageRegistry, Pin, Pinned};
 use super::relaxed::Relaxed;
 use crate::memory::page_size;
 use crate::smaps::{self, Mapping, MemoryKind};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The oldest compute capability that the library supports: that of the A100, the first GPU beside an adapter with RDMA
 /// writes (p4d).
@@ -132,7 +132,7 @@ impl Gpu {
     /// # Safety
     /// The range must stay mapped, to the same memory, until the returned value is dropped.
     pub unsafe fn reach(&self, range: Range<usize>) -> Result<HostRange> {
-        let mapping = smaps::mapping_of(range.clone())?;
+        let mapping = mapping_of(range.clone())?;
         let pinned = PAGES.acquire(&Registrar { context: self.context.clone() }, range.clone())?;
         let device = self.device_address(range.start)?;
         let last = self.device_address(range.end - 1)?;
@@ -158,7 +158,7 @@ impl Gpu {
             Err(error) if error.operation() == Some(REGISTER) => error,
             result => return result,
         };
-        let mapping = smaps::mapping_of(range.clone())?;
+        let mapping = mapping_of(range.clone())?;
         // Device memory has no struct page, so the GPU's page faults cannot resolve it.
         if mapping.kind == MemoryKind::Ordinary && matches!(self.context.attribute(UNREGISTERED), Ok(1)) {
             tracing::info!(%refused, "the GPU reads the memory at the host's address, without a registration");
@@ -279,7 +279,7 @@ impl Pin for Registrar {
     type Error = Error;
 
     fn pin(&self, pages: Range<usize>) -> Result<()> {
-        let flags = registration_flags(smaps::mapping_of(pages.clone())?);
+        let flags = registration_flags(mapping_of(pages.clone())?);
         self.context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         // SAFETY: smaps reports the pages as mapped, and the caller of `Gpu::reach` keeps them mapped.
         unsafe { sys::cuMemHostRegister_v2(pages.start as *mut _, pages.len(), flags) }
@@ -344,6 +344,11 @@ pub(crate) fn stream_ends(stream: &Arc<CudaStream>, limit: Duration) -> Result<(
             Err(error) => return Err(in_call(OPERATION)(error)),
         }
     }
+}
+
+/// The mapping of a range that a GPU is to access.
+fn mapping_of(range: Range<usize>) -> Result<Mapping> {
+    smaps::mapping_of(range).map_err(|error| error.of_kind(ErrorKind::Gpu))
 }
 
 /// Returns the flags of a registration. Device memory needs the I/O memory flag, with which CUDA refuses ordinary

@@ -90,19 +90,13 @@ impl Library {
                 None => Err(error::no_such_device(wanted, &names())),
             };
         }
-        self.adapters()?.next().unwrap_or_else(|| Err(error::no_adapter(&names())))
-    }
-
-    /// Opens the EFA adapters, one after another.
-    ///
-    /// # Errors
-    /// Those of [`Self::devices`]; for each adapter those of [`Device::open`].
-    pub(crate) fn adapters(&self) -> Result<impl Iterator<Item = Result<Context>>> {
-        let opened = self.devices()?.into_iter().map(|device| device.open());
-        let is_efa = |opened: &Result<Context>| {
-            !opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoAdapter)
-        };
-        Ok(opened.filter(is_efa))
+        for device in &devices {
+            match device.open() {
+                Err(error) if error.kind() == ErrorKind::NoAdapter => {}
+                opened => return opened,
+            }
+        }
+        Err(error::no_adapter(&names()))
     }
 
     pub(super) fn core(&self) -> &RdmaCore {

@@ -123,9 +123,10 @@ impl QueuePair {
     /// default.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`]; [`ErrorKind::Busy`]; [`ErrorKind::Argument`] or [`ErrorKind::Unsupported`]
-    /// for options that the adapter does not support; [`ErrorKind::Other`] where a call fails; [`ErrorKind::Other`] for a
-    /// queue pair number that no entry can carry. The queue pair is then destroyed.
+    /// [`ErrorKind::Argument`] for objects of another context; [`ErrorKind::Busy`] where a mapped queue polls the completion
+    /// queue; [`ErrorKind::Argument`] or [`ErrorKind::Unsupported`] for options that the adapter does not support;
+    /// [`ErrorKind::Other`] where a call fails, and for a queue pair number that no entry can carry. The queue pair is then
+    /// destroyed.
     pub fn open(
         domain: &ProtectionDomain,
         completions: &CompletionQueue,

@@ -46,7 +46,7 @@
  *   completion.inboxed       |                              |                       |
  *   completion.lost          | reader                       | host                  | relaxed
  *   done words               | reader                       | waiting groups, the   | R1, R3 (requests.h)
- *                            |                              | writer's leader       |
+ *                            |                              | poster's leader       |
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before
  *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
@@ -111,7 +111,7 @@
  * not counted: the reader poisons the queue with EFA_GDA_BAD_COMPLETION, because that queue pair's pollers may have
  * read this queue's completions.
  *
- * NO OVERRUN. Without counters, `completed` grows only when a completion is read, and writers keep
+ * NO OVERRUN. Without counters, `completed` grows only when a completion is read, and posters keep
  * next - completed <= N (free_slots.h). So at most N completions of requests are unread. The host makes cq.num_entries
  * at least N + rq.num_entries, and posters of receives keep posted - received <= rq.num_entries (rq.h). Nothing bounds
  * unsolicited receives: too many unread ones overrun the completion queue.
@@ -135,7 +135,7 @@
  * load of `error` (B5) before the adapter counted an error can still advance it. If counters.error is null, failed
  * requests are never counted, and waits for them run out.
  *   Two bounds follow.
- *   - The index of a completion is less than completed + N: writers keep next <= completed + N (free_slots.h), and each
+ *   - The index of a completion is less than completed + N: posters keep next <= completed + N (free_slots.h), and each
  *     request has one completion.
  *   - The index of an unread error is at least completed - N. Assumption: when the adapter counts a request, it has
  *     counted fewer than N of the requests that ended after it. Take the poller that stored `completed`. Let L be the

@@ -104,8 +104,9 @@ enum PostFlags : uint32_t {
    * wait(), wait_own() and test(). The entries are rung for earlier if the batch window or the free slots require it.
    * */
   kPostDefer = 1,
-  /* Do not wait for free slots: poll once, and return EFA_GDA_NO_ROOM if there are too few for all entries. A constant,
-   * so that other posts have no code for it. */
+  /* Do not wait for free slots: poll once, and return EFA_GDA_NO_ROOM if there are too few for all entries. Entries that
+   * were posted with kPostDefer are rung for before, which on a shared queue waits for the turn. A constant, so that other
+   * posts have no code for it. */
   kPostTry = 2
 };
 
@@ -194,13 +195,11 @@ class Sender {
       if (!rings) ring_.set(RingOf::kDeferred, true);
       status = post_shared(count, make, rings, tries, first);
       if (!EFA_GDA_LIKELY(status != EFA_GDA_NO_ROOM)) {
-        if (ring_.has(RingOf::kDeferred)) (void)flush();
+        if (ring_.has(RingOf::kDeferred) && flush() != EFA_GDA_OK) return this->status();
         return status;
       }
     } else {
-      if (tries && !poll_for_slots(count)) {
-        return load_relaxed(&queue_->error.poison) == EFA_GDA_OK ? EFA_GDA_NO_ROOM : EFA_GDA_POISONED;
-      }
+      if (tries && !poll_for_slots(count)) return this->status() == EFA_GDA_OK ? EFA_GDA_NO_ROOM : this->status();
       if (first != nullptr) *first = ring_.next();
       if (ring_.poster() != 0) add_own(ring_.next(), count);
       status = ring_.place_entries(count, make, timeout_ns_);
@@ -421,8 +420,15 @@ class Sender {
   EFA_GDA_FN bool poll_for_slots(uint32_t count) {
     if (ring_.has_slots(count)) return true;
     (void)flush();
-    uint32_t slots = ring_.group().polls() ? poll_slots<Poller>(queue_, ring_.next()) : 0;
-    return ring_.end_wait(slots) == EFA_GDA_OK && ring_.has_slots(count);
+    /* All threads receive what the leader saw, so that their next collective call is the same. */
+    uint64_t result = 0;
+    if (ring_.group().polls()) {
+      result = poll_slots<Poller>(queue_, ring_.next());
+      if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) result |= (uint64_t)EFA_GDA_POISONED << 32;
+    }
+    efa_gda_status ended = ring_.end_wait(result);
+    if (ended != EFA_GDA_OK) ring_.set_status(ended);
+    return ended == EFA_GDA_OK && ring_.has_slots(count);
   }
 
   /* post() on a shared queue (A POST in turns.h). `rings`: does not defer. `tries`: kPostTry. */
