@@ -16,7 +16,7 @@ use efa_gda::{Error, ErrorKind, Refused};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::measure::Meter;
 use crate::checks::rows::{Row, Run, State};
-use crate::model::{Op, Queues};
+use crate::model::{Op, Party, Queues};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
@@ -291,6 +291,19 @@ impl<L: Layer> Session<L> {
 /// The outcome of a check whose prerequisite is not open. The needs that checks declare rule this out.
 pub(crate) fn missing(what: &str) -> Outcomes {
     Outcome::unknown(format!("{what} is not open in this process")).into()
+}
+
+/// The outcome if no adapter has the name that `--device` gives. `names` says what it must be.
+pub(crate) fn not_named(wanted: &str, found: &[String], names: &str) -> Outcome {
+    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
+        .expects(format!("an adapter named {wanted}"), format!("--device must name {names}"))
+        .fix(
+            format!(
+                "name an adapter that was found (such as --device {}), or omit --device to use all",
+                found.first().map(String::as_str).unwrap_or_default()
+            ),
+            Party::Caller,
+        )
 }
 
 /// The object in `object`, or [`missing`].

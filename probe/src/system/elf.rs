@@ -33,22 +33,23 @@ pub(crate) fn package_version(file: &[u8]) -> Option<String> {
     versions.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
 }
 
+/// Opens the file at `path`. Returns None for a pipe, a device or a folder: reading one may wait or never end.
+fn regular_file(path: &Path) -> Option<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
+}
+
 /// The most bytes of a section, or of a file that is no library, in which a release is searched.
 const MAX_STRINGS: u64 = 64 << 20;
 
 /// The release that follows `marker` among the constants (`.rodata`) of the library in `file`. A file that is no
 /// library is searched as text. Returns None for a pipe or a device, and if no number follows.
 pub(crate) fn release_after(file: &Path, marker: &str) -> Option<String> {
-    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok();
-    let mut library = open()?;
-    if !library.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return None;
-    }
     // NCCL has hundreds of megabytes of kernels, so only the section of constants is read.
-    let cache = ReadCache::new(open()?);
+    let cache = ReadCache::new(regular_file(file)?);
     let bytes = constants(&cache).or_else(|| {
         let mut text = Vec::new();
-        library.by_ref().take(MAX_STRINGS).read_to_end(&mut text).ok()?;
+        regular_file(file)?.take(MAX_STRINGS).read_to_end(&mut text).ok()?;
         Some(text)
     })?;
     let marker = marker.as_bytes();
@@ -64,11 +65,7 @@ pub(crate) fn release_after(file: &Path, marker: &str) -> Option<String> {
 /// Whether the library in `file` defines the dynamic symbol `name`. Returns None if the file is no 64-bit little-endian
 /// ELF.
 pub(crate) fn exports(file: &Path, name: &str) -> Option<bool> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok()?;
-    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return None;
-    }
-    let file = &ReadCache::new(file);
+    let file = &ReadCache::new(regular_file(file)?);
     let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
     let endian = header.endian().ok()?;
     let sections = header.sections(endian, file).ok()?;
@@ -83,11 +80,7 @@ pub(crate) fn exports(file: &Path, name: &str) -> Option<bool> {
 /// The directories in which the library in `file` searches those that it needs (DT_RUNPATH, DT_RPATH). Returns None if
 /// the file is no 64-bit little-endian ELF or names none.
 pub(crate) fn run_path(file: &Path) -> Option<Vec<String>> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok()?;
-    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return None;
-    }
-    let file = &ReadCache::new(file);
+    let file = &ReadCache::new(regular_file(file)?);
     let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
     let endian = header.endian().ok()?;
     let sections = header.sections(endian, file).ok()?;

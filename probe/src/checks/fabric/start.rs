@@ -9,7 +9,7 @@ use efa_gda_sys::LoadError;
 use super::{Session, failure, gpu_memory, refused};
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::dev;
-use crate::checks::session::{missing, open};
+use crate::checks::session::{missing, not_named, open};
 use crate::model::{Memory, Op, Party};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
@@ -245,19 +245,7 @@ pub(crate) fn chosen(session: &mut Session) -> Checked {
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
-    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
-        .expects(
-            format!("an adapter named {wanted}"),
-            "--device must name a libfabric domain or its RDMA device",
-        )
-        .fix(
-            format!(
-                "name an adapter that was found (such as --device {}), or omit --device to use all",
-                found.first().map(String::as_str).unwrap_or_default()
-            ),
-            Party::Caller,
-        )
-        .into()
+    not_named(&wanted, &found, "a libfabric domain or its RDMA device").into()
 }
 
 /// FI_XPU is one of two ways to a queue that a GPU drives, so its absence is no failure.

@@ -5,7 +5,7 @@ use efa_gda::verbs::{Device, Library};
 
 use super::{Session, failure, refused};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::open;
+use crate::checks::session::{not_named, open};
 use crate::model::Party;
 
 pub(crate) fn loads(session: &mut Session) -> Checked {
@@ -77,19 +77,7 @@ pub(crate) fn chosen(session: &mut Session) -> Checked {
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
-    Outcome::fail(format!("no adapter is named {wanted}; found: {}", found.join(", ")))
-        .expects(
-            format!("an adapter named {wanted}"),
-            "--device must name an RDMA device or its libfabric domain",
-        )
-        .fix(
-            format!(
-                "name an adapter that was found (such as --device {}), or omit --device to use all",
-                found.first().map(String::as_str).unwrap_or_default()
-            ),
-            Party::Caller,
-        )
-        .into()
+    not_named(&wanted, &found, "an RDMA device or its libfabric domain").into()
 }
 
 #[cfg(test)]
