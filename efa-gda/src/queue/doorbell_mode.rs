@@ -6,7 +6,7 @@ use std::sync::Arc;
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::MappedQueue;
-use super::mapped::{doorbell_index, unrung_entries};
+use super::words::{doorbell_index, unrung_entries};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, End, Ring, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::status::DeviceError;

@@ -8,7 +8,7 @@ use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
 };
 
-use super::mapped::doorbell_index;
+use super::words::doorbell_index;
 use super::work_error::not_possible;
 use super::work_error::{Requested, report};
 use super::{MappedQueue, WorkRequest};

@@ -59,15 +59,17 @@ pub(crate) mod receive;
 mod requests;
 pub(crate) mod snapshot;
 mod store_width;
+pub(crate) mod words;
 pub(crate) mod work_error;
 pub(crate) mod work_request;
 
 pub use crate::error::Limit;
 pub use crate::memory::Region;
 pub use abort::AbortFlag;
-pub use mapped::{MappedQueue, QueueLimits, doorbell_index, outstanding, reserved};
+pub use mapped::{MappedQueue, QueueLimits};
 pub use receive::{Arrival, MessageSource, PostedReceives, ReceiveId, Received, Receives};
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
 pub use store_width::StoreWidth;
+pub use words::{doorbell_index, outstanding, reserved};
 pub use work_error::WorkReport;
 pub use work_request::{WorkRequest, device_peer};

@@ -12,7 +12,7 @@ use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
-use super::mapped::{doorbell_index, is_in_use, reserved, unrung_entries};
+use super::words::{doorbell_index, is_in_use, reserved, unrung_entries};
 use super::{MappedQueue, outstanding};
 use crate::exposure::Exposure;
 use crate::smaps;
